@@ -2,86 +2,87 @@
 //!
 //! # The state
 //! Each process owns a *slot*. A slot holds two *entries*, each the outcome of one operation: the
-//! bytes that the slot holds after it, and the tenant's total and peak after it. One word for all,
+//! bytes that the slot holds after it, and the tenant's total and peak after it. One global word,
 //! `last`, names the operation that took effect last: its version (1, 2, 3, … over all slots), its
 //! slot and which of that slot's two entries it wrote. The tenant's total *is* the `used` of the
-//! entry that `last` names. A slot's word `settled` names the last operation of that slot that
-//! somebody has made a note of.
+//! entry that `last` names. A slot's word `settled` names the slot's last recorded operation.
 //!
 //! # An operation of slot `s`
 //! 1. Read `last`, and `used` and `peak` from the entry that it names.
-//! 2. *Settle* it: if the `settled` of the slot that it names is older, replace that by `last`
+//! 2. *Settle* that operation: if the `settled` of its slot is older, replace it by `last`
 //!    (compare-and-swap).
 //! 3. `settled` of `s` now names the last operation of `s`; its entry holds the bytes of `s`. Check
 //!    the quota against `used`.
 //! 4. Write the outcome into the *other* entry of `s`.
 //! 5. Compare-and-swap `last` from the name read in step 1 to (version + 1, `s`, that entry). If it
 //!    fails, start again.
-//! 6. Settle the own operation (a courtesy: everybody who comes later would do it in step 2).
+//! 6. Settle this operation. That is optional: otherwise the next operation does it in step 2.
 //!
 //! # Passing bytes on
-//! [`Change::Pass`] moves bytes from slot `s` to slot `t`, whose owner the caller is too; the total
-//! stays. It is one operation of both: in step 4 it writes the other entry of each, and in
-//! `partner` of `s` the name that settles `t`: the version of this operation, `t`, and its entry.
-//! Step 5 puts both in force at once, and whoever settles an operation settles the slot that its
-//! `partner` names as well. A `partner` counts only with the very operation of its slot whose
-//! version it has, and operations of other kinds clear it before step 5, so one that was written
-//! for an operation that has not taken effect is nobody's. That of an operation in force is never
-//! cleared before both slots are settled: the owner's next operation settles them in step 2.
+//! [`Change::Pass`] moves bytes from slot `s` to slot `t`, which the caller owns too; the total
+//! does not change. It is one operation of both: step 4 writes the other entry of each, and writes
+//! to `partner` of `s` the name that settles `t`: the version of this operation, `t`, and its
+//! entry. Step 5 puts both in force at once, and a process that settles an operation settles the
+//! slot that its `partner` names as well. A `partner` is valid only with the operation of its slot
+//! that has the same version, and other operations clear it before step 5, so a `partner` that was
+//! written for an operation without effect is ignored. The `partner` of an operation in force is
+//! not cleared before both slots are settled: the owner's next operation settles them in step 2.
 //!
 //! # Why it is right
-//! Operations of one slot come one after another: the slot's owner holds the slot's file lock, and
+//! Operations of one slot follow one another: the slot's owner holds the slot's file lock, and
 //! serialises its own threads.
 //!
-//! **Names do not repeat.** Every change of `last` increments its 52-bit version, which is never
-//! wrapped: an operation at the highest version is refused ([`Fault::Damaged`]; at ten million
-//! operations a second that is after 14 years). So a compare-and-swap that finds the expected name
-//! knows that nothing happened in between; there is no ABA problem, in `last` or in `settled`, and
-//! nothing depends on how long a process sleeps between two instructions.
+//! **Names do not repeat.** Every change of `last` increments its 52-bit version, which never
+//! wraps: an operation at the highest version is refused ([`Fault::Damaged`]; at ten million
+//! operations a second that takes 14 years). So a compare-and-swap that finds the expected name
+//! proves that nothing happened in between. There is no ABA problem, in `last` or in `settled`, and
+//! a process may sleep for any time between two instructions.
 //!
-//! **An entry that is in force is not written.** The entries in force are the one that `last` names
+//! **No operation writes an entry in force.** The entries in force are the one that `last` names
 //! and, for each slot, the one of its last operation. Step 4 writes the entry other than that of
-//! the last operation of `s`. That `settled` of `s` names this operation, call it *o*, in step 3:
-//! if `last` named *o* in step 1, by step 2. Otherwise `last` has moved on from *o*, and whoever
-//! moved it had settled *o* before; and no operation of `s` came later, because they come one after
-//! another. Settling needs one attempt only: between two operations of a slot its `settled` changes
-//! once, so a failed attempt means that it is done. A reader that finds a half-written entry has a
-//! name from step 1 that is no longer in `last`: the writer of the entry had loaded a later one
-//! before it stored (release) the words that the reader has loaded (acquire), so step 5, or the
-//! second look of a refusal or of an observer, finds that later name.
+//! the last operation of `s`. Call that operation *o*; in step 3 `settled` of `s` names *o*, for
+//! one of two reasons. If `last` named *o* in step 1, step 2 settled it. Otherwise `last` has moved
+//! on from *o*, and the process that moved it had settled *o* before; and no operation of `s` came
+//! later, because they follow one another. Settling needs only one attempt: between two operations
+//! of a slot its `settled` changes once, so a failed attempt means that it is done. A reader that
+//! finds a half-written entry has a name from step 1 that is no longer in `last`: the writer of the
+//! entry had loaded a later one before it stored (release) the words that the reader has loaded
+//! (acquire). So step 5, or the second read of `last` for a refusal or an observer, finds that
+//! later name.
 //!
-//! **Never above the quota by a byte, never refused what fits.** Step 5 takes effect only if `last`
-//! is still the name whose `used` was checked: at that instant the total goes from `used` to
-//! `used + bytes`, which is at most the quota. A refusal looks at `last` again; if it is unchanged,
-//! `used` was the total at that instant and the request did not fit; otherwise it starts again.
-//! What a dead process holds is part of the total until it is reaped; the caller reaps before it
-//! believes a refusal.
+//! **Never above the quota by a byte, and no refusal of a request that fits.** Step 5 takes effect
+//! only if `last` is still the name whose `used` was checked: at that instant the total goes from
+//! `used` to `used + bytes`, which is at most the quota. A refusal reads `last` again; if it is
+//! unchanged, `used` was the total at that instant and the request did not fit; otherwise the
+//! operation starts again. The bytes of a dead process are part of the total until they are reaped;
+//! the caller reaps before it accepts a refusal.
 //!
-//! **SIGKILL at any instruction loses no byte and blocks nobody.** The only step that changes a
-//! total or a balance is the single compare-and-swap of step 5. Killed before it, the operation has
-//! not happened: the entry it wrote is not in force. Killed after it, it has happened completely:
-//! `last` names it, and whoever comes next settles it. Nobody ever waits for a slot's owner, so
-//! nobody is blocked: an operation starts again only because another one took effect. Whoever gets
-//! the slot's lock after the owner's death is its new owner and releases the bytes by a normal
-//! operation; killed in the middle, the same holds for it.
+//! **SIGKILL at any instruction loses no byte and blocks no process.** The only step that changes a
+//! total or a balance is the single compare-and-swap of step 5. If the process dies before it, the
+//! operation has not happened: the entry that it wrote is not in force. If it dies after it, the
+//! operation has happened completely: `last` names it, and the next operation settles it. No
+//! process ever waits for a slot's owner, so none is blocked: an operation starts again only
+//! because another one took effect. The next process to get the slot's lock after the owner's death
+//! is its new owner and releases the bytes by a normal operation; if it dies meanwhile, the same
+//! holds for it.
 //!
 //! # Hostile files
 //! A tenant can write to its own usage file. Every index comes from as many bits as there are slots
-//! and is checked, sums saturate, and tries are counted ([`TRIES_MAX`]): bad words yield wrong
-//! numbers or a [`Fault`], never a panic or an endless loop.
+//! and is checked, sums saturate, and attempts are counted ([`TRIES_MAX`]): damaged words yield
+//! wrong numbers or a [`Fault`], never a panic or an endless loop.
 
 use crate::sync::Word;
 
 /// Bits of a name that hold the slot.
 const SLOT_BITS: u32 = 11;
-/// Slots in a usage file: those of processes, and after them those of memory that processes share.
+/// Slots in a usage file: first those of processes, then those of shared memory.
 pub const SLOTS: usize = 1 << SLOT_BITS;
 /// The highest version of an operation.
 const VERSION_MAX: u64 = u64::MAX >> (SLOT_BITS + 1);
-/// How often an operation starts again because others took effect first; far beyond what scheduling
-/// can do, so that reaching it means that something other than Partita rewrites the file.
+/// How often an operation starts again because others took effect first: far more often than
+/// scheduling can cause, so that reaching it means that another program rewrites the file.
 pub const TRIES_MAX: u32 = 1 << 20;
-/// How often an observer tries to see an instant between two operations.
+/// How often an observer tries to find an instant between two operations.
 const LOOKS_MAX: u32 = 256;
 
 /// The name of an operation: version, entry, slot, from the top of the word downwards, so that
@@ -96,7 +97,7 @@ impl Name {
         )
     }
 
-    /// How many operations took effect up to and with this one.
+    /// The number of operations up to and including this one.
     pub fn version(self) -> u64 {
         self.0 >> (SLOT_BITS + 1)
     }
@@ -120,7 +121,7 @@ pub struct Entry {
     pub used: Word,
     /// Bytes that this slot holds.
     pub bytes: Word,
-    /// The highest `used` up to this operation.
+    /// The highest `used` up to and including this operation.
     pub peak: Word,
 }
 
@@ -128,12 +129,12 @@ pub struct Entry {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Account {
-    /// Name of the slot's last operation, or of the one before while `last` still names that.
+    /// Name of the slot's last operation, or of the one before if `last` still names the last.
     pub settled: Word,
-    /// Outcomes of the last operation and of the one before or after it.
+    /// Outcomes of the last operation, and of the one before or after it.
     pub entries: [Entry; 2],
-    /// The name that settles the slot to which the slot's last [`Change::Pass`], or one that is
-    /// being prepared, moved bytes.
+    /// The name that settles the slot to which the slot's last [`Change::Pass`], or one in
+    /// preparation, moved bytes.
     pub partner: Word,
 }
 
@@ -153,7 +154,7 @@ impl Default for Account {
     }
 }
 
-/// What an operation is to do.
+/// An operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Add `bytes` if the total stays within `quota`.
@@ -163,11 +164,11 @@ pub enum Change {
         /// The most that all slots may hold together, in bytes.
         quota: u64,
     },
-    /// Give back that many bytes.
+    /// Release that many bytes.
     Release(u64),
-    /// Give back all that the slot holds.
+    /// Release all bytes of the slot.
     ReleaseAll,
-    /// Move that many bytes to another slot, whose owner the caller is too.
+    /// Move that many bytes to another slot, which the caller owns too.
     Pass {
         /// Bytes to move.
         bytes: u64,
@@ -176,7 +177,7 @@ pub enum Change {
     },
 }
 
-/// Why an operation did not take effect.
+/// Why an operation had no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The bytes did not fit at the instant at which all slots together held `used`.
@@ -184,14 +185,14 @@ pub enum Fault {
         /// Bytes that all slots held together.
         used: u64,
     },
-    /// The slot holds fewer bytes than were to be released.
+    /// The slot holds fewer bytes than the operation releases.
     NotHeld {
         /// Bytes that the slot holds.
         held: u64,
     },
-    /// Others took effect first [`TRIES_MAX`] times in a row.
+    /// Other operations took effect first [`TRIES_MAX`] times in a row.
     Contended,
-    /// The words are none that operations have written, or the highest version is reached.
+    /// No operation can have written these words, or the highest version is reached.
     Damaged,
 }
 
@@ -200,7 +201,7 @@ pub enum Fault {
 pub struct Totals {
     /// Bytes that all slots hold together.
     pub used: u64,
-    /// The highest that `used` ever was.
+    /// The highest value of `used` so far.
     pub peak: u64,
 }
 
@@ -212,7 +213,7 @@ pub struct Book<'m, S> {
 }
 
 impl<'m, S: AsRef<Account>> Book<'m, S> {
-    /// The book whose last operation is named by `last`.
+    /// The book whose last operation `last` names.
     pub fn new(last: &'m Word, slots: &'m [S]) -> Self {
         Self { last, slots }
     }
@@ -221,7 +222,7 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         self.slots.get(slot).map(S::as_ref)
     }
 
-    /// Notes the operation `name` in its slot, unless somebody has.
+    /// Records the operation `name` in its slot, unless another process has.
     fn note(account: &Account, name: Name) {
         let settled = Name(account.settled.load());
         if settled.version() < name.version() {
@@ -238,7 +239,7 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
             .and_then(|partner| Some((self.account(partner.slot())?, partner)))
     }
 
-    /// Notes the operation `name` in the slots that it changed.
+    /// Records the operation `name` in the slots that it changed.
     fn settle(&self, account: &Account, name: Name) {
         Self::note(account, name);
         if let Some((other, partner)) = self.partner(account, name) {
@@ -246,7 +247,7 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         }
     }
 
-    /// Performs one operation of `slot`, whose owner the caller is, and returns how many bytes it
+    /// Performs one operation of `slot`, which the caller owns, and returns how many bytes it
     /// moved.
     pub fn transact(&self, slot: usize, change: Change) -> Result<u64, Fault> {
         let own = self.account(slot).ok_or(Fault::Damaged)?;
@@ -260,7 +261,7 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         };
         for _ in 0..TRIES_MAX {
             let last = Name(self.last.load());
-            // A slot number outside a shortened table: cannot be in a file, whose table is
+            // A slot number outside a shortened table cannot occur in a file, whose table is
             // complete.
             let named = self.account(last.slot()).ok_or(Fault::Damaged)?;
             let outcome = &named.entries[last.entry()];
@@ -269,8 +270,8 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
 
             let settled = Name(own.settled.load());
             if settled.version() > last.version() {
-                // Nobody but the caller performs operations of this slot, and its last one came
-                // before `last` was read.
+                // Only the caller performs operations of this slot, and its last one came before
+                // `last` was read.
                 return Err(Fault::Damaged);
             }
             let held = own.entries[settled.entry()].bytes.load();
@@ -310,7 +311,8 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
                 write(&other.entries[received.entry()], bytes);
                 own.partner.store(received.0);
             } else if own.partner.load() != 0 {
-                // One who died left it, prepared for the very version that this operation may get.
+                // A dead process may have left it, prepared for the version that this operation may
+                // get.
                 own.partner.store(0);
             }
             if self.last.replace(last.0, next.0) {
@@ -321,9 +323,8 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         Err(Fault::Contended)
     }
 
-    /// The totals at an instant during the call. If operations take effect without pause, and each
-    /// time while this looks, the answer after many looks may be one of an operation that did not
-    /// take effect.
+    /// The totals at an instant during the call. If operations take effect without pause, and one
+    /// during each attempt, the final answer may be that of an operation without effect.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for _ in 0..LOOKS_MAX {
@@ -338,7 +339,7 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
         totals
     }
 
-    /// The bytes that `slot` holds at an instant during the call; as exact as [`Book::totals`].
+    /// The bytes of `slot` at an instant during the call; as exact as [`Book::totals`].
     pub fn bytes(&self, slot: usize) -> u64 {
         let mut bytes = 0;
         let Some(account) = self.account(slot) else { return 0 };
@@ -358,7 +359,7 @@ impl<'m, S: AsRef<Account>> Book<'m, S> {
     }
 }
 
-// Every order of a step: days, interpreted.
+// Every order of a step would take days under an interpreter.
 #[cfg(all(test, not(loom), not(miri)))]
 mod schedules;
 #[cfg(all(test, not(loom)))]

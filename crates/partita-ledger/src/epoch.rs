@@ -1,28 +1,27 @@
 //! A value of several words that one writer replaces while any number of readers read it.
 //!
-//! Two copies and an epoch. The copy that counts is `copies[epoch % 2]`; the writer fills the other
-//! one and then increments the epoch. A writer that dies while it fills a copy has changed nothing
-//! that a reader looks at, so it blocks nobody; the next writer fills the same copy again from its
-//! first word.
+//! Two copies and an epoch. The current copy is `copies[epoch % 2]`; the writer fills the other one
+//! and then increments the epoch. A writer that dies while it fills a copy has changed nothing that
+//! a reader uses, so it blocks no process; the next writer fills the same copy again from its first
+//! word.
 //!
-//! **Why a reader never returns a mixture.** A reader takes the epoch `e`, reads `copies[e % 2]`,
-//! and accepts it only if the epoch is still `e`. That copy is next written for epoch `e + 2`, by a
-//! writer that has stored (or, if another writer did, loaded under the writers' lock) epoch `e + 1`
-//! before. The writer's stores to the copy have release ordering, and the reader's fence after its
-//! relaxed reads makes each an acquire: a reader that has seen one word of `e + 2` therefore finds
-//! an epoch of at least `e + 1` and reads again. The epoch has 64 bits and does not wrap.
+//! **Why a reader never returns a mixture.** A reader loads the epoch `e`, reads `copies[e % 2]`,
+//! and accepts it only if the epoch is still `e`. The next write to that copy is for epoch `e + 2`,
+//! by a writer that has stored (or, if another writer did, loaded under the writers' lock) epoch `e
+//! + 1` before. The writer's stores to the copy have release ordering, and the reader's fence after
+//! its relaxed reads makes each an acquire: a reader that has seen one word of `e + 2` therefore
+//! finds an epoch of at least `e + 1` and reads again. The epoch has 64 bits and does not wrap.
 //!
-//! **Bound.** A reader reads again only if a writer has stored a new epoch within the few
-//! nanoseconds since the reader began, or within the time for which the reader was not running. It
-//! gives up after [`READ_TRIES_MAX`] such coincidences in a row, without an answer rather than with
-//! a wrong one.
+//! **Bound.** A reader reads again only if a writer stored a new epoch during the few nanoseconds
+//! of the read, or while the reader did not run. After [`READ_TRIES_MAX`] such coincidences in a
+//! row it gives up, without an answer rather than with a wrong one.
 
 use crate::sync::{Word, acquire};
 
-/// How often a reader tries before it gives up.
+/// How many times a reader tries before it gives up.
 pub const READ_TRIES_MAX: u32 = 64;
 
-/// The double buffer as it lies in the file: the epoch alone on a cache line, then two copies of
+/// The layout of the double buffer in the file: the epoch alone on a cache line, then two copies of
 /// `N` words.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -40,17 +39,17 @@ impl<const N: usize> DoubleBuffer<N> {
         Self { epoch: Word::new(0), unused: [0; 7], copies: [copy(), copy()] }
     }
 
-    /// Where the epoch lies in the buffer, for those who read the file instead of mapping it.
+    /// Offset of the epoch in the buffer, for code that reads the file instead of mapping it.
     #[cfg(not(loom))]
     pub const EPOCH_OFFSET: usize = core::mem::offset_of!(Self, epoch);
 
-    /// Where the copy of an epoch lies in the buffer.
+    /// Offset of the copy of an epoch in the buffer.
     #[cfg(not(loom))]
     pub const fn copy_offset(epoch: u64) -> usize {
         core::mem::offset_of!(Self, copies) + (epoch % 2) as usize * size_of::<[Word; N]>()
     }
 
-    /// The epoch: how often the value was written.
+    /// The epoch: the number of writes.
     #[inline]
     pub fn epoch(&self) -> u64 {
         let epoch = self.epoch.peek();
@@ -76,8 +75,8 @@ impl<const N: usize> DoubleBuffer<N> {
         None
     }
 
-    /// Makes `words` the current value and returns its epoch. The caller is the only writer at this
-    /// time.
+    /// Makes `words` the current value and returns its epoch. The caller must be the only writer at
+    /// this time.
     pub fn write(&self, words: &[u64; N]) -> u64 {
         let next = self.epoch.peek().wrapping_add(1);
         acquire();

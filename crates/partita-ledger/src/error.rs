@@ -1,10 +1,10 @@
-//! What can be wrong with a ledger file: each error names the file, the reason and the remedy.
+//! Errors of ledger files: each names the file, the reason and the remedy.
 
 use alloc::ffi::CString;
 use core::ffi::CStr;
 use core::fmt;
 
-/// A ledger file could not be used.
+/// An unusable ledger file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerError {
     path: CString,
@@ -22,18 +22,18 @@ impl LedgerError {
         &self.path
     }
 
-    /// What is wrong with it.
+    /// The problem.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 
-    /// Whether there is no file of that path.
+    /// Whether the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self.problem(), Problem::System { errno: libc::ENOENT, .. })
     }
 }
 
-/// What is wrong with a ledger file.
+/// The problem of a ledger file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -44,18 +44,18 @@ pub enum Problem {
         /// Its `errno`.
         errno: i32,
     },
-    /// A file of that name exists where a new one was to be made.
+    /// The file to create exists already.
     Exists,
     /// It is a directory, pipe, device or symbolic link.
     NotAFile,
-    /// It begins with other bytes than a ledger file of this kind.
+    /// It does not start with the magic bytes of this kind of file.
     Foreign {
         /// Its first eight bytes.
         found: [u8; 8],
-        /// What they would have to be.
+        /// The expected bytes.
         expected: [u8; 8],
     },
-    /// It was written by a Partita with another layout.
+    /// A Partita with another layout wrote it.
     Version {
         /// The version in the file.
         found: u32,
@@ -69,39 +69,39 @@ pub enum Problem {
         /// The size of its layout in bytes.
         expected: u64,
     },
-    /// Its header tells another size than its layout has.
+    /// The size in its header differs from that of its layout.
     HeaderSize {
         /// The size in the header, in bytes.
         found: u32,
         /// The size of its layout in bytes.
         expected: u32,
     },
-    /// The path leads to another file than the one that is mapped.
+    /// The path leads to another file than the mapped one.
     Replaced,
     /// A limit is impossible.
     Limits(LimitsFault),
-    /// The limits changed during every one of many tries to read them.
+    /// The limits changed during each of many attempts to read them.
     Busy,
-    /// Somebody held the writers' lock for longer than a write can take.
+    /// Another process held the writers' lock for longer than a write can take.
     Locked {
-        /// How long it was waited for, in milliseconds.
+        /// How long this process waited, in milliseconds.
         waited_ms: u32,
     },
-    /// Every slot is held by a living process.
+    /// Living processes hold all slots.
     Full {
-        /// How many slots there are.
+        /// The number of slots.
         slots: usize,
     },
-    /// Its words are out of range, or something that is not Partita rewrites them without pause.
+    /// Its words are out of range, or another program rewrites them without pause.
     Damaged,
-    /// An owner with the process number 0 or below.
+    /// An owner with a process number of 0 or below.
     BadOwner {
         /// The process number.
         pid: i32,
     },
 }
 
-/// A limit that no tenant can have.
+/// An impossible limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitsFault {
@@ -109,11 +109,11 @@ pub enum LimitsFault {
     TpcCount(u32),
     /// A TPC has no SM.
     SmsPerTpc,
-    /// An enabled TPC is not one of the device's.
+    /// The device does not have an enabled TPC.
     SetBeyondDevice {
         /// The highest enabled TPC.
         tpc: u32,
-        /// How many TPCs the device has.
+        /// The number of TPCs of the device.
         tpc_count: u32,
     },
     /// A TPC's physical number has no bit in a mask.
@@ -132,7 +132,7 @@ pub enum LimitsFault {
         /// The device's memory in bytes.
         total: u64,
     },
-    /// The name is not UTF-8 that is ended by a zero byte.
+    /// The name is not UTF-8 with a zero byte at its end.
     Name,
 }
 
@@ -186,12 +186,12 @@ impl fmt::Display for LedgerError {
             Problem::Foreign { found: [0, 0, 0, 0, 0, 0, 0, 0], .. } => {
                 write!(
                     f,
-                    "was never finished: its maker ended too early; remove it and start the tenant again"
+                    "is incomplete: the process that made it ended too early; remove it and start the tenant again"
                 )
             }
             Problem::Foreign { found, expected } => write!(
                 f,
-                "is no ledger file: begins with \"{}\", not \"{}\"; remove it and start the tenant again",
+                "is not a ledger file: it begins with \"{}\", not \"{}\"; remove it and start the tenant again",
                 found.escape_ascii(),
                 expected.escape_ascii()
             ),
@@ -206,7 +206,7 @@ impl fmt::Display for LedgerError {
             ),
             Problem::HeaderSize { found, expected } => write!(
                 f,
-                "says that it is {found} bytes long instead of {expected}: damaged; remove it and start the tenant again"
+                "has {found} as its size in the header instead of {expected}: damaged; remove it and start the tenant again"
             ),
             Problem::Replaced => {
                 write!(f, "was replaced while it was in use; end the tenant's processes and start it again")
@@ -214,7 +214,9 @@ impl fmt::Display for LedgerError {
             Problem::Limits(fault) => {
                 write!(f, "holds {fault}; correct it with `partita set`, or start the tenant again")
             }
-            Problem::Busy => write!(f, "changes faster than it can be read; end what rewrites it"),
+            Problem::Busy => {
+                write!(f, "changes faster than it can be read; stop the program that rewrites it")
+            }
             Problem::Locked { waited_ms } => write!(
                 f,
                 "another process has held its lock for {waited_ms} ms; end that process (/proc/locks lists it)"
@@ -237,7 +239,7 @@ impl fmt::Display for LedgerError {
 
 impl core::error::Error for LedgerError {}
 
-/// An `errno`, shown as the C library words it.
+/// An `errno`, shown in the words of the C library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 

@@ -1,4 +1,4 @@
-//! Opening, creating and mapping files by plain system calls.
+//! Open, create and map files by plain system calls.
 
 use alloc::ffi::CString;
 use core::ffi::{CStr, c_int};
@@ -7,10 +7,10 @@ use core::ptr::{self, NonNull};
 
 use crate::error::{Errno, LedgerError, Problem};
 
-/// Where a file is: a path, seen from an open directory or from the working directory.
+/// The place of a file: a path, relative to an open directory or to the working directory.
 ///
-/// Whoever has opened a directory and checked whose it is names its files by the descriptor: a path
-/// may lead somewhere else a moment later.
+/// Code that has opened a directory and checked its owner names its files by the descriptor: the
+/// path of a directory may lead elsewhere a moment later.
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
     directory: c_int,
@@ -18,7 +18,7 @@ pub struct At<'a> {
 }
 
 impl<'a> At<'a> {
-    /// A path seen from the directory that `directory` is open on.
+    /// A path relative to the directory that `directory` is open on.
     pub fn new(directory: c_int, path: &'a CStr) -> Self {
         Self { directory, path }
     }
@@ -36,10 +36,10 @@ impl<'a> From<&'a CString> for At<'a> {
     }
 }
 
-/// A place of its own: it keeps its directory open.
+/// An owned place: it keeps its directory open.
 #[derive(Debug)]
 pub struct Place {
-    /// None for paths seen from the working directory.
+    /// `None` for paths relative to the working directory.
     directory: Option<Fd>,
     pub path: CString,
 }
@@ -61,7 +61,7 @@ impl Place {
         self.beside(&self.path)
     }
 
-    /// Another path, seen from the same directory.
+    /// Another path relative to the same directory.
     pub fn beside<'a>(&self, path: &'a CStr) -> At<'a> {
         At { directory: self.directory.as_ref().map_or(libc::AT_FDCWD, Fd::raw), path }
     }
@@ -71,7 +71,7 @@ impl Place {
 #[derive(Debug)]
 pub struct Fd(c_int);
 
-/// What makes a file the same file, whatever its path.
+/// The identity of a file, whatever its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -85,7 +85,7 @@ impl FileId {
     }
 }
 
-/// What `fstat` tells of a file.
+/// The result of `fstat`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Status {
     pub id: FileId,
@@ -93,7 +93,7 @@ pub(crate) struct Status {
     pub regular: bool,
 }
 
-/// Whether a file is opened and mapped for writing as well.
+/// Whether a file is opened and mapped for writing too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// For reading.
@@ -107,8 +107,8 @@ pub(crate) fn failed(path: &CStr, call: &'static str) -> LedgerError {
 }
 
 impl Fd {
-    /// Opens an existing file. Neither follows a symbolic link in the last component nor waits for
-    /// the other end of a pipe.
+    /// Opens an existing file. Does not follow a symbolic link in the last component, and does not
+    /// wait for the other end of a pipe.
     pub fn open(at: At<'_>, access: Access) -> Result<Self, LedgerError> {
         let mode = match access {
             Access::ReadOnly => libc::O_RDONLY,
@@ -127,8 +127,8 @@ impl Fd {
         }
     }
 
-    /// Makes a new file of `bytes` zeros with its blocks allocated, so that a full file system is
-    /// an error now and not a SIGBUS at a later write. Its permissions are `mode` exactly, whatever
+    /// Creates a file of `bytes` zeros with its blocks allocated, so that a full file system is an
+    /// error now and not a SIGBUS at a later write. Its permissions are exactly `mode`, whatever
     /// the umask.
     pub fn create(at: At<'_>, bytes: u64, mode: u32) -> Result<Self, LedgerError> {
         let fd = match Self::open_raw(at, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600) {
@@ -141,8 +141,8 @@ impl Fd {
         Ok(fd)
     }
 
-    /// Opens a file that holds locks and nothing else, and makes it if it is missing: nobody else
-    /// can open it.
+    /// Opens a file that only holds locks, and creates it if it is missing: only its owner can open
+    /// it.
     pub fn for_locks(at: At<'_>) -> Result<Self, LedgerError> {
         Self::open_raw(at, libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK, 0o600)
     }
@@ -224,8 +224,8 @@ impl Fd {
         Ok(true)
     }
 
-    /// Whether the descriptor is (still) open on the file `id`. A program that closes descriptors
-    /// that it does not know may have reused the number for a file of its own.
+    /// Whether the descriptor is still open on the file `id`. A program that closes descriptors
+    /// which it does not know may have reused the number for another file.
     pub fn is(&self, id: FileId) -> bool {
         self.status(c"").is_ok_and(|status| status.id == id)
     }
@@ -246,8 +246,7 @@ impl Drop for Fd {
     }
 }
 
-/// Removes a file that could not be finished; its error is the one to report, so this one's is
-/// dropped.
+/// Removes an incomplete file. The caller reports the first error, so this one's is dropped.
 pub fn unlink(at: At<'_>) {
     // SAFETY: the path is a C string.
     unsafe { libc::unlinkat(at.directory, at.path.as_ptr(), 0) };
@@ -260,13 +259,13 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping is plain memory that any thread may use; what lies in it is atomics only.
+// SAFETY: the mapping is plain memory that any thread may use; it contains only atomics.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` bytes of the file, which the caller has checked to be there.
+    /// Maps the first `bytes` bytes of the file; the caller has checked that the file has them.
     pub fn new(path: &CStr, fd: &Fd, bytes: usize, access: Access) -> Result<Self, LedgerError> {
         let protection = match access {
             Access::ReadOnly => libc::PROT_READ,
@@ -284,21 +283,22 @@ impl Mapping {
     ///
     /// # Safety
     /// `T` consists of [`crate::sync::Word`]s and unused padding only, is no larger than the
-    /// mapping and no more aligned than a page; of a mapping that is read-only, the words are only
+    /// mapping and has at most a page's alignment; code only peeks at the words of a read-only
+    /// mapping.
     /// peeked at.
     #[inline]
     pub unsafe fn as_ref<T>(&self) -> &T {
         debug_assert!(size_of::<T>() <= self.bytes);
         // SAFETY: the caller vouches for size and alignment; any bytes are valid atomics, and other
-        // processes' writes to atomics are no race.
+        // processes' writes to atomics are not a race.
         unsafe { self.base.cast::<T>().as_ref() }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and references into it have ended with the
-        // borrow of it.
+        // SAFETY: this value owns the mapping, and references into it have ended with the borrow of
+        // it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,20 +1,20 @@
 //! Whether this process is still the one that claimed a slot, without a system call.
 //!
 //! A word in a page that the kernel empties in every child of `fork` (`MADV_WIPEONFORK`, Linux
-//! 4.14) holds the number of the process that wrote it last. Where the kernel has no such pages,
-//! `getpid` is asked each time.
+//! 4.14) holds the number of the process that wrote it last. On a kernel without such pages, each
+//! check calls `getpid`.
 
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-/// The least that the kernel maps.
+/// The smallest size that the kernel maps.
 const PAGE_BYTES: usize = 4096;
 
-/// The word, once it was asked for; [`NONE`] where there can be none.
+/// The word, after the first use; [`NONE`] if the kernel has no such pages.
 static WORD: AtomicPtr<AtomicI32> = AtomicPtr::new(ptr::null_mut());
 const NONE: *mut AtomicI32 = ptr::without_provenance_mut(align_of::<AtomicI32>());
 
-/// The number of the calling process, which does not change but in children of `fork`.
+/// The number of the calling process, which changes only in children of `fork`.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
@@ -52,28 +52,28 @@ fn word() -> Option<&'static AtomicI32> {
             Ok(_) => made,
             Err(other) => {
                 if made != NONE {
-                    // SAFETY: the page was made above and nobody has seen it.
+                    // SAFETY: the page was made above and no other code has seen it.
                     unsafe { libc::munmap(made.cast(), PAGE_BYTES) };
                 }
                 other
             }
         };
     }
-    // SAFETY: a page that make() mapped and nobody unmaps, aligned and valid as any number.
+    // SAFETY: make() mapped the page and no code unmaps it; it is aligned, and any number is valid.
     (found != NONE).then(|| unsafe { &*found })
 }
 
 fn make() -> Option<*mut AtomicI32> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a mapping of its own; nothing else is touched.
+    // SAFETY: a new mapping; the call touches nothing else.
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_BYTES, protection, flags, -1, 0) };
     if page == libc::MAP_FAILED {
         return None;
     }
     // SAFETY: the page mapped above.
     if unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: as above; nobody has seen it.
+        // SAFETY: as above; no other code has seen it.
         unsafe { libc::munmap(page, PAGE_BYTES) };
         return None;
     }
@@ -85,13 +85,13 @@ mod tests {
     use super::Process;
 
     #[test]
-    #[cfg_attr(miri, ignore = "it asks the kernel what Miri does not know")]
+    #[cfg_attr(miri, ignore = "Miri does not model this kernel call")]
     fn the_kernel_has_such_pages() {
         assert!(Process::current().word.is_some(), "every kernel since Linux 4.14");
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "it asks the kernel what Miri does not know")]
+    #[cfg_attr(miri, ignore = "Miri does not model this kernel call")]
     fn a_child_is_another_also_once_it_has_asked_who_it_is() {
         let parent = Process::current();
         let asking = Process { pid: parent.pid, word: None };

@@ -1,24 +1,22 @@
-//! The gate file of a GPU: which tenants of high priority have work in flight, for those who wait
-//! for them.
+//! The gate file of a GPU: it shows which tenants of high priority have work in flight, so that
+//! others wait for them.
 //!
-//! A *lane* is a word that a process of high priority closes before it launches and has the GPU
-//! open behind its last kernel. GPUs read it too: work that a tenant of low priority has queued
-//! waits for it there. So its low half is all that counts, and bit 0 says that it is open
-//! ([`OPEN`]).
+//! A *lane* is a word that a process of high priority closes before it launches; the GPU opens it
+//! after the process's last kernel. GPUs read the word too: queued work of tenants of low priority
+//! waits for it there. GPUs use only its low half, whose bit 0 means open ([`OPEN`]).
 //!
-//! # Why a closed lane is always opened
-//! A lane belongs to whoever holds an open-file-description lock on its bytes, so the kernel
-//! releases it with the process, at whatever instruction that is killed. [`GateMap::open_orphans`]
-//! opens the lanes that nobody holds, and [`GateMap::relent`] those that have been closed for too
-//! long; every process that waits calls both now and then. A lane is marked as claimed before it is
-//! closed for the first time, and stays so until it has been opened, so no closed lane is
-//! overlooked.
+//! # Why every closed lane opens again
+//! The owner of a lane holds an open-file-description lock on its bytes, which the kernel releases
+//! with the process, whenever that dies. [`GateMap::open_orphans`] opens the lanes without an
+//! owner, and [`GateMap::relent`] those that have been closed for too long; every waiting process
+//! calls both now and then. A lane is marked as claimed before it is first closed, and stays so
+//! until it has been opened, so that these calls find every closed lane.
 //!
 //! # Who trusts whom
-//! Whoever may open the file may open and close lanes of others, hold them all, or cut the file
-//! short: priorities are between tenants that mean each other well. It holds no limits. What
-//! somebody has written there once does no lasting harm: a lane that is closed for ever counts for
-//! [`relent`](GateMap::relent)'s time only, and nobody is let pass for longer than a second.
+//! Any user who may open the file may open and close lanes of others, hold them all, or truncate
+//! the file: priorities are for tenants that trust each other. The file holds no limits. A damaged
+//! word does no lasting harm: a lane that is closed for ever has effect only until
+//! [`relent`](GateMap::relent) opens it, and lanes stay open for at most a second.
 
 use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
@@ -34,9 +32,9 @@ use crate::sync::Word;
 pub const GATE_FILE_NAME: &CStr = c".gate";
 /// The gate file's size in bytes: a page, which GPUs can map.
 pub const GATE_FILE_BYTES: usize = 4096;
-/// Lanes of a GPU: streams of processes of high priority that close it at a time.
+/// Lanes of a GPU: the largest number of high-priority streams that close it at a time.
 pub const GATE_LANES: usize = 32;
-/// Nobody plans for longer, in nanoseconds: a later time is nonsense, and counts as none.
+/// The largest plausible time in the future, in nanoseconds: later times are invalid.
 const PLAN_NS_MAX: u64 = 1_000_000_000;
 /// Set in a lane that is open.
 pub const OPEN: u32 = 1;
@@ -49,7 +47,7 @@ struct Line(Word);
 #[repr(C, align(64))]
 struct LaneCells {
     state: Word,
-    /// When it was closed last, by the clock of those who close and wait.
+    /// When it was closed last, by the clock that all processes use.
     closed_ns: Word,
 }
 
@@ -58,11 +56,11 @@ struct Layout {
     header: Header,
     /// A bit for each lane that may be closed.
     claimed: Line,
-    /// Until when nobody closes a lane.
+    /// Until when no process closes a lane.
     passes_until_ns: Line,
     lanes: [LaneCells; GATE_LANES],
-    /// Whose turn it is, of the tenants that have the whole GPU in turns: until when, in
-    /// microseconds, above 16 bits of the tenant.
+    /// The turn, for tenants that have the whole GPU in turns: its end in microseconds, above 16
+    /// bits that name the tenant.
     turn: Line,
 }
 
@@ -87,11 +85,11 @@ pub struct GateMap {
 }
 
 impl GateMap {
-    /// Makes the file with every lane open; `mode` is its permissions.
+    /// Creates the file with every lane open; `mode` is its permissions.
     ///
     /// # Errors
-    /// [`Problem::Exists`](crate::Problem::Exists), or the system call that failed; then no file is
-    /// left behind.
+    /// [`Problem::Exists`](crate::Problem::Exists), or the failed system call; the file is then
+    /// removed.
     pub fn create<'a>(at: impl Into<At<'a>>, mode: u32) -> Result<Self, LedgerError> {
         let map = Self { file: MappedFile::create(KIND, at.into(), mode)? };
         map.layout().lanes.iter().for_each(|lane| lane.state.store(OPEN.into()));
@@ -102,14 +100,14 @@ impl GateMap {
     /// Maps an existing file.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
         Ok(Self { file: MappedFile::open(KIND, at.into())? })
     }
 
     fn layout(&self) -> &Layout {
         // SAFETY: the mapping has the size of the file, which is at least that of the layout; the
-        // layout is words; the mapping is writable.
+        // layout consists of words; the mapping is writable.
         unsafe { self.file.as_ref() }
     }
 
@@ -117,24 +115,24 @@ impl GateMap {
         &self.layout().lanes[lane % GATE_LANES]
     }
 
-    /// Where the page is mapped, for a GPU to map it too: [`GATE_FILE_BYTES`] from here.
+    /// The mapped page, for a GPU to map it too: [`GATE_FILE_BYTES`] from here.
     pub fn address(&self) -> usize {
         core::ptr::from_ref(self.layout()).addr()
     }
 
-    /// Where a lane's word lies in the page, in bytes.
+    /// Offset of a lane's word in the page, in bytes.
     pub fn offset_of(lane: usize) -> usize {
         offset_of!(Layout, lanes) + (lane % GATE_LANES) * size_of::<LaneCells>()
     }
 
-    /// Claims a lane that nobody holds, open. `None` if all are held. One thread of a process at a
+    /// Claims a free lane, which is open. `None` if all are taken. One thread of a process at a
     /// time.
     ///
     /// # Errors
-    /// The system call that failed.
+    /// The failed system call.
     pub fn claim(&self) -> Result<Option<Lane>, LedgerError> {
-        // A lock of this very description is no obstacle to it, so what is marked is passed over;
-        // those of the dead are not, by then.
+        // A lock does not exclude its own description, so skip the marked lanes; those of dead
+        // processes have been unmarked by then.
         self.open_orphans()?;
         let claimed = self.claimed();
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 == 0) {
@@ -171,7 +169,7 @@ impl GateMap {
         self.cells(lane).state.load() as u32
     }
 
-    /// Closes a lane with a word whose bit 0 is clear, unless those who wait are let pass.
+    /// Closes a lane with a word whose bit 0 is clear, unless waiting work may pass now.
     #[inline]
     pub fn close(&self, lane: Lane, state: u32, now_ns: u64) {
         self.close_lane(lane.index(), state, now_ns);
@@ -185,7 +183,7 @@ impl GateMap {
             return;
         }
         let cells = self.cells(lane);
-        // The time first: a lane is not seen closed with a time of long ago.
+        // Store the time first, so that a lane never appears closed with an old time.
         cells.closed_ns.store(now_ns);
         cells.state.store(u64::from(state & !OPEN));
     }
@@ -195,16 +193,16 @@ impl GateMap {
         self.cells(lane).state.store(u64::from(state | OPEN));
     }
 
-    /// Opens the lanes of processes that have ended, and returns how many there were. Never waits.
+    /// Opens the lanes of dead processes, and returns how many there were. Never waits.
     ///
     /// # Errors
-    /// [`Problem::Replaced`](crate::Problem::Replaced), or the system call that failed.
+    /// [`Problem::Replaced`](crate::Problem::Replaced), or the failed system call.
     pub fn open_orphans(&self) -> Result<u32, LedgerError> {
         let claimed = self.claimed();
         if claimed == 0 {
             return Ok(0);
         }
-        // Anew: a lock that this description has would not be in its own way.
+        // Open the file again: a lock does not exclude its own description.
         let fd = self.file.opened_anew(Access::ReadWrite)?;
         let mut opened = 0;
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 != 0) {
@@ -219,8 +217,8 @@ impl GateMap {
         Ok(opened)
     }
 
-    /// Opens every lane if `passes_until` finds that one of them was closed for too long, and keeps
-    /// them open for as long as it says. It is called with the time when a lane was closed.
+    /// Opens every lane if `passes_until` finds one that was closed for too long, and keeps them
+    /// open for the time that it returns. Its argument is the time when a lane was closed.
     pub fn relent(&self, passes_until: impl Fn(u64) -> Option<u64>) -> bool {
         let claimed = self.claimed();
         let closed = |lane: &usize| claimed >> lane & 1 != 0 && self.state(*lane) & OPEN == 0;
@@ -233,17 +231,17 @@ impl GateMap {
         for lane in (0..GATE_LANES).filter(closed) {
             let cells = self.cells(lane);
             let state = cells.state.load();
-            // If it fails, its owner or the GPU has just written it.
+            // If it fails, the owner or the GPU has just written it.
             let _ = cells.state.replace(state, state | u64::from(OPEN));
         }
         true
     }
 
-    /// Takes or keeps the GPU's turn until a time, for a tenant that is told from others by `who`.
-    /// A turn ends with its time, so nobody's death matters.
+    /// Starts or extends the GPU's turn until a time, for a tenant that `who` identifies. A turn
+    /// ends with its time, so a dead tenant does not hold it.
     ///
     /// # Errors
-    /// Until when another tenant has it, in nanoseconds.
+    /// The end of another tenant's turn, in nanoseconds.
     pub fn take_turn(&self, who: u16, now_ns: u64, until_ns: u64) -> Result<(), u64> {
         let turn = &self.layout().turn.0;
         loop {
@@ -259,19 +257,19 @@ impl GateMap {
         }
     }
 
-    /// Gives the turn back, if the tenant has it.
+    /// Ends the turn, if the tenant has it.
     pub fn end_turn(&self, who: u16) {
         let turn = &self.layout().turn.0;
         let old = turn.load();
         if old as u16 == who {
-            // If it fails, another one has it by now.
+            // If it fails, another tenant has it by now.
             let _ = turn.replace(old, 0);
         }
     }
 
-    /// In a child of `fork`, leaves everything to the parent.
+    /// In a child of `fork`, leaves all lanes to the parent.
     pub fn abandon_in_fork_child(self) {
-        // The description is the parent's: to close the copy of its number releases nothing.
+        // The description is the parent's: closing the copied descriptor releases nothing.
         drop(self);
     }
 }

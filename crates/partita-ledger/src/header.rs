@@ -7,7 +7,7 @@ use crate::error::{LedgerError, Problem};
 use crate::file::{Access, At, Fd, FileId};
 use crate::sync::{Word, acquire};
 
-/// The header as it lies at the start of a file.
+/// The layout of the header at the start of a file.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Header {
@@ -15,7 +15,7 @@ pub struct Header {
     version_and_bytes: Word,
 }
 
-/// What tells one kind of file from another.
+/// The properties of a kind of file.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
     /// The first bytes of the file.
@@ -25,8 +25,7 @@ pub struct Kind {
 }
 
 impl Header {
-    /// Marks a file as complete: the magic comes last, so that nobody takes a half-made file for a
-    /// whole one.
+    /// Marks a file as complete: writes the magic last, so that no process uses an incomplete file.
     pub fn finish(&self, kind: Kind) {
         self.version_and_bytes.store(u64::from(LAYOUT_VERSION) | u64::from(kind.bytes) << 32);
         self.magic.store(u64::from_ne_bytes(kind.magic));
@@ -64,13 +63,13 @@ impl Kind {
         if status.bytes != expected {
             return wrong(Problem::Size { found: status.bytes, expected });
         }
-        // The magic was stored last with release ordering.
+        // The creator stored the magic last, with release ordering.
         acquire();
         Ok((fd, status.id))
     }
 
-    /// Reads from a file of this kind without mapping it, so that one that is shortened meanwhile
-    /// is an error and not a SIGBUS.
+    /// Reads from a file of this kind without mapping it, so that truncation meanwhile is an error
+    /// and not a SIGBUS.
     pub fn read(self, path: &CStr, fd: &Fd, offset: usize, bytes: &mut [u8]) -> Result<(), LedgerError> {
         if fd.read_at(path, offset as u64, bytes)? {
             return Ok(());
@@ -79,7 +78,7 @@ impl Kind {
         Err(LedgerError::new(path, Problem::Size { found, expected: self.bytes.into() }))
     }
 
-    /// As [`Kind::read`], words.
+    /// As [`Kind::read`], for words.
     pub fn read_words<const N: usize>(
         self,
         path: &CStr,

@@ -1,30 +1,30 @@
 //! The shared-memory files of a tenant.
 //!
-//! A tenant on one GPU is a directory with two files. The [`limits`](LIMITS_FILE_NAME) file says
-//! what the tenant may use; its owner writes it ([`LimitsFile`]) and every process of the tenant
-//! maps it read-only ([`LimitsMap`]). The [`usage`](USAGE_FILE_NAME) file says what it does use;
-//! every process of the tenant maps it writable ([`UsageMap`]), claims a [`Slot`] and accounts its
-//! memory there, and anybody who may read the file observes it without mapping it ([`UsageView`]).
+//! A tenant on one GPU is a directory with two files. The [`limits`](LIMITS_FILE_NAME) file holds
+//! the tenant's limits; its owner writes it ([`LimitsFile`]) and every process of the tenant maps
+//! it read-only ([`LimitsMap`]). The [`usage`](USAGE_FILE_NAME) file holds its use; every process
+//! of the tenant maps it writable ([`UsageMap`]), claims a [`Slot`] and accounts its memory there,
+//! and any process that may read the file observes it without mapping it ([`UsageView`]).
 //!
 //!
 //! A tenant with a share of the GPU's time has a third one, [`time`](TIME_FILE_NAME): its gate and
 //! its account of time ([`TimeMap`]).
 //!
 //! # What keeps it right
-//! * Limits are a double buffer with an epoch: a reader gets one whole version, a dead writer
-//!   blocks nobody (`epoch.rs`).
-//! * Bytes are accounted by a lock-free algorithm that is exact at every instruction at which a
-//!   process may die (`account.rs`).
-//! * A slot belongs to whoever holds an open-file-description lock on its bytes; the kernel
-//!   releases it with the process (`lock.rs`).
+//! * Limits are a double buffer with an epoch: a reader gets one whole version, and a dead writer
+//!   blocks no process (`epoch.rs`).
+//! * A lock-free algorithm accounts bytes; it is exact at every instruction at which a process may
+//!   die (`account.rs`).
+//! * The owner of a slot holds an open-file-description lock on its bytes; the kernel releases it
+//!   with the process (`lock.rs`).
 //!
 //! # Who trusts whom
 //! The tenant trusts its owner: the directory's permissions decide who can write, shrink or replace
 //! the limits file. The owner does not trust the tenant: a [`UsageView`] and [`Limits::read`] never
-//! map a file, so that shrinking it cannot kill the observer with a SIGBUS, and no content of it
+//! map a file, so that a truncated file cannot kill the observer with a SIGBUS, and no content
 //! makes a reader panic or loop. Files are created at their full size with all blocks allocated,
-//! and Partita never shrinks them, so a mapping whose size was checked when it was made stays
-//! valid; a tenant that shrinks its own usage file harms its own processes only.
+//! and Partita never shrinks them, so a mapping stays valid once its size was checked; a tenant
+//! that shrinks its own usage file harms only its own processes.
 #![no_std]
 
 extern crate alloc;
@@ -44,7 +44,7 @@ pub mod sync;
 #[cfg(not(loom))]
 mod sync;
 
-// Files are mapped, and a model's atomics cannot be.
+// Files are mapped, which a model's atomics do not support.
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -102,7 +102,7 @@ pub use self::{
     view::{SlotInfo, UsageView},
 };
 
-/// What other files that several processes map are made of, too.
+/// Used also for other files that several processes map.
 #[cfg(not(loom))]
 pub mod shared {
     pub use crate::epoch::DoubleBuffer;
@@ -114,14 +114,14 @@ pub mod shared {
     pub use crate::sync::{Word, acquire, see_each_other};
 }
 
-/// A tenant on several GPUs has a directory with both files for each. In that of its first GPU lie
-/// links to the others, whose names are this and 1, 2 and so on.
+/// A tenant on several GPUs has a directory with both files for each. The directory of its first
+/// GPU has links to the others, whose names are this and 1, 2 and so on.
 pub const GPU_LINK_PREFIX: &str = "gpu-";
 
-/// The environment variable whose value is the directory of the tenant that a process is of.
+/// The environment variable with the directory of a process's tenant.
 pub const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
 
-/// GPUs that a tenant has at most.
+/// The largest number of GPUs of a tenant.
 pub const GPUS_MAX: usize = 32;
 
 /// The version of both files' layout.

@@ -1,29 +1,29 @@
-//! What a tenant may use.
+//! The limits of a tenant.
 
 use core::ffi::CStr;
 
 use crate::error::LimitsFault;
 
-/// A memory quota that is none.
+/// The value for no memory quota.
 pub const NO_QUOTA: u64 = u64::MAX;
-/// What the driver may take of a GPU for itself in each process before it counts against the quota,
-/// unless somebody says otherwise: 1 GiB. A context takes 0.5 GiB on an H200, and what PyTorch's
-/// libraries load for a network as much again (`docs/hardware.md`).
+/// The default driver allowance: the device memory that the driver may allocate for itself in each
+/// process before it counts against the quota, 1 GiB. A context takes 0.5 GiB on an H200, and
+/// PyTorch's libraries load as much again for a network (`docs/hardware.md`).
 pub const DRIVER_ALLOWANCE_BYTES: u64 = 1 << 30;
-/// How many processes' allowances the driver may take free of charge in all processes of a tenant
-/// together: without a bound each further process would be another gigabyte beside the quota.
+/// The allowances for all processes of a tenant together, as a multiple of one: without a bound
+/// each further process would be another gigabyte beside the quota.
 pub const DRIVER_ALLOWANCES: u64 = 4;
 /// The longest tenant name in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// In [`Limits::flags`]: the device's GPCs are not proved, so clusters are held to one TPC.
+/// In [`Limits::flags`]: the device's GPCs are not proved, so clusters are limited to one TPC.
 pub const FLAG_GPCS_UNPROVED: u32 = 1;
-/// In [`Limits::flags`]: a launch that can never fit the set runs on the whole GPU instead of being
-/// refused.
+/// In [`Limits::flags`]: a launch that can never fit the set runs on the whole GPU instead of an
+/// error.
 pub const FLAG_ON_MISFIT_WIDEN: u32 = 2;
 
-/// In [`Limits::flags`]: an allocation for which the quota has no room is given host memory that
-/// the device reaches.
+/// In [`Limits::flags`]: an allocation that does not fit the quota gets host memory that the device
+/// can access.
 pub const FLAG_SPILL_HOST: u32 = 4;
 /// In [`Limits::flags`]: the tenant was started with a priority, and its launches go through the
 /// GPU's gate.
@@ -31,18 +31,18 @@ pub const FLAG_GATED: u32 = 8;
 /// In [`Limits::flags`]: the tenant was started with a share of time, and its launches are
 /// measured.
 pub const FLAG_TIMED: u32 = 16;
-/// In [`Limits::flags`]: the tenant may use time that nobody else wants, beyond its share.
+/// In [`Limits::flags`]: the tenant may use time that no other tenant needs, beyond its share.
 pub const FLAG_TIME_SOFT: u32 = 32;
-/// In [`Limits::flags`]: programs that ask for the number of SMs are told the tenant's, libraries
-/// of NVIDIA's the device's.
+/// In [`Limits::flags`]: programs that query the number of SMs get the tenant's, NVIDIA's libraries
+/// get the device's.
 pub const FLAG_SM_COUNT_PARTITION: u32 = 64;
 
-/// In [`Limits::mechanism`]: the tenant has no partition; its launches go as they are.
+/// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.
 pub const MECHANISM_NONE: u32 = 0;
 /// In [`Limits::mechanism`]: every launch carries the set, as a mask in its descriptor.
 pub const MECHANISM_MASK: u32 = 1;
 
-/// Words that the limits take in the file.
+/// The number of words of the limits in the file.
 pub(crate) const WORDS: usize = 128;
 /// The word whose low half is [`Limits::max_cluster_sms`].
 pub(crate) const MAX_CLUSTER_WORD: usize = 14;
@@ -51,16 +51,16 @@ pub(crate) const DRIVER_ALLOWANCE_WORD: usize = 17;
 /// The word whose low half is [`Limits::flags`].
 pub(crate) const FLAGS_WORD: usize = 16;
 
-/// What a tenant may use on its GPU.
+/// The limits of a tenant on its GPU.
 ///
-/// Numbers whose meaning is not the ledger's (`priority`) pass through as they are.
+/// Numbers that the ledger does not interpret (`priority`) pass through unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The GPU's UUID.
     pub gpu_uuid: [u8; 16],
     /// Compute capability: major × 10 + minor.
     pub device_class: u32,
-    /// The version of the device's launch descriptor, in the coding that the hook and the planner
+    /// The version of the device's launch descriptor, in a code that the hook and the planner
     /// share.
     pub qmd_version: u8,
     /// SMs per TPC.
@@ -69,22 +69,22 @@ pub struct Limits {
     pub tpc_count: u32,
     /// Enabled TPCs, logical numbering.
     pub set: [u64; 4],
-    /// Disable mask as launches carry it: physical numbering, a set bit disables.
+    /// Disable mask of the launches: physical numbering, a set bit disables.
     pub qmd_disable: [u32; 8],
     /// The largest cluster that fits into the partition, in SMs.
     pub max_cluster_sms: u32,
     /// The most device memory that all processes of the tenant hold together, in bytes;
     /// [`NO_QUOTA`] for no limit.
     pub memory_quota_bytes: u64,
-    /// The device's memory in bytes; 0 if not known.
+    /// The device's memory in bytes; 0 if unknown.
     pub memory_total_bytes: u64,
-    /// What the driver may take for itself (contexts, code, variables of modules, stacks) in each
-    /// process before it counts against the quota, in bytes; [`DRIVER_ALLOWANCES`] times that in
-    /// all processes together.
+    /// The memory that the driver may allocate for itself (contexts, code, variables of modules,
+    /// stacks) in each process before it counts against the quota, in bytes; [`DRIVER_ALLOWANCES`]
+    /// times that in all processes together.
     pub driver_allowance_bytes: u64,
     /// Share of the device's time, per mille.
     pub time_permille: u32,
-    /// Priority of the tenant among those of the device.
+    /// Priority of the tenant among the tenants of the device.
     pub priority: u32,
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`],
     /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
@@ -92,7 +92,7 @@ pub struct Limits {
     pub flags: u32,
     /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`].
     pub mechanism: u32,
-    /// The tenant's name: UTF-8, ended and filled up by zero bytes.
+    /// The tenant's name: UTF-8, padded with zero bytes, of which it has at least one.
     pub name: [u8; NAME_BYTES_MAX + 1],
     /// Physical number of each logical TPC; entries from `tpc_count` on are unused.
     pub physical_of_logical: [u16; 256],
@@ -101,8 +101,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// No device, no name, no limit: a start to fill in. It does not pass [`Limits::check`] as it
-    /// is.
+    /// No device, no name, no limit: a value to fill in. It does not pass [`Limits::check`]
+    /// unchanged.
     fn default() -> Self {
         Self {
             gpu_uuid: [0; 16],
@@ -141,15 +141,15 @@ impl Limits {
         Ok(field)
     }
 
-    /// The tenant's name; empty if the field holds none, which [`Limits::check`] refuses.
+    /// The tenant's name; empty if the field is invalid, which [`Limits::check`] refuses.
     pub fn name(&self) -> &str {
         CStr::from_bytes_until_nul(&self.name).ok().and_then(|name| name.to_str().ok()).unwrap_or("")
     }
 
-    /// Checks what no tenant can have. Every file is written and read through this.
+    /// Checks for impossible values. Every write and every read of a file applies it.
     ///
     /// # Errors
-    /// The first fault that is found.
+    /// The first fault.
     pub fn check(&self) -> Result<(), LimitsFault> {
         if !(1..=256).contains(&self.tpc_count) {
             return Err(LimitsFault::TpcCount(self.tpc_count));
@@ -181,7 +181,7 @@ impl Limits {
         }
     }
 
-    /// The limits as they lie in the file. What launches and allocations read comes first.
+    /// The layout of the limits in the file. The fields for launches and allocations come first.
     pub(crate) fn encode(&self) -> [u64; WORDS] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let mut words = [0; WORDS];

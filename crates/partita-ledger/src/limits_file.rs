@@ -1,5 +1,5 @@
-//! The limits file: written by the tenant's owner, mapped read-only by the tenant, read without a
-//! mapping by everybody else.
+//! The limits file: its owner writes it, the tenant maps it read-only, and others read it without a
+//! mapping.
 
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -47,11 +47,11 @@ fn checked(path: &CStr, words: &[u64; WORDS]) -> Result<Limits, LedgerError> {
 }
 
 impl Limits {
-    /// Reads a tenant's limits once, with their epoch, as somebody who trusts nobody: without a
-    /// mapping, so that a file which is shortened meanwhile is an error and not a SIGBUS.
+    /// Reads a tenant's limits once, with their epoch, without trust: without a mapping, so that
+    /// truncation meanwhile is an error and not a SIGBUS.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn read<'a>(at: impl Into<At<'a>>) -> Result<(u64, Self), LedgerError> {
         let at = at.into();
         let path = at.path;
@@ -73,19 +73,19 @@ impl Limits {
     }
 }
 
-/// The limits file as its owner holds it: writable.
+/// The limits file for its owner: writable.
 #[derive(Debug)]
 pub struct LimitsFile {
     file: MappedFile,
 }
 
 impl LimitsFile {
-    /// Makes the file with its first limits, at epoch 1. `mode` is the file's permissions (`0o600`,
-    /// or `0o644` for a tenant under another account).
+    /// Creates the file with its first limits, at epoch 1. `mode` is the file's permissions
+    /// (`0o600`, or `0o644` for a tenant of another user).
     ///
     /// # Errors
-    /// [`Problem::Exists`], [`Problem::Limits`], or the system call that failed; then no file is
-    /// left behind.
+    /// [`Problem::Exists`], [`Problem::Limits`], or the failed system call; the file is then
+    /// removed.
     pub fn create<'a>(at: impl Into<At<'a>>, limits: &Limits, mode: u32) -> Result<Self, LedgerError> {
         let at = at.into();
         limits.check().map_err(|fault| LedgerError::new(at.path, Problem::Limits(fault)))?;
@@ -98,21 +98,21 @@ impl LimitsFile {
     /// Opens an existing file to read and change it.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn open_rw<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
         Ok(Self { file: MappedFile::open(KIND, at.into())? })
     }
 
     fn layout(&self) -> &Layout {
         // SAFETY: the mapping has the size of the file, which is at least that of the layout; the
-        // layout is words.
+        // layout consists of words.
         unsafe { self.file.as_ref() }
     }
 
     /// The current limits and their epoch.
     ///
     /// # Errors
-    /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change all the time.
+    /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change without pause.
     pub fn load(&self) -> Result<(u64, Limits), LedgerError> {
         load(self.file.path(), &self.layout().limits)
     }
@@ -126,14 +126,14 @@ impl LimitsFile {
         self.locked(|file| file.publish(limits))
     }
 
-    /// Changes the limits: no other writer's change comes between what `change` is shown and what
-    /// it leaves. Returns the new epoch.
+    /// Changes the limits: no other writer's change comes between the argument of `change` and its
+    /// result. Returns the new epoch.
     ///
     /// # Errors
-    /// [`Problem::Limits`] if the limits, as found or as changed, are impossible;
-    /// [`Problem::Locked`] if another process holds the writers' lock for longer than writing
-    /// takes; [`Problem::Replaced`] or [`Problem::Size`] if the file is not any more what was
-    /// opened. In each case the limits are unchanged.
+    /// [`Problem::Limits`] if the limits, before or after the change, are impossible;
+    /// [`Problem::Locked`] if another process holds the writers' lock for longer than a write
+    /// takes; [`Problem::Replaced`] or [`Problem::Size`] if the file is no longer the opened one.
+    /// In each case the limits are unchanged.
     pub fn update(&mut self, change: impl FnOnce(&mut Limits)) -> Result<u64, LedgerError> {
         self.locked(|file| {
             let (_, mut limits) = file.load()?;
@@ -149,8 +149,8 @@ impl LimitsFile {
 
     /// Runs `action` under the writers' lock.
     ///
-    /// The lock is on a file of its own that only the owner can open. Everyone who may read the
-    /// limits could hold a lock on them for as long as they like.
+    /// The lock is on a separate file that only the owner can open. Any user who may read the
+    /// limits could hold a lock on them without end.
     fn locked<T>(&mut self, action: impl FnOnce(&Self) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
         let path = lock_path(self.file.path());
         let fd = Fd::for_locks(self.file.place.beside(&path))?;
@@ -162,12 +162,12 @@ impl LimitsFile {
             lock::sleep(Duration::from_millis(1));
             waited_ms += 1;
         }
-        // Closing the file gives the lock back.
+        // Closing the file releases the lock.
         self.unchanged_file().and_then(|()| action(self))
     }
 
-    /// Writing to a mapping past the file's end is a SIGBUS, and writing to a file that was
-    /// replaced would reach nobody.
+    /// A write past the end of a mapped file is a SIGBUS, and no process reads a file that was
+    /// replaced.
     fn unchanged_file(&self) -> Result<(), LedgerError> {
         self.file.opened_anew(Access::ReadOnly).map(|_| ())
     }
@@ -179,21 +179,22 @@ fn lock_path(limits: &CStr) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-/// The limits changed during every one of many tries to read them: whoever writes them does it
-/// without pause.
+/// The limits changed during each of many attempts to read them: a program rewrites them without
+/// pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitsBusy;
 
 impl fmt::Display for LimitsBusy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the tenant's limits change faster than they can be read; end what rewrites them")
+        f.write_str(
+            "the tenant's limits change faster than they can be read; stop the program that rewrites them",
+        )
     }
 }
 
 impl core::error::Error for LimitsBusy {}
 
-/// The limits file as the tenant holds it: opened `O_RDONLY`, mapped `PROT_READ`, and without a way
-/// to write.
+/// The limits file for the tenant: opened `O_RDONLY`, mapped `PROT_READ`, with no way to write.
 #[derive(Debug)]
 pub struct LimitsMap {
     path: CString,
@@ -201,10 +202,10 @@ pub struct LimitsMap {
 }
 
 impl LimitsMap {
-    /// Maps an existing file. No descriptor stays open.
+    /// Maps an existing file, and closes its descriptor.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn open_ro(path: &CStr) -> Result<Self, LedgerError> {
         let (fd, _) = KIND.open(path.into(), Access::ReadOnly)?;
         let mapping = Mapping::new(path, &fd, LIMITS_FILE_BYTES, Access::ReadOnly)?;
@@ -214,13 +215,13 @@ impl LimitsMap {
     #[inline]
     fn limits(&self) -> &DoubleBuffer<WORDS> {
         // SAFETY: the mapping has the size of the file, which is at least that of the layout; the
-        // layout is words, and reading a double buffer only peeks.
+        // layout consists of words, and reading a double buffer only peeks.
         let layout: &Layout = unsafe { self.mapping.as_ref() };
         &layout.limits
     }
 
-    /// The number of the current version; one more after each change. A caller that keeps what it
-    /// derived from an epoch needs to read again only when this differs. One load from memory.
+    /// The number of the current version; one more after each change. A caller that caches results
+    /// of an epoch needs to read again only when this number differs. One load from memory.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.limits().epoch()
@@ -229,7 +230,7 @@ impl LimitsMap {
     /// The current limits and their epoch.
     ///
     /// # Errors
-    /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change all the time.
+    /// [`Problem::Limits`] if they are impossible, [`Problem::Busy`] if they change without pause.
     pub fn load(&self) -> Result<(u64, Limits), LedgerError> {
         load(&self.path, self.limits())
     }
@@ -238,9 +239,9 @@ impl LimitsMap {
     /// the launch path. No allocation, lock or system call, and six loads from two cache lines.
     ///
     /// # Errors
-    /// [`LimitsBusy`] if the limits were replaced during each of 64 tries of a few nanoseconds. A
-    /// writer cannot be as fast as that; if it happens, something is wrong with the owner, and the
-    /// caller must refuse the launch or keep to the last mask it has read, not go without.
+    /// [`LimitsBusy`] if the limits were replaced during each of 64 attempts of a few nanoseconds.
+    /// A writer cannot be that fast; it means a fault of the owner, and the caller must refuse the
+    /// launch or use the last mask that it read, not launch without one.
     #[inline]
     pub fn disable_words(&self) -> Result<(u64, [u32; 8]), LimitsBusy> {
         let (epoch, [a, b, c, d]) = self.limits().read::<4>().ok_or(LimitsBusy)?;
@@ -250,8 +251,8 @@ impl LimitsMap {
     }
 
     /// The largest cluster that fits into the partition, in SMs, and the switches
-    /// ([`Limits::flags`]): what a launch in clusters is judged by. As cheap as
-    /// [`LimitsMap::disable_words`], but for more loads.
+    /// ([`Limits::flags`]): the data for checking a launch with clusters. As cheap as
+    /// [`LimitsMap::disable_words`], except for more loads.
     ///
     /// # Errors
     /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
@@ -272,8 +273,8 @@ impl LimitsMap {
         Ok((quota, total))
     }
 
-    /// What the driver may take for itself in each process before it counts against the quota, in
-    /// bytes.
+    /// The memory that the driver may allocate for itself in each process before it counts against
+    /// the quota, in bytes.
     ///
     /// # Errors
     /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].

@@ -1,10 +1,10 @@
-//! Open-file-description locks: locks that the kernel releases when the last descriptor *and the
-//! last mapping* made from one `open` are gone, so with the process that holds them, and that
-//! neither `close` of another descriptor nor the death of a thread takes away.
+//! Open-file-description locks. The kernel releases one when the last descriptor *and the last
+//! mapping* from one `open` are gone, so with the process that holds it. Closing another descriptor
+//! or the death of a thread does not release it.
 //!
-//! They conflict between descriptions, not between processes: two `open`s of one process exclude
-//! each other, and a child of `fork` shares its parent's lock. Where an operation must not be taken
-//! for the holder of a lock, it opens the file anew.
+//! They exclude descriptions, not processes: two `open`s of one process exclude each other, and a
+//! child of `fork` shares its parent's lock. An operation that must not count as the holder of a
+//! lock opens the file again.
 
 use core::ffi::{CStr, c_int};
 use core::time::Duration;
@@ -40,34 +40,34 @@ fn set(path: &CStr, fd: &Fd, kind: c_int, start: usize, bytes: usize) -> Result<
     }
 }
 
-/// Locks a range for this description alone, in place of whatever lock it has on it; false, without
-/// waiting, if another one holds any byte of it.
+/// Locks a range for this description alone, replacing its present lock on it; false, without
+/// waiting, if another description holds any byte of it.
 pub fn try_lock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
     set(path, fd, libc::F_WRLCK, start, bytes)
 }
 
-/// Locks a range together with others that do the same, in place of whatever lock this description
-/// has on it; false, without waiting, if another description holds any byte of it alone.
+/// Locks a range together with others that do the same, replacing this description's present lock
+/// on it; false, without waiting, if another description holds any byte of it alone.
 pub(crate) fn try_lock_shared(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<bool, LedgerError> {
     set(path, fd, libc::F_RDLCK, start, bytes)
 }
 
-/// How often somebody looks whether another process has let go of a lock, and how often of that
-/// without a sleep: together a tenth of a second, far longer than anybody keeps one, so that it is
-/// reached only if one of them is stopped. Sleeping lets threads of lower priority go on.
+/// How often to check whether another process has released a lock, and how many of these checks
+/// come without a sleep: together a tenth of a second, far longer than any process holds one, so
+/// that only a stopped process exceeds it. Sleeping lets threads of lower priority run.
 pub(crate) const WAITS_MAX: u32 = 2000;
 const LOOKS: u32 = 20;
 const NAP: Duration = Duration::from_micros(50);
 
-/// Lets time pass between two looks, of which this is the number.
+/// Waits between two checks, of which this is the number.
 pub(crate) fn pause(round: u32) {
     if round >= LOOKS {
         sleep(NAP);
     }
 }
 
-/// A byte of a file that one description at a time has; given back when dropped.
-#[must_use = "it is given back at once otherwise"]
+/// A byte of a file that one description at a time holds; released when dropped.
+#[must_use = "otherwise it is released at once"]
 pub(crate) struct Byte<'a> {
     path: &'a CStr,
     fd: &'a Fd,
@@ -75,7 +75,7 @@ pub(crate) struct Byte<'a> {
 }
 
 impl<'a> Byte<'a> {
-    /// Waits for the byte; `None` if whoever has it is stopped.
+    /// Waits for the byte; `None` if the process that holds it is stopped.
     pub(crate) fn take(path: &'a CStr, fd: &'a Fd, offset: usize) -> Option<Self> {
         for round in 0..WAITS_MAX {
             if try_lock(path, fd, offset, 1).unwrap_or(false) {
@@ -93,14 +93,14 @@ impl Drop for Byte<'_> {
     }
 }
 
-/// Sleeps for less than a second; a signal may cut it short, which does no harm.
+/// Sleeps for less than a second; a signal may interrupt it, without harm.
 pub fn sleep(time: Duration) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
     // SAFETY: the argument is read only.
     unsafe { libc::nanosleep(&time, core::ptr::null_mut()) };
 }
 
-/// Gives a range back.
+/// Releases a range.
 pub fn unlock(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<(), LedgerError> {
     set(path, fd, libc::F_UNLCK, start, bytes).map(|_| ())
 }
@@ -115,17 +115,17 @@ pub fn is_locked(path: &CStr, fd: &Fd, start: usize, bytes: usize) -> Result<boo
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
 
-/// Whether any byte of the file of an open descriptor is locked by another description than the
-/// descriptor's own: so somebody else who has the file lives. Needs no permission to write.
+/// Whether another description than the given descriptor's has a lock on any byte of the file: then
+/// another process that uses the file lives. Needs no permission to write.
 ///
-/// A descriptor that came from another process shares its description, and with it its locks: open
-/// the file anew (`/proc/self/fd/N`), or nothing of that process is seen, and its locks live as
+/// A descriptor from another process shares its description, and with it its locks: open the file
+/// again (`/proc/self/fd/N`). Otherwise the check does not see that process, and its locks live as
 /// long as the descriptor does.
 ///
 /// # Errors
-/// The system's: `EBADF` for a number that is no descriptor.
+/// The system's: `EBADF` for an invalid descriptor.
 pub fn is_locked_elsewhere(descriptor: c_int) -> Result<bool, Errno> {
-    // No length: to the end of the file, wherever it will be.
+    // No length: to the end of the file, however long it becomes.
     let mut lock = range(libc::F_WRLCK, 0, 0);
     // SAFETY: the argument is the structure that this command reads and writes; it changes nothing
     // of the file.
@@ -153,7 +153,8 @@ pub fn lock_alone(descriptor: c_int) -> Result<bool, Errno> {
 }
 
 /// Whether another description has locked the file of an open descriptor as [`lock_alone`] does.
-/// The locks of those who may only read the file do not count: the kernel gives them no such lock.
+/// Locks of processes that may only read the file do not count: the kernel does not allow them such
+/// locks.
 ///
 /// # Errors
 /// The system's.
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "it asks the kernel what Miri does not know")]
+    #[cfg_attr(miri, ignore = "Miri does not model this kernel call")]
     fn a_lock_of_anybody_else_is_seen_wherever_it_is() {
         let temp = tempfile::NamedTempFile::new().unwrap();
         let holder = File::options().write(true).open(temp.path()).unwrap();
@@ -191,7 +192,7 @@ mod tests {
         // Beyond the end of the file, too.
         for start in [0, 100, 1 << 40] {
             set(&holder, libc::F_WRLCK, start, 1);
-            // A copy of the descriptor has the same description, as one that was sent to another
+            // A copy of the descriptor has the same description, like one that was sent to another
             // process.
             let copy = holder.try_clone().unwrap();
             assert!(seen(&other) && !seen(&holder) && !seen(&copy));
@@ -200,7 +201,7 @@ mod tests {
             set(&holder, libc::F_UNLCK, start, 1);
             assert!(!seen(&other) && !seen(&anew));
         }
-        // The lock lives as long as any copy does.
+        // The lock lives as long as any copy.
         set(&holder, libc::F_WRLCK, 3, 1);
         let copy = holder.try_clone().unwrap();
         drop(holder);

@@ -1,5 +1,5 @@
-//! A file that is mapped for writing and locked by its description: what every map of this crate
-//! stands on.
+//! A file that is mapped for writing and locked by its description: the base of every map of this
+//! crate.
 
 use core::ffi::CStr;
 
@@ -10,7 +10,7 @@ use crate::header::Kind;
 /// A whole file, mapped, and its descriptor.
 #[derive(Debug)]
 pub struct MappedFile {
-    /// As it was opened.
+    /// The path at `open`.
     pub place: Place,
     id: FileId,
     /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep a
@@ -21,9 +21,9 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Makes a file of this kind, all zero, and maps it;
+    /// Creates a file of this kind, all zero, and maps it;
     /// [`Header::finish`](crate::header::Header::finish) completes it. `mode` is its permissions.
-    /// On an error no file is left behind.
+    /// An error removes the file.
     pub fn create(kind: Kind, at: At<'_>, mode: u32) -> Result<Self, LedgerError> {
         let fd = Fd::create(at, u64::from(kind.bytes), mode)?;
         let id = fd.status(at.path).map(|status| status.id);
@@ -41,16 +41,16 @@ impl MappedFile {
         Ok(Self { place: Place::of(at)?, id, fd, mapping, kind })
     }
 
-    /// As it was opened, for messages.
+    /// The path at `open`, for messages.
     pub fn path(&self) -> &CStr {
         &self.place.path
     }
 
-    /// A description of its own of the same file: locks exclude descriptions from each other, not
+    /// A second description of the same file: locks exclude descriptions from each other, not
     /// threads.
     ///
     /// # Errors
-    /// [`Problem::Replaced`] if the path leads to another file by now, or what is wrong with it.
+    /// [`Problem::Replaced`] if the path leads to another file by now, or the file's problem.
     pub fn opened_anew(&self, access: Access) -> Result<Fd, LedgerError> {
         let (fd, id) = self.kind.open(self.place.at(), access)?;
         if id == self.id { Ok(fd) } else { Err(LedgerError::new(self.path(), Problem::Replaced)) }
@@ -67,14 +67,14 @@ impl MappedFile {
     /// As [`Mapping::as_ref`].
     #[inline]
     pub unsafe fn as_ref<T>(&self) -> &T {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.mapping.as_ref() }
     }
 }
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // A program that closes descriptors that it does not know may have reused the number.
+        // A program that closes descriptors which it does not know may have reused the number.
         if !self.fd.is(self.id) {
             self.fd.disown();
         }

@@ -1,10 +1,10 @@
-//! A mutual-exclusion lock inside the process, over `pthread_mutex_t`.
+//! A mutual-exclusion lock inside the process, based on `pthread_mutex_t`.
 //!
 //! For the paths that obtain and free memory. The launch path takes no lock.
 //!
-//! A thread that waits lends its priority to the one that holds the lock: an urgent thread of the
-//! program waits for as long as the work in the lock takes, and not until the machine has time for
-//! a thread of low priority.
+//! A waiting thread lends its priority to the holder of the lock: an urgent thread of the program
+//! waits only for the work in the lock, and not until the machine has time for a thread of low
+//! priority.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -14,8 +14,8 @@ const PRIO_INHERIT: u32 = 32;
 /// glibc's kind `PTHREAD_MUTEX_RECURSIVE_NP`.
 const RECURSIVE: u32 = 1;
 
-/// An unlocked mutex of a kind of glibc's. The kind's place, behind four words, is part of glibc's
-/// interface, as in `PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP`; musl has nothing there.
+/// An unlocked mutex of one of glibc's kinds. The place of the kind, after four words, is part of
+/// glibc's interface, as in `PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP`; musl has nothing there.
 const fn unlocked(kind: u32) -> libc::pthread_mutex_t {
     // SAFETY: plain bytes; all others are those of PTHREAD_MUTEX_INITIALIZER.
     unsafe { core::mem::transmute::<[u32; 10], libc::pthread_mutex_t>([0, 0, 0, 0, kind, 0, 0, 0, 0, 0]) }
@@ -32,9 +32,9 @@ pub struct Mutex<T> {
 // SAFETY: the value is reached only through a Guard, which holds the mutex.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
-/// The right to touch the value; given back when dropped.
+/// The right to use the value; released when dropped.
 #[derive(Debug)]
-#[must_use = "the lock is given back at once otherwise"]
+#[must_use = "otherwise the lock is released at once"]
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
 }
@@ -57,14 +57,13 @@ impl<T> Mutex<T> {
         Guard { mutex: self }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // SAFETY: as for lock().
         (unsafe { libc::pthread_mutex_trylock(self.raw.get()) } == 0).then_some(Guard { mutex: self })
     }
 
-    /// Makes the lock usable in a child of `fork`, where the thread that held
-    /// it does not exist.
+    /// Makes the lock usable in a child of `fork`, where the thread that held it does not exist.
     ///
     /// # Safety
     /// Called in the only thread of a forked child.
@@ -75,8 +74,8 @@ impl<T> Mutex<T> {
 }
 
 impl Mutex<()> {
-    /// One that the thread which holds it may lock again: for calls of the driver in which a tool's
-    /// callback may make another such call.
+    /// A mutex that its holder may lock again: for calls of the driver in which a tool's callback
+    /// may make another such call.
     pub const fn reentrant() -> Self {
         let kind = PRIO_INHERIT | RECURSIVE;
         Self { raw: UnsafeCell::new(unlocked(kind)), kind, value: UnsafeCell::new(()) }
@@ -114,12 +113,10 @@ mod tests {
 
     use super::Mutex;
 
-    /// The priority that a thread of this process runs with, as the kernel has it: below zero if it
-    /// is urgent.
+    /// The priority of a thread of this process in the kernel: below zero if it is urgent.
     fn priority_of(thread: libc::pid_t) -> i32 {
         let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("a thread");
-        // The name may hold spaces; behind it come the state, which is the third field, and
-        // numbers.
+        // The name may hold spaces; after it come the state, which is the third field, and numbers.
         let fields = stat.rsplit_once(") ").expect("a name").1;
         fields.split(' ').nth(18 - 3).and_then(|field| field.parse().ok()).expect("the priority")
     }

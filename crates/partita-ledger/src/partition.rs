@@ -1,4 +1,4 @@
-//! What limits say of their device and of the tenant's part of it, in the planner's terms.
+//! The device and the tenant's part of it, from limits, in the planner's terms.
 
 use alloc::vec::Vec;
 
@@ -7,10 +7,10 @@ use partita_core::{Topology, TopologyError, Tpc, TpcSet};
 use crate::limits::{FLAG_GPCS_UNPROVED, Limits};
 
 impl Limits {
-    /// The device that they describe.
+    /// The device that the limits describe.
     ///
     /// # Errors
-    /// Why there is no such device.
+    /// Why such a device cannot exist.
     pub fn topology(&self) -> Result<Topology, TopologyError> {
         let tpcs: Vec<Tpc> = (self.gpc_of_logical.iter().zip(&self.physical_of_logical))
             .take(self.tpc_count as usize)
@@ -19,7 +19,7 @@ impl Limits {
         Topology::new(self.sms_per_tpc, tpcs)
     }
 
-    /// Has them describe a device. Whether its GPCs are proved is in the flags.
+    /// Writes a device into the limits. The flags say whether its GPCs are proved.
     pub fn set_topology(&mut self, topology: &Topology) {
         self.sms_per_tpc = topology.sms_per_tpc();
         self.tpc_count = topology.tpc_count();
@@ -29,7 +29,7 @@ impl Limits {
         }
     }
 
-    /// Puts a partition in: the set and all that follows from it.
+    /// Writes a partition into the limits: the set and all that follows from it.
     pub fn set_partition(&mut self, topology: &Topology, set: &TpcSet) {
         self.set = set.to_words();
         self.qmd_disable = topology.disable_words(set);

@@ -1,10 +1,10 @@
-//! Who is at the other end of a Unix socket.
+//! The process at the other end of a Unix socket.
 
 use core::ffi::c_int;
 
 use crate::error::Errno;
 
-/// The process that connected a socket, or made the pair, as the kernel noted it then.
+/// The process that connected a socket, or made the pair, as the kernel recorded it then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketPeer {
     /// Its number in this process's PID namespace; 0 if it has none there.
@@ -14,14 +14,14 @@ pub struct SocketPeer {
 }
 
 impl SocketPeer {
-    /// Asks the kernel (`SO_PEERCRED`).
+    /// Queries the kernel (`SO_PEERCRED`).
     ///
     /// # Errors
-    /// The system's: `EBADF`, `ENOTSOCK` for a descriptor of something else.
+    /// The system's: `EBADF`, or `ENOTSOCK` for a descriptor of another kind.
     pub fn of(socket: c_int) -> Result<Self, Errno> {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the option's value is this structure, of the length that is passed along.
+        // SAFETY: the option's value is this structure, of the length passed to the call.
         let result = unsafe {
             libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &mut length)
         };
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore = "it asks the kernel what Miri does not know")]
+    #[cfg_attr(miri, ignore = "Miri does not model this kernel call")]
     fn the_kernel_tells() {
         let (one, _other) = UnixStream::pair().unwrap();
         // SAFETY: a plain system call.

@@ -1,9 +1,8 @@
-//! The one atomic type of the ledger: a 64-bit word in shared memory.
+//! The atomic type of the ledger: a 64-bit word in shared memory.
 //!
 //! Everything that two processes see at the same time is a [`Word`]. In a loom build the word is
-//! loom's, so that the very code that runs in production is what the model checker explores. In
-//! test builds every access first passes a countdown that can end the operation there, as a SIGKILL
-//! would.
+//! loom's, so that the model checker explores the production code. In test builds a countdown
+//! precedes every access and can end the operation there, as a SIGKILL would.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -16,7 +15,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 pub struct Word(AtomicU64);
 
 impl Word {
-    /// A word that holds `value`; in production words are never made, only mapped.
+    /// A word that holds `value`; in production words are only mapped.
     #[cfg(any(test, loom))]
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
@@ -44,7 +43,7 @@ impl Word {
         self.0.store(value, Ordering::Release);
     }
 
-    /// Replaces `old` by `new`; true if the word did hold `old`.
+    /// Replaces `old` by `new`; true if the word held `old`.
     #[inline]
     pub fn replace(&self, old: u64, new: u64) -> bool {
         step();
@@ -66,14 +65,14 @@ impl Word {
     }
 }
 
-/// A full fence: of two who each write a word, pass this, and read the other's word, one at least
-/// sees what the other wrote.
+/// A full fence. If two processes each write a word, pass this, and read the other's word, at least
+/// one sees what the other wrote.
 #[inline]
 pub fn see_each_other() {
     fence(Ordering::SeqCst);
 }
 
-/// An acquire fence: what was peeked before it synchronises with the release store that wrote it.
+/// An acquire fence: earlier peeks synchronise with the release stores that wrote those words.
 #[inline]
 pub fn acquire() {
     fence(Ordering::Acquire);
@@ -128,7 +127,7 @@ pub mod crash {
     }
 
     /// Runs `operation` and ends it just before its access number `steps` (from 0) to shared
-    /// memory; `None` if it was ended.
+    /// memory; `None` if it ended there.
     pub fn after<T>(steps: u32, operation: impl FnOnce() -> T) -> Option<T> {
         STEPS_LEFT.with(|left| left.set(Some(steps)));
         let outcome = catch_unwind(AssertUnwindSafe(operation));
@@ -141,14 +140,14 @@ pub mod crash {
     }
 }
 
-/// Lets a test decide in which order threads make their accesses.
+/// Lets a test decide the order of the threads' accesses.
 #[cfg(all(test, not(loom)))]
 pub mod schedule {
     extern crate std;
     use std::cell::RefCell;
     use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-    /// A thread that moves only as far as it is let.
+    /// A thread that advances only as far as the test allows.
     #[derive(Debug, Default)]
     pub struct Leash {
         state: Mutex<State>,
@@ -172,7 +171,7 @@ pub mod schedule {
             self.changed.wait_while(self.state.lock().unwrap(), condition).unwrap()
         }
 
-        /// Runs `operation` on the calling thread, under this leash.
+        /// Runs `operation` on the calling thread, under this control.
         pub fn run<T>(self: Arc<Self>, operation: impl FnOnce() -> T) -> T {
             LEASH.set(Some(Arc::clone(&self)));
             let result = operation();
@@ -182,14 +181,14 @@ pub mod schedule {
             result
         }
 
-        /// Ends the thread's operation where it stands, if it has not ended.
+        /// Ends the thread's operation where it stands, if it is not over.
         pub fn kill(&self) {
             self.state.lock().unwrap().killed = true;
             self.changed.notify_all();
         }
 
         /// Lets the thread make `steps` accesses, and waits until it stands before the next one
-        /// (true) or has ended (false).
+        /// (true) or is over (false).
         pub fn advance(&self, steps: u32) -> bool {
             drop(self.wait_while(|state| !state.waiting && !state.ended));
             self.state.lock().unwrap().steps = steps;

@@ -1,20 +1,20 @@
-//! The time file: a tenant's gate, its account of GPU time, and who of its processes has work in
+//! The time file: a tenant's gate, its account of GPU time, and which of its processes have work in
 //! flight.
 //!
 //! The first page is for GPUs too: launches wait there until the tenant's *gate* is open
-//! ([`OPEN`]). The gate has the version of the account that it follows from, so a process that was
-//! slow to say so never opens or closes it for a decision that has been made anew since.
+//! ([`OPEN`]). The gate stores the version of the account that it follows from, so a slow process
+//! never opens or closes it for an outdated decision.
 //!
-//! The account is words that this file exchanges as a whole (`record.rs`) and does not understand.
-//! A process has a *seat*: the two records with which it changes the account, and a word that says
-//! since when it has work in flight that is not in the account yet. The seat belongs to whoever
-//! holds an open-file-description lock on that word. When its process dies, at whatever
-//! instruction, the word stays, and [`TimeMap::charge_orphans`] has it charged.
+//! The account is words that this file exchanges as a whole (`record.rs`) and does not interpret. A
+//! process has a *seat*: the two records with which it changes the account, and a word with the
+//! start of its work in flight that is not in the account yet. The owner of a seat holds an
+//! open-file-description lock on that word. When its process dies, at any instruction, the word
+//! stays, and [`TimeMap::charge_orphans`] charges it.
 //!
 //! # Who trusts whom
-//! Whoever may write the file may open its tenant's gate: a share of time holds programs that do
-//! not set out to break it (`docs/boundaries.md`). It holds no limits, and no word of it leads
-//! anybody out of it.
+//! A user who may write the file may open its tenant's gate: a share of time limits programs that
+//! do not try to escape (`docs/boundaries.md`). The file holds no limits, and no word of it is used
+//! as an address or an index without a check.
 
 use alloc::ffi::CString;
 use core::ffi::CStr;
@@ -49,11 +49,11 @@ struct Page {
     header: Header,
     /// Low half: [`OPEN`] or not, for GPUs. High half: the low half of the account's version.
     gate: Line,
-    /// The record of the account that counts.
+    /// The account's record in force.
     current: Line,
-    /// One past the last seat that was ever taken.
+    /// One past the highest seat that a process ever took.
     seats: Line,
-    /// Until when the tenant is taken to want the GPU.
+    /// Until when the tenant counts as using the GPU.
     wants_until_ns: Line,
 }
 
@@ -61,8 +61,8 @@ struct Page {
 struct Layout {
     page: Page,
     unused: [u64; (TIME_PAGE_BYTES - size_of::<Page>()) / 8],
-    /// Of each seat, since when its process has work in flight that is not in the account; 0 if it
-    /// has none.
+    /// For each seat, the start of its process's work in flight that is not in the account; 0
+    /// without such work.
     in_flight_since_ns: [Word; PROCESS_SLOTS],
     accounts: [Records<TIME_WORDS>; PROCESS_SLOTS],
 }
@@ -91,10 +91,10 @@ pub struct TimeMap {
 }
 
 impl TimeMap {
-    /// Makes the file with the gate open and an account of zeros; `mode` is its permissions.
+    /// Creates the file with the gate open and an account of zeros; `mode` is its permissions.
     ///
     /// # Errors
-    /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
+    /// [`Problem::Exists`], or the failed system call; the file is then removed.
     pub fn create<'a>(at: impl Into<At<'a>>, mode: u32) -> Result<Self, LedgerError> {
         let map = Self { file: MappedFile::create(KIND, at.into(), mode)? };
         map.page().gate.0.store(OPEN.into());
@@ -105,14 +105,14 @@ impl TimeMap {
     /// Maps an existing file.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
         Ok(Self { file: MappedFile::open(KIND, at.into())? })
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is
-        // words; the mapping is writable.
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout
+        // consists of words; the mapping is writable.
         unsafe { self.file.as_ref() }
     }
 
@@ -124,24 +124,23 @@ impl TimeMap {
         Shared::new(&self.page().current.0, &self.layout().accounts)
     }
 
-    /// Where the file is mapped, for a GPU to map the first [`TIME_PAGE_BYTES`] too.
+    /// The mapped file, for a GPU to map the first [`TIME_PAGE_BYTES`] too.
     pub fn address(&self) -> usize {
         core::ptr::from_ref(self.layout()).addr()
     }
 
-    /// What tells the tenant from others of its machine, most likely.
+    /// A number that very likely differs from those of the machine's other tenants.
     pub fn who(&self) -> u16 {
         self.file.inode() as u16 | 1
     }
 
-    /// Where the word of the gate lies in the file, in bytes.
+    /// Offset of the gate's word in the file, in bytes.
     pub const GATE_OFFSET: usize = offset_of!(Layout, page) + offset_of!(Page, gate);
 
-    /// Takes a seat. Its word may still tell of a process that has died: what that says is to be
-    /// charged before the seat is used.
+    /// Takes a seat. Its word may still be that of a dead process: charge it before using the seat.
     ///
     /// # Errors
-    /// [`Problem::Full`] if 1024 living processes have seats, or the system call that failed.
+    /// [`Problem::Full`] if 1024 living processes have seats, or the failed system call.
     pub fn take_seat(&self) -> Result<Seat, LedgerError> {
         for seat in 0..PROCESS_SLOTS {
             if lock::try_lock(self.file.path(), &self.file.fd, seat_offset(seat), size_of::<Word>())? {
@@ -158,7 +157,7 @@ impl TimeMap {
     }
 
     /// Changes the account as the process in `seat`, one thread of it at a time, and returns the
-    /// new version and what `change` said beside; `None` if others changed it all the time.
+    /// new version and the second result of `change`; `None` if others changed it at each attempt.
     pub fn update<T>(
         &self,
         seat: Seat,
@@ -173,8 +172,8 @@ impl TimeMap {
         self.page().gate.0.load() & u64::from(OPEN) != 0
     }
 
-    /// Opens or closes the gate as version `version` of the account says, unless it follows from a
-    /// later one already.
+    /// Opens or closes the gate for version `version` of the account, unless it already follows
+    /// from a later one.
     pub fn set_gate(&self, version: u64, open: bool) {
         let gate = &self.page().gate.0;
         loop {
@@ -186,12 +185,12 @@ impl TimeMap {
         }
     }
 
-    /// Since when the process in `seat` has work in flight that is not in the account; 0 for none.
+    /// The start of the seat's work in flight that is not in the account; 0 for none.
     pub fn in_flight_since(&self, seat: Seat) -> u64 {
         self.layout().in_flight_since_ns[seat.index()].load()
     }
 
-    /// Notes it, if it is still `before`.
+    /// Records it, if it is still `before`.
     pub fn note_in_flight(&self, seat: Seat, before: u64, since_ns: u64) -> bool {
         self.layout().in_flight_since_ns[seat.index()].replace(before, since_ns)
     }
@@ -206,19 +205,18 @@ impl TimeMap {
         words.into_iter().any(|(other, word)| other != seat.index() && word.load() != 0)
     }
 
-    /// Calls `charge` with the time since when each dead process had work in flight, if that is
-    /// before `before_ns`, and then forgets it. Never waits: what another process is charging is
-    /// passed over.
+    /// Calls `charge` with the start of each dead process's work in flight, if that is before
+    /// `before_ns`, and then clears it. Never waits: it skips seats that another process charges.
     ///
     /// # Errors
-    /// [`Problem::Replaced`], or the system call that failed.
+    /// [`Problem::Replaced`], or the failed system call.
     pub fn charge_orphans(&self, before_ns: u64, mut charge: impl FnMut(u64)) -> Result<(), LedgerError> {
         let word = |seat: usize| &self.layout().in_flight_since_ns[seat];
         let suspect = |seat: &usize| (1..before_ns).contains(&word(*seat).load());
         if !(0..self.seats()).any(|seat| suspect(&seat)) {
             return Ok(());
         }
-        // Anew: a lock that this description has would not be in its own way.
+        // Open the file again: a lock does not exclude its own description.
         let fd = self.file.opened_anew(Access::ReadWrite)?;
         for seat in (0..self.seats()).filter(suspect) {
             let (start, bytes) = (seat_offset(seat), size_of::<Word>());
@@ -234,20 +232,20 @@ impl TimeMap {
         Ok(())
     }
 
-    /// Says until when the tenant is taken to want the GPU.
+    /// Records until when the tenant counts as using the GPU.
     pub fn want_until(&self, ns: u64) {
         self.page().wants_until_ns.0.store(ns);
     }
 
-    /// In a child of `fork`, leaves everything to the parent.
+    /// In a child of `fork`, leaves all seats to the parent.
     pub fn abandon_in_fork_child(self) {
-        // The description is the parent's: to close the copy of its number releases nothing.
+        // The description is the parent's: closing the copied descriptor releases nothing.
         drop(self);
     }
 }
 
-/// The time file as an observer sees it: read, never mapped, so that a tenant that shortens it
-/// harms nobody else.
+/// The time file for an observer: read, never mapped, so that a tenant that truncates it harms no
+/// other process.
 #[derive(Debug)]
 pub struct TimeView {
     path: CString,
@@ -258,19 +256,18 @@ impl TimeView {
     /// Opens an existing file.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
         let at = at.into();
         let (fd, _) = KIND.open(at, Access::ReadOnly)?;
         Ok(Self { path: at.path.into(), fd })
     }
 
-    /// The account's words. Exact unless it changes without pause, as between the looks of a tenant
-    /// it does not.
+    /// The account's words. Exact unless the account changes without pause, which it does not
+    /// between the looks of a tenant.
     ///
     /// # Errors
-    /// [`Problem::Busy`], [`Problem::Size`] if the file was shortened, or the system call that
-    /// failed.
+    /// [`Problem::Busy`], [`Problem::Size`] if the file was truncated, or the failed system call.
     pub fn account(&self) -> Result<[u64; TIME_WORDS], LedgerError> {
         const CURRENT: usize = offset_of!(Layout, page) + offset_of!(Page, current);
         for _ in 0..crate::epoch::READ_TRIES_MAX {
@@ -285,7 +282,7 @@ impl TimeView {
         Err(LedgerError::new(&self.path, Problem::Busy))
     }
 
-    /// Whether its tenant wants the GPU at that time.
+    /// Whether its tenant uses the GPU at that time.
     ///
     /// # Errors
     /// As [`TimeView::account`].

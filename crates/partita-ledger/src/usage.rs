@@ -1,4 +1,4 @@
-//! The usage file: what a tenant uses, and who of its processes uses it.
+//! The usage file: what a tenant uses, and which of its processes.
 
 mod share;
 mod slot;
@@ -21,19 +21,19 @@ pub const USAGE_FILE_NAME: &CStr = c"usage";
 /// The usage file's size in bytes.
 pub const USAGE_FILE_BYTES: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotCells>();
 
-/// Where the name of the last operation lies.
+/// Offset of the name of the last operation.
 pub(crate) const LAST_OFFSET: usize = core::mem::offset_of!(Layout, last);
-/// Where the slots begin: on a page of their own.
+/// Offset of the slots: on a separate page.
 pub(crate) const SLOTS_OFFSET: usize = 4096;
 
 pub(crate) const KIND: Kind = Kind { magic: *b"PARTITAU", bytes: USAGE_FILE_BYTES as u32 };
 
-/// Slots of processes: as many can hold memory of one tenant at a time. The others are of shared
-/// memory.
+/// Slots of processes: the largest number that can hold memory of one tenant at a time. The other
+/// slots are for shared memory.
 pub const PROCESS_SLOTS: usize = 1024;
 
-/// A slot as it lies in the file. Each part has cache lines of its own: launches are counted at
-/// every launch, by many threads, and the accounts are read by other processes.
+/// The layout of a slot in the file. Each part has separate cache lines: many threads count
+/// launches, at every launch, and other processes read the accounts.
 #[repr(C, align(64))]
 pub(crate) struct SlotCells {
     pub(crate) account: Account,
@@ -42,38 +42,38 @@ pub(crate) struct SlotCells {
     pub(crate) shared: Shared,
 }
 
-/// What a slot of shared memory stands for, and what a process has beside device memory.
+/// The meaning of a slot of shared memory, and a process's memory beside device memory.
 #[repr(C, align(64))]
 pub(crate) struct Shared {
     /// Its [`Key`](crate::Key); zero in a free slot and in those of processes.
     pub(crate) key: [Word; 2],
     /// Bytes of host memory that the owner has instead of device memory.
     pub(crate) spilled: Word,
-    /// Bytes of device memory that the driver has taken for itself in the owner.
+    /// Bytes of device memory that the driver has allocated for itself in the owner.
     pub(crate) driver: Word,
-    /// How many of those count against nothing.
+    /// How many of those do not count against the quota.
     pub(crate) driver_free: Word,
     /// For later counters; zero.
     unused: [u64; 3],
 }
 
-/// What the owner counts.
+/// The owner's counters.
 #[repr(C, align(64))]
 pub(crate) struct Counters {
     pub(crate) refusals: Word,
     pub(crate) widened: Word,
-    /// The launches are the sum. Each but the last has one thread at a time that writes it; the
-    /// last is for all others.
+    /// The number of launches is the sum. A single thread at a time writes each but the last; the
+    /// last is for all other threads.
     pub(crate) launches: [Word; LAUNCH_COUNTERS],
 }
 
-/// Counters of launches in a slot: what is left of their cache line.
+/// Counters of launches in a slot: the rest of their cache line.
 pub const LAUNCH_COUNTERS: usize = 6;
 
-/// Who the owner is.
+/// The owner.
 #[repr(C, align(64))]
 pub(crate) struct Holder {
-    /// 0 in a free slot. Written last by a new owner and first by one who leaves.
+    /// 0 in a free slot. A new owner writes it last; a leaving one clears it first.
     pub(crate) pid: Word,
     pub(crate) start_ticks: Word,
     /// Low half: flags; high half: code.
@@ -94,7 +94,7 @@ struct Layout {
     slots: [SlotCells; SLOTS],
 }
 
-/// The word that every operation of every process replaces, alone on its cache line.
+/// The word that every operation replaces, alone on its cache line.
 #[repr(C, align(64))]
 struct LastLine(Word);
 
@@ -105,27 +105,27 @@ const _: () = {
     assert!(size_of::<Layout>() == USAGE_FILE_BYTES);
 };
 
-/// The byte that those lock who give dead processes' bytes back: past every slot, and past the
-/// makers'.
+/// The byte that a process locks while it reaps dead processes' bytes: past every slot, and past
+/// the makers'.
 const REAPERS_OFFSET: usize = slot_offset(SLOTS) + 1;
 
-/// Where a slot lies in the file: the range that its owner locks.
+/// The range of a slot in the file, which its owner locks.
 pub(crate) const fn slot_offset(slot: usize) -> usize {
     SLOTS_OFFSET + slot * size_of::<SlotCells>()
 }
 
-/// The usage file, mapped for writing: by a process of the tenant, or by the one who makes it.
+/// The usage file, mapped for writing by a process of the tenant, or by the one that creates it.
 #[derive(Debug)]
 pub struct UsageMap {
     pub(crate) file: MappedFile,
 }
 
 impl UsageMap {
-    /// Makes the file: nothing used, every slot free. `mode` is its permissions (`0o600`, or
-    /// `0o666` for a tenant under another account).
+    /// Creates the file: nothing used, every slot free. `mode` is its permissions (`0o600`, or
+    /// `0o666` for a tenant of another user).
     ///
     /// # Errors
-    /// [`Problem::Exists`], or the system call that failed; then no file is left behind.
+    /// [`Problem::Exists`], or the failed system call; the file is then removed.
     pub fn create<'a>(at: impl Into<At<'a>>, mode: u32) -> Result<Self, LedgerError> {
         let map = Self { file: MappedFile::create(KIND, at.into(), mode)? };
         map.layout().header.finish(KIND);
@@ -135,14 +135,14 @@ impl UsageMap {
     /// Maps an existing file.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
         Ok(Self { file: MappedFile::open(KIND, at.into())? })
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is
-        // words; the mapping is writable.
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout
+        // consists of words; the mapping is writable.
         unsafe { self.file.as_ref() }
     }
 
@@ -154,30 +154,30 @@ impl UsageMap {
         Book::new(&self.layout().last.0, &self.layout().slots)
     }
 
-    /// The file's path, as it was opened.
+    /// The file's path at `open`.
     pub fn path(&self) -> &CStr {
         self.file.path()
     }
 
-    /// Claims a free slot, or one whose owner died (its bytes are given back first), for the
-    /// calling process. The slot is locked on this map's open file description and stays so until
+    /// Claims a free slot, or one whose owner died (after releasing its bytes), for the calling
+    /// process. The lock on the slot belongs to this map's open file description and stays until
     /// the [`Slot`] is dropped or the process ends.
     ///
     /// # Errors
     /// [`Problem::Full`] if 1024 living processes hold slots; [`Problem::BadOwner`];
-    /// [`Problem::Damaged`]; or the system call that failed.
+    /// [`Problem::Damaged`]; or the failed system call.
     pub fn claim(self, owner: Owner) -> Result<Slot, LedgerError> {
         let index = self.take_place(owner)?;
         Ok(Slot::new(self, index))
     }
 
-    /// Takes a place, locked, and makes it the owner's.
+    /// Takes a locked place for the owner.
     fn take_place(&self, owner: Owner) -> Result<usize, LedgerError> {
         let wrong = |problem| LedgerError::new(self.file.path(), problem);
         if owner.pid <= 0 {
             return Err(wrong(Problem::BadOwner { pid: owner.pid }));
         }
-        // Free slots first, so that the dead are left for `ps` to show as long as there is room.
+        // Free slots first, so that `ps` shows dead processes as long as there is room.
         for free_only in [true, false] {
             let _reaping =
                 if free_only { None } else { Byte::take(self.file.path(), &self.file.fd, REAPERS_OFFSET) };
@@ -208,7 +208,7 @@ impl UsageMap {
         Err(wrong(Problem::Full { slots: PROCESS_SLOTS }))
     }
 
-    /// As the owner of a slot, gives its bytes back and marks it free. Returns the bytes.
+    /// As the owner of a slot, releases its bytes and marks it free. Returns the number of bytes.
     pub(crate) fn vacate(&self, slot: usize) -> Result<u64, LedgerError> {
         let bytes = self
             .book()
@@ -221,17 +221,17 @@ impl UsageMap {
         Ok(bytes)
     }
 
-    /// Gives back the bytes of every process that died with some, and returns how many they were.
+    /// Releases the bytes of every process that died with some, and returns their number.
     ///
-    /// A slot that has a living owner (the caller's own included) is passed over. One reaps at a
-    /// time, so that what this leaves is the living's: who finds the quota full while another one
-    /// is about to give a dead process's bytes back would be refused what fits. A stopped one is
-    /// waited for for a tenth of a second. Opens the file anew, because locks exclude descriptions
-    /// from each other, not threads.
+    /// Skips a slot that has a living owner (the caller's own included). One process reaps at a
+    /// time, so that afterwards only living processes hold bytes: otherwise a process that finds
+    /// the quota full while another one is about to release a dead process's bytes would be refused
+    /// a request that fits. Waits a tenth of a second for a stopped one. Opens the file again,
+    /// because locks exclude descriptions from each other, not threads.
     ///
     /// # Errors
     /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the
-    /// system call that failed.
+    /// failed system call.
     pub fn reap(&self) -> Result<u64, LedgerError> {
         let fd = self.file.opened_anew(Access::ReadWrite)?;
         let range = |slot| (slot_offset(slot), size_of::<SlotCells>());
@@ -240,7 +240,7 @@ impl UsageMap {
             let (start, length) = range(slot);
             all_owned = all_owned && lock::is_locked(self.file.path(), &fd, start, length)?;
         }
-        // Asked last: a slot may be locked by one who reaps.
+        // Checked last: a process that reaps may hold the lock of a slot.
         if all_owned && !lock::is_locked(self.file.path(), &fd, REAPERS_OFFSET, 1)? {
             return Ok(0);
         }
@@ -256,23 +256,22 @@ impl UsageMap {
         Ok(bytes)
     }
 
-    /// Makes an attempt that may find the quota full, and again once what dead processes held is
-    /// given back.
+    /// Makes an attempt that may find the quota full, and another one after reaping.
     pub(crate) fn with_reaping<T, E>(
         &self,
         is_over: impl Fn(&E) -> bool,
         mut attempt: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
         let mut result = attempt();
-        // Each further round needs a process to have died with bytes meanwhile.
+        // Each further round needs another process that died with bytes meanwhile.
         for _ in 0..4 {
             if !result.as_ref().is_err_and(&is_over) {
                 break;
             }
-            // A file that cannot be opened any more can still refuse; it just cannot be reaped from
-            // here.
+            // If the file can no longer be opened, a refusal is still right; only reaping is
+            // impossible.
             let reaped = self.reap().unwrap_or(0);
-            // Even if there was nothing: somebody else may have reaped between the attempt and
+            // Even if nothing was reaped: another process may have reaped between the attempt and
             // this.
             result = attempt();
             if reaped == 0 {
@@ -282,7 +281,7 @@ impl UsageMap {
         result
     }
 
-    /// The slots that somebody, dead or alive, has or had bytes in.
+    /// The slots in which a process, dead or alive, has or had bytes.
     fn taken(&self) -> impl Iterator<Item = usize> {
         (0..SLOTS).filter(|&slot| {
             let named = self.cells(slot).holder.pid.load() != 0 || self.key_of(slot) != Key([0, 0]);
@@ -290,8 +289,8 @@ impl UsageMap {
         })
     }
 
-    /// Bytes that all processes hold together and the most that they ever did, dead ones included
-    /// until they are reaped.
+    /// Bytes that all processes hold together and their highest number so far, including dead
+    /// processes until they are reaped.
     pub fn totals(&self) -> Totals {
         self.book().totals()
     }
@@ -301,7 +300,7 @@ impl UsageMap {
         self.totals().used
     }
 
-    /// The most bytes that all processes ever held together.
+    /// The highest number of bytes that all processes held together so far.
     pub fn peak(&self) -> u64 {
         self.totals().peak
     }

@@ -1,8 +1,8 @@
-//! The usage file as an observer sees it: read by `pread`, never mapped.
+//! The usage file for an observer: read by `pread`, never mapped.
 //!
-//! Who observes a tenant does not trust it. A mapping of a file that the tenant shrinks would end
-//! the observer with a SIGBUS; a `pread` just comes back short. The price is that a look takes some
-//! system calls, and that words are copied instead of read atomically; so each look is repeated
+//! An observer of a tenant does not trust it. A mapping of a file that the tenant shrinks would end
+//! the observer with a SIGBUS; a `pread` just returns fewer bytes. The price is that a look takes
+//! some system calls, and copies words instead of reading them atomically; so each look is repeated
 //! until two copies agree.
 
 use alloc::ffi::CString;
@@ -17,42 +17,41 @@ use crate::usage::{
     slot_offset,
 };
 
-/// How often an observer looks for two copies that agree.
+/// How many times an observer looks for two copies that agree.
 const LOOKS_MAX: u32 = 64;
 
 type SlotBytes = [u8; size_of::<SlotCells>()];
 
-/// What a slot shows.
+/// The contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotInfo {
     /// The slot's number, from 0.
     pub index: usize,
-    /// The process number that its owner gave, as the owner sees it: another one than outside if it
-    /// is in a container. 0 if the slot's owner is just coming or going.
+    /// The process number that its owner recorded, in the owner's PID namespace. 0 while the owner
+    /// is just coming or going.
     pub pid: i32,
-    /// When the process started, in clock ticks since boot, as its owner gave it.
+    /// When the process started, in clock ticks since boot, as its owner recorded it.
     pub start_ticks: u64,
     /// Bytes of device memory that it holds.
     pub bytes: u64,
     /// Bytes of host memory that it has instead of device memory, beyond the quota.
     pub spilled_bytes: u64,
-    /// Bytes of device memory that the driver has taken for itself in it; some of them may be among
-    /// `bytes`.
+    /// Bytes of device memory that the driver has allocated for itself in it; some of them may be
+    /// among `bytes`.
     pub driver_bytes: u64,
     /// Kernel launches so far.
     pub launches: u64,
-    /// Allocations refused for the quota so far.
+    /// Allocations refused by the quota so far.
     pub refusals: u64,
-    /// Launches so far that did not fit the set and ran on the whole GPU, as the tenant was
-    /// allowed.
+    /// Launches so far that did not fit the set and ran on the whole GPU, as the tenant's limits
+    /// allow.
     pub widened: u64,
-    /// What its hook reports.
+    /// The report of its hook.
     pub state: HookState,
-    /// Whether it stands for memory that processes share, and for no process: it has bytes and
-    /// nothing else.
+    /// Whether it stands for shared memory, and not for a process: then it has only bytes.
     pub shared: bool,
-    /// Whether its owner, or somebody who shares it, holds the slot's lock. A dead owner's bytes
-    /// are given back when the next process claims a slot, reaps, or would otherwise be refused
+    /// Whether its owner, or a process that shares it, holds the slot's lock. A dead owner's bytes
+    /// are released when the next process claims a slot, reaps, or would otherwise be refused
     /// memory.
     pub live: bool,
 }
@@ -68,21 +67,21 @@ impl UsageView {
     /// Opens an existing file.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn open<'a>(at: impl Into<At<'a>>) -> Result<Self, LedgerError> {
         let at = at.into();
         let (fd, _) = KIND.open(at, Access::ReadOnly)?;
         Ok(Self { path: at.path.into(), fd })
     }
 
-    /// Bytes that the tenant's processes hold together and the most that they ever did.
+    /// Bytes that the tenant's processes hold together and their highest number so far.
     ///
-    /// Exact while two looks agree on the last operation, which they do unless operations follow
-    /// each other without pause; then the answer is one of the numbers of these operations.
+    /// Exact if two looks agree on the last operation, which they do unless operations follow each
+    /// other without pause; then the answer is one of the numbers of these operations.
     ///
     /// # Errors
-    /// [`Problem::Size`](crate::Problem::Size) if the file was shortened, or the system call that
-    /// failed.
+    /// [`Problem::Size`](crate::Problem::Size) if the file was truncated, or the failed system
+    /// call.
     pub fn totals(&self) -> Result<Totals, LedgerError> {
         let mut totals = Totals::default();
         let mut last = self.last()?;
@@ -101,13 +100,13 @@ impl UsageView {
         Ok(totals)
     }
 
-    /// Every slot that is or was held: by the living, and by the dead who are not reaped.
+    /// Every slot that a process has, or had and that is not reaped.
     pub fn slots(&self) -> impl Iterator<Item = Result<SlotInfo, LedgerError>> {
         (0..SLOTS).filter_map(|index| self.slot(index).transpose())
     }
 
-    /// Launches of all processes that are in the file, living or not, added up: a number that
-    /// changes when any launches. Cheap beside [`UsageView::slots`], for it looks at no lock.
+    /// Launches of all processes in the file, living or not, added up: a number that changes with
+    /// every launch. Cheaper than [`UsageView::slots`], because it checks no lock.
     ///
     /// # Errors
     /// As [`UsageView::totals`].
@@ -179,7 +178,7 @@ impl UsageView {
         Ok(Name(u64::from_ne_bytes(bytes)))
     }
 
-    /// The other slot that the operation `last` changed, `last` itself if there is none.
+    /// The other slot that the operation `last` changed; `last` itself if it changed one.
     fn partner(&self, last: Name) -> Result<Name, LedgerError> {
         let slot = self.slot_bytes(last.slot())?;
         let partner = Name(word(&slot, offset_of!(SlotCells, account) + offset_of!(Account, partner)));
@@ -209,7 +208,7 @@ fn accounts_and_holder(
     (from(offset_of!(SlotCells, account)).first_chunk(), from(offset_of!(SlotCells, holder)).first_chunk())
 }
 
-/// The word at an offset; zero past the end, which no offset that is used here reaches.
+/// The word at an offset; zero past the end, which no offset here reaches.
 fn word(slot: &SlotBytes, offset: usize) -> u64 {
     slot.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }

@@ -1,14 +1,14 @@
-//! Every interleaving that the memory model allows, of the lock-free parts in small: what a stress
-//! test may never meet.
+//! Every interleaving that the memory model allows, of small versions of the lock-free parts:
+//! orders that a stress test may never meet.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p partita-ledger --release
 //! --test loom
 //! ```
 //!
-//! Without `--cfg loom` this file is empty. Processes are loom threads; what a process leaves
-//! behind when it is killed is what its thread has written when [`crash::after`] ends it before one
-//! of its accesses to shared memory, tried for each access.
+//! Without `--cfg loom` this file is empty. Processes are loom threads. A killed process is a
+//! thread that [`crash::after`] ends before one of its accesses to shared memory, tried for each
+//! access.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -18,12 +18,12 @@ use partita_ledger::epoch::DoubleBuffer;
 use partita_ledger::record::{Records, Shared};
 use partita_ledger::sync::{Word, crash};
 
-/// More accesses than an operation makes without being disturbed.
+/// More accesses than an undisturbed operation makes.
 const STEPS_MAX: u32 = 26;
 const QUOTA: u64 = 10;
 
-/// Explores with a bound on forced switches from one thread to another, which keeps each test
-/// within seconds.
+/// Explores with a bound on forced switches from one thread to another, to keep each test within
+/// seconds.
 fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -38,7 +38,7 @@ impl AsRef<Account> for Cells {
     }
 }
 
-/// A usage file of few slots.
+/// A usage file with few slots.
 struct Usage {
     last: Word,
     slots: Vec<Cells>,
@@ -119,7 +119,7 @@ fn a_writer_of_limits_dies_at_each_step() {
                 thread::spawn(move || {
                     let died = crash::after(steps, || buffer.write(&[2, 20])).is_none();
                     assert_eq!(died, steps < 4);
-                    // The next one gets the lock when the first is gone. It knows nothing of the
+                    // The next one gets the lock when the first is gone, without knowledge of the
                     // first.
                     let epoch = buffer.epoch() + 1;
                     assert_eq!(buffer.write(&[epoch, epoch * 10]), epoch);
@@ -149,7 +149,7 @@ fn only_one_of_two_fits() {
 
 #[test]
 fn what_is_passed_on_is_never_free() {
-    // While 6 go from slot 0 to slot 2, at no instant are they anybody else's.
+    // While 6 go from slot 0 to slot 2, they are in one of the two at every instant.
     model(4, || {
         let usage = Usage::new(3);
         usage.reserve(0, 6).unwrap();
@@ -177,7 +177,7 @@ fn both_fit_to_the_byte() {
 #[test]
 fn a_refusal_is_true_at_an_instant() {
     // The other process holds 6, then 0, then 4: 7 fit at one instant only, and a refusal must name
-    // what was held.
+    // the bytes held.
     model(4, || {
         let usage = Usage::new(2);
         usage.reserve(1, 6).unwrap();
@@ -196,8 +196,8 @@ fn a_refusal_is_true_at_an_instant() {
 
 #[test]
 fn a_refusal_does_not_believe_an_unfinished_operation() {
-    // The other process holds 3, then 2, then 4, and writes its last outcome where the first one
-    // was: 7 do not fit beside 4, but only when it has taken effect.
+    // The other process holds 3, then 2, then 4, and writes its last outcome over the first one: 7
+    // do not fit beside 4, but only once that has taken effect.
     model(4, || {
         let usage = Usage::new(2);
         usage.reserve(1, 3).unwrap();
@@ -246,13 +246,13 @@ fn an_observer_sees_only_what_was() {
 }
 
 /// A process dies before access `steps` of an operation while another one works; then it is reaped
-/// while the other one still works.
+/// while the other still works.
 fn dies_and_is_reaped(first: impl Fn(&Usage) + Copy + Send + Sync + 'static) {
     for steps in 0..STEPS_MAX {
         model(3, move || {
             let usage = Usage::new(2);
             let other = spawn(&usage, |usage| {
-                // All that may ever be held beside it is 6: these 4 always fit.
+                // At most 6 are held beside it: these 4 always fit.
                 assert_eq!(usage.reserve(1, 4), Ok(4));
                 usage.release(1, 1);
             });
@@ -300,7 +300,7 @@ fn its_reaper_dies_too() {
             crash::after(steps, || usage.reap(0));
             let left = usage.book().bytes(0);
             assert_eq!(usage.reap(0), left);
-            // The slot's next owner starts from nothing.
+            // The slot's next owner starts from zero.
             assert_eq!(other.join().unwrap(), Ok(4));
             assert_eq!(usage.reserve(0, 6), Ok(6));
             usage.check(&[6, 4]);
@@ -362,7 +362,7 @@ fn whoever_changes_a_shared_value_may_die_at_each_step() {
                 let value = Arc::clone(&value);
                 thread::spawn(move || {
                     let died = crash::after(steps, || value.count(1)).is_none();
-                    // Its seat goes to another, who knows nothing of it.
+                    // Another process takes its seat, without knowledge of it.
                     value.count(1).unwrap();
                     died
                 })

@@ -1,10 +1,10 @@
 //! Two processes in every order of their accesses that needs at most three switches from one to the
 //! other before its end.
 //!
-//! This complements the loom models: loom knows weak memory, but considers only the last access to
-//! a word when it looks for orders worth trying, and so passes over some; here memory is
-//! sequentially consistent, and no order is passed over. Between any two accesses the books must be
-//! exact, for that is where a process may be killed.
+//! This complements the loom models. Loom models weak memory, but considers only the last access to
+//! a word when it looks for orders to try, and so skips some; here memory is sequentially
+//! consistent, and no order is skipped. Between any two accesses the books must be exact, because
+//! the process may be killed there.
 
 use std::sync::Arc;
 use std::vec::Vec;
@@ -29,7 +29,7 @@ impl Drop for Leashed<'_> {
 
 type Outcome = Vec<Result<u64, Fault>>;
 
-/// What a process does: its changes, one after another.
+/// The changes of a process, one after another.
 fn process(usage: &Usage, slot: usize, changes: &[Change]) -> Outcome {
     changes.iter().map(|&change| usage.book().transact(slot, change)).collect()
 }
@@ -38,8 +38,8 @@ fn reserve(bytes: u64) -> Change {
     Change::Reserve { bytes, quota: QUOTA }
 }
 
-/// Runs processes 0 and 1 in every order, and `check`s what came out, with the bytes that were
-/// reaped if one `dies`. `totals` are all totals that may ever be seen.
+/// Runs processes 0 and 1 in every order, and `check`s the result, with the number of reaped bytes
+/// if one `dies`. `totals` are all totals that a reader may see.
 fn explore(
     start: [u64; 2],
     changes: [&[Change]; 2],
@@ -57,12 +57,12 @@ fn explore(
                 usage.book().transact(slot, reserve(bytes)).unwrap();
             }
             let leashes = [Arc::new(Leash::default()), Arc::new(Leash::default())];
-            // The turn in which the process had ended before its accesses were used up: longer
-            // turns change nothing.
+            // The process had ended before its accesses of this turn were used up: longer turns
+            // change nothing.
             let mut ended_in = None;
             let mut reaped = 0;
             let outcomes = std::thread::scope(|scope| {
-                // A failed check ends the threads too: the scope would wait for them.
+                // A failed check must end the threads too: the scope would wait for them.
                 let leashed = Leashed(&leashes);
                 let [zero, one] = [0, 1].map(|slot| {
                     let (leash, usage) = (Arc::clone(&leashes[slot]), &usage);
@@ -75,14 +75,14 @@ fn explore(
                     if !leashes[turn].advance(steps) && ended_in.is_none() {
                         ended_in = Some(number);
                     }
-                    // Nobody moves now: this is what is left if both are killed here.
+                    // No process moves now: this is the state if both are killed here.
                     let (used, held) = (usage.book().totals().used, usage.held());
                     assert_eq!(used, held.iter().sum::<u64>(), "{first} {lengths:?}");
                     assert!(totals.contains(&used), "{first} {lengths:?}: {used}");
                     turn ^= 1;
                 }
                 if dies {
-                    // The one whose turn it was is killed where it stands; the other goes on to its
+                    // The process of this turn is killed where it stands; the other runs to its
                     // end.
                     assert!(!leashes[turn].advance(STEPS_MAX), "blocked by a dead process: {lengths:?}");
                     reaped = usage.book().bytes(turn ^ 1);
@@ -161,7 +161,7 @@ fn a_process_dies_in_every_order() {
     });
 }
 
-/// Process 0 passes bytes on to slot 2 while the other reserves what is left, and one of them dies
+/// Process 0 passes bytes on to slot 2 while the other reserves the rest, and one of them dies
 /// somewhere.
 #[test]
 fn bytes_are_passed_on_in_every_order() {

@@ -15,7 +15,7 @@ impl AsRef<Account> for Account {
     }
 }
 
-/// A usage file of few slots.
+/// A usage file with few slots.
 pub(super) struct Usage {
     last: Word,
     slots: Vec<Account>,
@@ -35,7 +35,7 @@ impl Usage {
     }
 }
 
-/// More accesses than an operation makes when nobody disturbs it.
+/// More accesses than an undisturbed operation makes.
 const STEPS_MAX: u32 = 26;
 
 #[test]
@@ -55,8 +55,8 @@ fn an_undisturbed_operation_takes_few_accesses() {
     assert!((10..STEPS_MAX).contains(&needed), "{needed}");
 }
 
-/// An operation that dies before each of its accesses has happened or has not, and nobody can tell
-/// that it was not finished.
+/// An operation that dies before one of its accesses has happened or has not, and no process can
+/// see that it was interrupted.
 #[test]
 fn death_at_every_access() {
     for change in [Change::Reserve { bytes: 5, quota: 100 }, Change::Release(3), Change::ReleaseAll] {
@@ -82,25 +82,25 @@ fn death_at_every_access() {
             assert!(!finished || held == after);
             assert_eq!(usage.book().totals().used, 60 + held);
 
-            // Others go on, to the byte.
+            // Others continue, exact to the byte.
             let free = 100 - 60 - held;
             let over = usage.book().transact(0, Change::Reserve { bytes: free + 1, quota: 100 });
             assert_eq!(over, Err(Fault::OverQuota { used: 60 + held }));
             usage.book().transact(0, Change::Reserve { bytes: free, quota: 100 }).unwrap();
             usage.book().transact(2, Change::Release(50)).unwrap();
-            // The reaper finds what the dead one held.
+            // The reaper finds the dead process's bytes.
             assert_eq!(usage.book().transact(1, Change::ReleaseAll), Ok(held));
             assert_eq!(usage.held(), [10 + free, 0, 0]);
             assert_eq!(usage.book().totals().used, 10 + free);
             outcomes.push(held);
         }
-        // Nothing before some access, everything from it on.
+        // Before some access no operation has taken effect, from it on every one has.
         assert!(outcomes.contains(&30) && outcomes.contains(&after), "{outcomes:?}");
         assert!(outcomes.is_sorted_by_key(|&held| held != 30), "{outcomes:?}");
     }
 }
 
-/// Bytes that are passed on are in one of the two slots, and the total never moves.
+/// Passed bytes are in one of the two slots, and the total never changes.
 #[test]
 fn death_at_every_access_of_passing_on() {
     let mut outcomes = Vec::new();
@@ -115,7 +115,7 @@ fn death_at_every_access_of_passing_on() {
         assert!(held == [10, 30, 0, 5] || held == [10, 18, 0, 17], "{steps}: {held:?}");
         assert!(!finished || held[1] == 18);
         assert_eq!(usage.book().totals(), Totals { used: 45, peak: 45 });
-        // Another one goes on before anybody has looked after the two.
+        // Another operation starts before any process has settled the two.
         usage.book().transact(0, Change::Reserve { bytes: 55, quota: 100 }).unwrap();
         assert_eq!(usage.held(), [65, held[1], 0, held[3]]);
         for slot in [3, 1] {
@@ -185,7 +185,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     vec(action, 0..60)
 }
 
-/// What an operation does to a table of bytes: the model.
+/// The effect of an operation on a table of bytes: the model.
 fn expected(held: &mut [u64], slot: usize, change: Change) -> Result<u64, Fault> {
     let used: u64 = held.iter().sum();
     match change {

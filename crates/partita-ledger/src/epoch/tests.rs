@@ -1,4 +1,4 @@
-//! Torn reads are loom's to find; here is what one thread can see.
+//! Loom finds torn reads; these are the properties that one thread can check.
 
 use super::*;
 use crate::sync::crash;

@@ -1,13 +1,13 @@
-//! Memory that several processes of a tenant hold together: charged once, however many they are.
+//! Memory that several processes of a tenant hold together: charged once, whatever their number.
 //!
-//! Each such memory has a slot of its own, after those of the processes. Its bytes are accounted
-//! there, and every process that holds the memory has a *shared* lock on the slot. So the kernel
-//! counts the holders: while one lives, nobody gets the exclusive lock that reaping needs, and when
-//! the last one is gone, killed or not, the next who reaps gives the bytes back.
+//! Each such memory has a slot, after those of the processes. The slot accounts its bytes, and
+//! every process that holds the memory has a *shared* lock on the slot. So the kernel counts the
+//! holders: while one lives, no process gets the exclusive lock that reaping needs, and when the
+//! last one is gone, killed or not, the next process that reaps releases the bytes.
 //!
-//! A slot is found by its [`Key`]. Whoever makes one has it locked exclusively until the key stands
-//! there, and makers of different processes exclude each other by a lock on a byte that is nobody's
-//! slot.
+//! A [`Key`] identifies a slot. The process that makes one locks it exclusively until it has
+//! written the key, and makers of different processes exclude each other by a lock on a byte
+//! outside all slots.
 
 use crate::account::{Change, Fault, SLOTS};
 use crate::error::LedgerError;
@@ -15,17 +15,17 @@ use crate::lock::{self, Byte};
 
 use super::{AccountError, PROCESS_SLOTS, Slot, SlotCells, UsageMap, slot_offset};
 
-/// How often somebody who joins waits for a maker, or for somebody who reaps: far longer than
-/// either takes, so that it is reached only if one of them is stopped.
+/// How many times a process that joins waits for a maker, or for one that reaps: far longer than
+/// either takes, so that only a stopped process exceeds it.
 const WAITS_MAX: u32 = lock::WAITS_MAX;
 /// The byte that makers lock: past every slot.
 const MAKERS_OFFSET: usize = slot_offset(SLOTS);
 
-/// What tells one shared memory from another: the same for every process that shares it. Not zero.
+/// The identity of a shared memory: the same for every process that shares it. Not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(pub [u64; 2]);
 
-/// A process's share of a memory; given back by [`Slot::leave`], or by the end of the process. A
+/// A process's share of a memory, which [`Slot::leave`] or the end of the process releases. A
 /// process takes one share of each memory.
 #[derive(Debug)]
 #[must_use = "the bytes stay charged until it is left"]
@@ -34,8 +34,8 @@ pub struct Share {
 }
 
 impl Slot {
-    /// Has `bytes` of this process be shared under `key` from now on. The total does not change, at
-    /// no instant.
+    /// Shares `bytes` of this process under `key` from now on. The total does not change at any
+    /// instant.
     ///
     /// `None`, and nothing changes, if there is no room for another shared memory.
     ///
@@ -58,14 +58,14 @@ impl Slot {
         }
     }
 
-    /// A share of the memory of that key, if a living process of the tenant holds it.
+    /// A share of the memory with that key, if a living process of the tenant holds it.
     pub fn join(&self, key: Key) -> Option<Share> {
         let _turn = self.sharing.lock();
         self.map.find_shared(key)
     }
 
-    /// A share of the memory of that key; its `bytes` are charged if no living process of the
-    /// tenant holds it.
+    /// A share of the memory with that key; charges its `bytes` if no living process of the tenant
+    /// holds it.
     ///
     /// `None`, and nothing changes, if there is no room for another shared memory.
     ///
@@ -76,8 +76,8 @@ impl Slot {
             return Err(AccountError::ForkedChild);
         }
         let _turn = self.sharing.lock();
-        // If a stopped process keeps the makers' lock, the memory may be charged once more than it
-        // should, never less.
+        // If a stopped process keeps the makers' lock, the memory may be charged more than once,
+        // never less.
         let making = Byte::take(self.map.file.path(), &self.map.file.fd, MAKERS_OFFSET);
         let found = self.map.find_shared(key);
         if found.is_some() {
@@ -104,14 +104,15 @@ impl Slot {
         share
     }
 
-    /// Gives a share back, and the bytes if nobody else has one.
+    /// Releases a share, and the bytes if no other process has one.
     pub fn leave(&self, share: Share) {
         if self.is_foreign() {
             return;
         }
         let _turn = self.sharing.lock();
         let (start, length) = (slot_offset(share.slot), size_of::<SlotCells>());
-        // Two who leave at once may both be refused: then the next who reaps gives the bytes back.
+        // Two that leave at once may both be refused: then the next process that reaps releases the
+        // bytes.
         if lock::try_lock(self.map.file.path(), &self.map.file.fd, start, length).unwrap_or(false) {
             let _ = self.map.vacate(share.slot);
         }
@@ -124,8 +125,8 @@ impl UsageMap {
     fn take_shared(&self) -> Result<Option<usize>, LedgerError> {
         for reaped in [false, true] {
             for slot in PROCESS_SLOTS..SLOTS {
-                // Slots with a key may be shared by this very description, which a lock would not
-                // tell; those with bytes are for whoever reaps.
+                // This description may share slots with a key, which a lock would not show; slots
+                // with bytes are for the process that reaps.
                 let free = || self.key_of(slot) == Key([0, 0]) && self.book().bytes(slot) == 0;
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
                 if free() && lock::try_lock(self.file.path(), &self.file.fd, start, length)? {
@@ -151,7 +152,7 @@ impl UsageMap {
         let words = &self.cells(slot).shared.key;
         words[1].store(key.0[1]);
         words[0].store(key.0[0]);
-        // Nobody else can hold it: this only lets others in.
+        // No other process can hold it: this only lets others in.
         lock::try_lock_shared(self.file.path(), &self.file.fd, slot_offset(slot), size_of::<SlotCells>())?;
         Ok(Share { slot })
     }
@@ -170,8 +171,8 @@ impl UsageMap {
                     kept_out = true;
                     continue;
                 }
-                // Between the look and the lock it may have become another memory's, and one
-                // without bytes is what a process left that died giving it back.
+                // Between the check and the lock it may have become another memory's; a slot
+                // without bytes is from a process that died while it released it.
                 if self.key_of(slot) == key && self.book().bytes(slot) > 0 {
                     return Some(Share { slot });
                 }

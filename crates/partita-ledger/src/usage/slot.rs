@@ -9,33 +9,33 @@ use crate::mutex::Mutex;
 
 use super::{LAUNCH_COUNTERS, PROCESS_SLOTS, UsageMap};
 
-/// Who claims a slot. The ledger shows it; what owns a slot is the lock, not the number.
+/// The process that claims a slot. The ledger shows it; ownership is the lock, not the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// The caller's process number, as the caller itself sees it.
+    /// The caller's process number, in the caller's PID namespace.
     pub pid: i32,
     /// When the process started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
     pub start_ticks: u64,
 }
 
-/// What a process's hook reports of itself.
+/// The report of a process's hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HookState {
-    /// [`HookState::ATTACHED`] and so on, or-ed.
+    /// Flags: [`HookState::ATTACHED`] and so on.
     pub flags: u32,
-    /// Why it refused, in the hook's own coding; 0 if it did not.
+    /// Why it refused, as a code of the hook; 0 if it did not.
     pub code: u32,
 }
 
 impl HookState {
     /// The hook is in the process and has read the limits.
     pub const ATTACHED: u32 = 1;
-    /// The launch mask was proved on this driver, and launches carry it.
+    /// The launch mask is proved on this driver, and launches carry it.
     pub const MASK_VERIFIED: u32 = 2;
     /// The hook refuses the program's work; the code says why.
     pub const REFUSED: u32 = 4;
-    /// At least one launch could not be given its mask (a launch descriptor of an unexpected
-    /// version, or limits that could not be read).
+    /// At least one launch could not get its mask (a launch descriptor of an unexpected version, or
+    /// unreadable limits).
     pub const UNMASKED: u32 = 8;
 
     pub(crate) fn from_word(word: u64) -> Self {
@@ -51,27 +51,26 @@ impl HookState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AccountError {
-    /// They do not fit: with them the tenant would hold more than its quota.
+    /// They do not fit: with them the tenant would exceed its quota.
     OverQuota {
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
         /// Bytes that the tenant's processes held together at that instant.
         used: u64,
         /// The quota in bytes.
         quota: u64,
     },
-    /// More was to be released than this process holds: a fault of the caller's bookkeeping.
-    /// Nothing was released.
+    /// The caller released more than this process holds: a fault of its bookkeeping. Nothing was
+    /// released.
     NotHeld {
-        /// Bytes to be released.
+        /// Bytes to release.
         asked: u64,
         /// Bytes that this process holds.
         held: u64,
     },
     /// The slot is the parent's; this process must abandon it and claim its own.
     ForkedChild,
-    /// The file is rewritten without pause by something that is not Partita, or its words are out
-    /// of range.
+    /// Another program rewrites the file without pause, or its words are out of range.
     Damaged,
 }
 
@@ -84,10 +83,10 @@ impl fmt::Display for AccountError {
                  it with `partita set --mem`"
             ),
             Self::NotHeld { asked, held } => {
-                write!(f, "{asked} bytes were to be released of {held} that this process holds; nothing was")
+                write!(f, "cannot release {asked} bytes: this process holds {held}; nothing was released")
             }
             Self::ForkedChild => {
-                f.write_str("the slot belongs to the parent process; abandon it and claim an own one")
+                f.write_str("the slot belongs to the parent process; abandon it and claim another one")
             }
             Self::Damaged => {
                 f.write_str("the tenant's usage file was damaged from outside; start the tenant again")
@@ -100,9 +99,9 @@ impl core::error::Error for AccountError {}
 
 /// A process's place in the usage file: its bytes and its counters.
 ///
-/// It may be used by all threads at the same time. Dropping it does what the death of the process
-/// would do: the lock goes, and the bytes stay accounted until somebody reaps them.
-/// [`Slot::finish`] gives them back at once.
+/// All threads may use it at the same time. Dropping it has the effect of the process's death: the
+/// lock goes, and the bytes stay accounted until another process reaps them. [`Slot::finish`]
+/// releases them at once.
 #[derive(Debug)]
 pub struct Slot {
     pub(crate) map: UsageMap,
@@ -120,7 +119,7 @@ impl Slot {
         Self { map, index, claimed_by: Process::current(), busy: Mutex::new(()), sharing: Mutex::new(()) }
     }
 
-    /// The file that the slot is in.
+    /// The file of the slot.
     pub fn map(&self) -> &UsageMap {
         &self.map
     }
@@ -130,12 +129,12 @@ impl Slot {
         self.index
     }
 
-    /// Accounts `bytes` before they are allocated. If they do not fit, what dead processes held is
-    /// reaped first, so a refusal means that the living hold too much. Whoever is about to reap is
-    /// waited for, for microseconds.
+    /// Accounts `bytes` before they are allocated. If they do not fit, reaps dead processes' bytes
+    /// first, so a refusal means that living processes hold too much. Waits, for microseconds, for
+    /// a process that is about to reap.
     ///
-    /// Lock-free among processes; threads of this process take turns. Not to be called from a
-    /// signal handler.
+    /// Lock-free among processes; threads of this process take turns. Do not call it from a signal
+    /// handler.
     ///
     /// # Errors
     /// [`AccountError::OverQuota`], [`AccountError::ForkedChild`] or [`AccountError::Damaged`];
@@ -149,7 +148,7 @@ impl Slot {
         result
     }
 
-    /// As [`Slot::reserve`], but counts what dead processes hold as used, and makes no system call.
+    /// As [`Slot::reserve`], but counts dead processes' bytes as used, and makes no system call.
     ///
     /// # Errors
     /// As [`Slot::reserve`].
@@ -160,7 +159,7 @@ impl Slot {
         })
     }
 
-    /// Gives back `bytes` after they were freed.
+    /// Releases `bytes` after they were freed.
     ///
     /// # Errors
     /// [`AccountError::NotHeld`] if this process holds less, [`AccountError::ForkedChild`] or
@@ -173,7 +172,7 @@ impl Slot {
     }
 
     /// The owner's operation. The check comes before the turn: a child of `fork` may have a copy of
-    /// `busy` that nobody will release.
+    /// `busy` that no thread will release.
     pub(crate) fn transact(&self, change: Change) -> Result<Result<(), Fault>, AccountError> {
         if self.is_foreign() {
             return Err(AccountError::ForkedChild);
@@ -194,9 +193,9 @@ impl Slot {
         self.map.cells(self.index).counters.launches[LAUNCH_COUNTERS - 1].count();
     }
 
-    /// Counts a launch in a counter that the calling thread alone uses, below [`LAUNCH_COUNTERS`] -
-    /// 1; another number counts as [`Slot::count_launch`] does. A load and a store: it spares the
-    /// launch the wait for all of its earlier stores that an atomic addition is on x86.
+    /// Counts a launch in a counter that only the calling thread uses, below [`LAUNCH_COUNTERS`] -
+    /// 1; another number counts as [`Slot::count_launch`] does. A load and a store: on x86 an
+    /// atomic addition would make the launch wait for all of its earlier stores.
     #[inline]
     pub fn count_launch_in(&self, counter: usize) {
         match self.map.cells(self.index).counters.launches[..LAUNCH_COUNTERS - 1].get(counter) {
@@ -210,23 +209,23 @@ impl Slot {
         self.map.cells(self.index).counters.widened.count();
     }
 
-    /// Shows how many bytes of host memory this process has instead of device memory: beyond the
-    /// quota, and no part of the account.
+    /// Reports how many bytes of host memory this process has instead of device memory: beyond the
+    /// quota, and not part of the account.
     pub fn show_spilled(&self, bytes: u64) {
         self.map.cells(self.index).shared.spilled.store(bytes);
     }
 
-    /// Shows how many bytes of device memory the driver has taken for itself in this process:
-    /// contexts, code, variables of modules, stacks. What of them counts against the quota is in
-    /// the account.
+    /// Reports how many bytes of device memory the driver has allocated for itself in this process:
+    /// contexts, code, variables of modules, stacks. The account includes those that count against
+    /// the quota.
     pub fn show_driver(&self, bytes: u64) {
         self.map.cells(self.index).shared.driver.store(bytes);
     }
 
-    /// Takes up to `wanted` bytes of what the driver may have free of charge in all processes of
-    /// the tenant together, `bound`, in place of what this process took before; returns how many it
-    /// has now. Two processes that take at the same moment see each other, and may get less than
-    /// there is; never more.
+    /// Takes up to `wanted` bytes of the driver's free allowance, `bound` for all processes of the
+    /// tenant together, in place of what this process took before; returns how many it has now. Two
+    /// processes that take at the same moment see each other, and may get less than the rest; never
+    /// more.
     pub fn take_driver_free(&self, wanted: u64, bound: u64) -> u64 {
         let own = &self.map.cells(self.index).shared.driver_free;
         let all = || {
@@ -244,7 +243,7 @@ impl Slot {
         if all() <= bound {
             return wanted;
         }
-        // Dead processes have none; a file that cannot be opened any more leaves them theirs.
+        // Dead processes have none; if the file cannot be opened again, they keep theirs.
         let _ = self.map.reap();
         let others = all().saturating_sub(wanted);
         let given = wanted.min(bound.saturating_sub(others));
@@ -252,13 +251,13 @@ impl Slot {
         given
     }
 
-    /// Reports how the hook stands, for `partita ps`.
+    /// Reports the hook's state, for `partita ps`.
     pub fn report(&self, state: HookState) {
         self.map.cells(self.index).holder.state.store(state.to_word());
     }
 
-    /// Gives back all bytes, which it returns, and frees the slot. In a child of `fork` it gives
-    /// back nothing, as [`Slot::abandon_in_fork_child`].
+    /// Releases all bytes, returns their number, and frees the slot. In a child of `fork` it
+    /// releases nothing, as [`Slot::abandon_in_fork_child`].
     ///
     /// # Errors
     /// [`Problem::Damaged`](crate::Problem::Damaged).
@@ -270,10 +269,10 @@ impl Slot {
         self.map.vacate(self.index)
     }
 
-    /// Lets go of the parent's slot in a child of `fork`: closes and unmaps, and neither releases
-    /// the parent's bytes nor its lock. The child then opens the file and claims a slot of its own.
-    /// Until a child does this, ends or calls `exec`, it keeps the parent's slot locked even if the
-    /// parent dies.
+    /// Abandons the parent's slot in a child of `fork`: closes and unmaps, and releases neither the
+    /// parent's bytes nor its lock. The child then opens the file and claims its own slot. Until a
+    /// child does this, ends or calls `exec`, it keeps the parent's slot locked even if the parent
+    /// dies.
     pub fn abandon_in_fork_child(self) {
         drop(self);
     }

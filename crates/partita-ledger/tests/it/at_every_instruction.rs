@@ -1,7 +1,7 @@
-//! SIGKILL at every instruction: the victim is single-stepped by its debugger interface, and killed
-//! after *k* instructions of an operation, for *k* from the first to the last; of operations of
-//! very many instructions, after *k* entries to and returns from the kernel, where locks change
-//! hands. Whatever others then do works as if it had happened completely or not at all.
+//! SIGKILL at every instruction: the test single-steps the victim by ptrace, and kills it after *k*
+//! instructions of an operation, for *k* from the first to the last. In operations with very many
+//! instructions, it kills after *k* entries to and returns from the kernel, where locks change
+//! hands. Afterwards others work as if the operation had happened completely or not at all.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 use crate::common;
@@ -16,7 +16,7 @@ use common::{dir, owner, sample_limits};
 use partita_ledger::{Key, Limits, LimitsFile, LimitsMap, Slot, UsageMap, UsageView};
 
 const QUOTA: u64 = 1000;
-/// What the one that lives holds.
+/// Bytes of the living process.
 const OWN: u64 = 200;
 const VICTIM_BEFORE: u64 = 300;
 const KEY: Key = Key([7, 9]);
@@ -25,7 +25,7 @@ fn claim(usage: &CStr) -> Slot {
     UsageMap::open(usage).unwrap().claim(owner()).unwrap()
 }
 
-/// An operation on bytes of one who holds [`VICTIM_BEFORE`], and what it may leave.
+/// An operation on bytes of a process that holds [`VICTIM_BEFORE`], and its possible results.
 fn try_bytes(unit: Step, operation: fn(Slot), outcomes: [u64; 2]) {
     let dir = dir();
     let path = dir.file("usage");
@@ -33,7 +33,7 @@ fn try_bytes(unit: Step, operation: fn(Slot), outcomes: [u64; 2]) {
     let own = claim(&path);
     own.reserve(OWN, QUOTA).unwrap();
     let start = || {
-        // The one before left what it had.
+        // The victim before left its bytes.
         own.map().reap().unwrap();
         let prepare = || {
             let slot = claim(&path);
@@ -51,7 +51,8 @@ fn try_bytes(unit: Step, operation: fn(Slot), outcomes: [u64; 2]) {
             assert!(outcomes.map(|bytes| OWN + bytes).contains(&used), "step {step}: {used}");
         },
         |kill, victim| {
-            // While it stands there: what fits is granted, what does not is refused, to the byte.
+            // While the victim stands there: the ledger grants what fits, and refuses the rest, to
+            // the byte.
             let used = own.map().used();
             let which = outcomes.iter().position(|bytes| OWN + bytes == used).expect("one of the outcomes");
             seen[which] = true;
@@ -108,8 +109,7 @@ fn of_an_orderly_end() {
     );
 }
 
-/// The total stays the same at each instruction; and the name under which the bytes are shared can
-/// be used again.
+/// The total stays the same at each instruction, and the name of the shared bytes remains usable.
 #[test]
 fn of_sharing_and_leaving() {
     let _alone = alone();
@@ -131,7 +131,7 @@ fn of_sharing_and_leaving() {
     );
 }
 
-/// Whoever dies while it takes its place leaves the place to others, and none is used up.
+/// A process that dies while it takes its place leaves the place to others: none is lost.
 #[test]
 fn of_a_claim() {
     let _alone = alone();
@@ -150,7 +150,7 @@ fn of_a_claim() {
         start,
         |_| assert_eq!(own.map().used(), 0),
         |kill, victim| {
-            // While it stands there another one finds a place, and without waiting for it.
+            // While it stands there, another process finds a place without waiting for it.
             let began = Instant::now();
             let beside = claim(&path);
             assert!(began.elapsed() < Duration::from_secs(10), "after step {kill}: it waited");
@@ -162,14 +162,14 @@ fn of_a_claim() {
             assert_eq!(living, 1, "after step {kill}");
         },
     );
-    // Places of the dead are taken last, but a finished one is free again: no kill uses one up for
-    // good.
+    // Dead processes' places are taken last, but a finished one is free again: no kill loses one
+    // for ever.
     assert!(places.len() <= KILLS_MAX + 2, "{places:?}");
     let all: Vec<_> = std::iter::from_fn(|| UsageMap::open(&path).unwrap().claim(owner()).ok()).collect();
     assert_eq!(all.len() + 1, partita_ledger::PROCESS_SLOTS);
 }
 
-/// A writer of limits that dies: readers have the old or the new ones, whole, and the next writer
+/// A writer of limits that dies: readers get the old or the new ones, whole, and the next writer
 /// does not wait.
 #[test]
 fn of_a_change_of_limits() {

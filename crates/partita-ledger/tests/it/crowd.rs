@@ -1,4 +1,4 @@
-//! A tenant of a thousand processes, and numbers of processes that come back.
+//! A tenant of a thousand processes, and reused process numbers.
 
 use crate::common;
 
@@ -54,8 +54,8 @@ fn a_thousand_processes_hold_a_byte_each() {
     assert_eq!((map.used(), view.slots().count()), (0, 0));
 }
 
-/// A slot is its lock's, not its number's: that somebody else has the number by now keeps nothing
-/// alive.
+/// A slot belongs to its lock, not to its number: another process with the same number does not
+/// keep it alive.
 #[test]
 fn a_dead_owner_whose_number_lives_again_is_reaped() {
     let _alone = alone();
@@ -70,7 +70,7 @@ fn a_dead_owner_whose_number_lives_again_is_reaped() {
     });
     let number = dead.0;
     assert_eq!(dead.wait(), End::Exit(0));
-    // As if this process, which lives, had been given the number.
+    // As if this process, which lives, had got the number.
     let bytes = std::fs::read(as_path(&path)).unwrap();
     let words = bytes.as_chunks::<8>().0;
     let places: Vec<usize> =

@@ -1,4 +1,4 @@
-//! The files from outside: what their makers, tenants and observers do with them in one process.
+//! The files from outside: their makers, tenants and observers, in one process.
 
 use crate::common;
 
@@ -118,7 +118,7 @@ fn bytes_and_counters_of_a_slot() {
     assert_eq!(first.state, HookState { flags: HookState::ATTACHED | HookState::REFUSED, code: 7 });
     assert_eq!((second.bytes, second.launches, second.refusals, second.live), (400, 0, 1, true));
 
-    // Dropping is dying: the bytes stay until somebody reaps.
+    // A dropped slot is like a dead process's: the bytes stay until another process reaps them.
     drop(b);
     assert_eq!(map.used(), 400);
     assert!(!view.slots().map(Result::unwrap).any(|slot| slot.index == 1 && slot.live));
@@ -158,7 +158,7 @@ fn edges_of_the_arithmetic() {
     );
     slot.release(u64::MAX).unwrap();
     slot.reserve(10, 10).unwrap();
-    // The quota was lowered below what is held: nothing more fits, nothing is lost.
+    // The quota is now below the bytes held: no more fit, none are lost.
     assert!(slot.reserve(1, 5).is_err());
     slot.reserve(0, 5).unwrap();
     slot.release(0).unwrap();

@@ -60,8 +60,8 @@ fn finishing_or_dropping_in_a_child_changes_nothing() {
     assert_eq!(UsageMap::open(&path).unwrap().reap().unwrap(), 0);
 }
 
-/// A parent dies while its child lives. If the child has abandoned the slot, it is the parent's
-/// death alone that counts; until then the child keeps it locked.
+/// A parent dies while its child lives. If the child has abandoned the slot, the parent's death
+/// frees it; until then the child keeps it locked.
 #[test]
 fn a_parent_dies_before_its_child() {
     let _alone = alone();
@@ -121,7 +121,7 @@ fn exec_ends_a_slot() {
         reaped += map.reap().unwrap();
         reaped == 50
     });
-    // SAFETY: signal 0 only asks whether the process is there.
+    // SAFETY: signal 0 only checks that the process exists.
     assert_eq!(unsafe { libc::kill(child.0, 0) }, 0);
     child.kill();
     assert_eq!(child.wait(), End::Signal(libc::SIGKILL));

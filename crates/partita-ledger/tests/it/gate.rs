@@ -1,4 +1,4 @@
-//! The gate file: whoever dies, at whatever instruction, holds nobody up.
+//! The gate file: a process that dies, at any instruction, does not delay others.
 
 use crate::common;
 
@@ -74,14 +74,14 @@ fn a_lane_that_was_closed_for_too_long_is_opened_for_a_while() {
     assert!(!map.relent(late(5_999)));
     assert!(map.relent(late(9_100)));
     assert_eq!([a, b].map(|lane| map.state(lane.index())), [3, 5]);
-    // Nobody closes before the time is over.
+    // No process closes a lane before the time is over.
     map.close(a, 6, 9_599);
     assert_eq!(map.state(a.index()), 3);
     map.close(a, 6, 9_600);
     assert_eq!(map.state(a.index()), 6);
 }
 
-/// Anybody who may open the file can write to it.
+/// Any process that may open the file can write to it.
 #[test]
 fn nonsense_in_the_file_lets_nobody_pass_for_ever() {
     let dir = dir();
@@ -90,7 +90,7 @@ fn nonsense_in_the_file_lets_nobody_pass_for_ever() {
     map.close(lane, 2, 1_000);
     assert!(map.relent(|_| Some(u64::MAX)));
     map.close(lane, 4, 2_000);
-    assert_eq!(map.state(lane.index()), 4, "a time that nobody plans for counts as none");
+    assert_eq!(map.state(lane.index()), 4, "an impossible time is ignored");
     assert!(map.relent(|_| Some(500_002_000)));
     map.close(lane, 6, 2_000);
     assert_eq!(map.state(lane.index()), 5);
@@ -105,16 +105,12 @@ fn a_turn_is_one_tenant_s_until_it_ends() {
     assert_eq!(maps[1].take_turn(5, 2_000_000, 9_000_000), Err(5_000_000));
     assert_eq!(maps[1].take_turn(3, 2_000_000, 6_000_000), Ok(()), "another process of the same tenant");
     maps[1].end_turn(5);
-    assert_eq!(
-        maps[1].take_turn(5, 2_000_000, 9_000_000),
-        Err(6_000_000),
-        "who does not have it cannot end it"
-    );
-    // Whoever has it may die.
+    assert_eq!(maps[1].take_turn(5, 2_000_000, 9_000_000), Err(6_000_000), "another tenant cannot end it");
+    // Its holder may die.
     assert_eq!(maps[1].take_turn(5, 6_000_000, 9_000_000), Ok(()));
     maps[1].end_turn(5);
     assert_eq!(maps[0].take_turn(3, 6_000_000, 7_000_000), Ok(()));
-    // Nor does it matter what somebody has written there.
+    // Damaged words do not matter either.
     assert_eq!(maps[0].take_turn(3, 6_000_000, u64::MAX), Ok(()));
     assert_eq!(maps[1].take_turn(5, 6_000_000, 9_000_000), Ok(()));
 }

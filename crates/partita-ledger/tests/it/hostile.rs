@@ -1,5 +1,5 @@
-//! Files that Partita did not write, or that somebody has changed: each is an error that names the
-//! file, the reason and the remedy, and whatever gets through is survived.
+//! Foreign and damaged files: each is an error that names the file, the reason and the remedy, and
+//! content that passes the checks does no harm.
 
 use crate::common;
 
@@ -39,7 +39,8 @@ fn kinds() -> [(Vec<u8>, Vec<Opener>); 2] {
     ]
 }
 
-/// Every way to open `content` fails with `problem`, in words that name the file and hold `words`.
+/// Every way to open `content` fails with `problem`, in a message that names the file and has
+/// `words`.
 fn refused(content: &[u8], openers: &[Opener], problem: &Problem, words: &str) {
     let dir = dir();
     let path = dir.file("ledger");
@@ -83,8 +84,8 @@ fn wrong_headers() {
         };
         let foreign = |found: &[u8; 8]| Problem::Foreign { found: *found, expected };
         refused(&with(0, b"\x7fELF\x02\x01\x01\0"), openers, &foreign(b"\x7fELF\x02\x01\x01\0"), "\\x7fELF");
-        refused(&with(0, b"PARTITAX"), openers, &foreign(b"PARTITAX"), "is no ledger file");
-        refused(&vec![0; content.len()], openers, &foreign(&[0; 8]), "was never finished");
+        refused(&with(0, b"PARTITAX"), openers, &foreign(b"PARTITAX"), "is not a ledger file");
+        refused(&vec![0; content.len()], openers, &foreign(&[0; 8]), "is incomplete");
         let (found, expected) = (LAYOUT_VERSION - 1, LAYOUT_VERSION);
         refused(
             &with(8, &found.to_ne_bytes()),
@@ -95,12 +96,12 @@ fn wrong_headers() {
         let size = Problem::HeaderSize { found: 12, expected: content.len() as u32 };
         refused(&with(12, &12u32.to_ne_bytes()), openers, &size, "damaged");
     }
-    // One kind is not taken for the other.
+    // One kind of file is not accepted as the other.
     let [(limits, limits_openers), (usage, usage_openers)] = &kinds;
     let foreign =
         |found: &[u8; 8], expected: &[u8; 8]| Problem::Foreign { found: *found, expected: *expected };
-    refused(limits, usage_openers, &foreign(b"PARTITAL", b"PARTITAU"), "is no ledger file");
-    refused(usage, limits_openers, &foreign(b"PARTITAU", b"PARTITAL"), "is no ledger file");
+    refused(limits, usage_openers, &foreign(b"PARTITAL", b"PARTITAU"), "is not a ledger file");
+    refused(usage, limits_openers, &foreign(b"PARTITAU", b"PARTITAL"), "is not a ledger file");
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn impossible_limits_in_a_file() {
     LimitsFile::create(&path, &sample_limits(), 0o600).unwrap();
     let map = LimitsMap::open_ro(&path).unwrap();
     let file = OpenOptions::new().write(true).open(as_path(&path)).unwrap();
-    // Epoch 1 counts; all its words are ones: the first fault found is the number of TPCs.
+    // Epoch 1 counts; all its words are ones: the first fault is the number of TPCs.
     file.write_all_at(&[0xff; 1024], 128 + 1024).unwrap();
     let fault = Problem::Limits(LimitsFault::TpcCount(u32::MAX));
     assert_eq!(map.load().unwrap_err().problem(), &fault);
@@ -140,12 +141,12 @@ fn impossible_limits_in_a_file() {
     assert_eq!(map.disable_words().unwrap().1, [!0; 8]);
     let text = map.load().unwrap_err().to_string();
     assert!(text.contains("4294967295 TPCs") && text.contains("partita set"), "{text}");
-    // The owner can set it right.
+    // The owner can correct it.
     assert_eq!(LimitsFile::open_rw(&path).unwrap().store(&sample_limits()).unwrap(), 2);
     assert_eq!(map.load().unwrap().1, sample_limits());
 }
 
-/// What is left to an owner whose file somebody shortened or exchanged while it was open.
+/// The options of an owner whose file was truncated or exchanged while it was open.
 #[test]
 fn changed_under_an_open_writer() {
     let dir = dir();
@@ -162,8 +163,8 @@ fn changed_under_an_open_writer() {
     assert_eq!(writer.store(&sample_limits()).unwrap_err().problem(), &Problem::Replaced);
 }
 
-/// Whoever may read the limits may lock them, and holds nobody up. A writer that keeps the writers'
-/// lock is not waited for without end.
+/// A user who may read the limits may lock them, without delaying others. A process does not wait
+/// for ever for a writer that keeps the writers' lock.
 #[test]
 fn a_lock_that_is_not_given_back() {
     use std::os::fd::AsRawFd;
@@ -192,7 +193,7 @@ fn a_lock_that_is_not_given_back() {
     assert_eq!(writer.store(&sample_limits()).unwrap(), 3);
 }
 
-/// A lock that keeps a tenant alive is its writer's: a reader's lock is not taken for it.
+/// Only the owner's lock keeps a tenant alive: a reader's lock does not count.
 #[test]
 fn a_readers_lock_is_not_taken_for_a_writers() {
     use std::os::fd::AsRawFd;
@@ -218,7 +219,7 @@ fn a_readers_lock_is_not_taken_for_a_writers() {
     assert!(!seen());
 }
 
-/// A file is named by an open directory, whatever the directory's path leads to by then.
+/// An open directory names a file, wherever the directory's path leads by then.
 #[test]
 fn a_file_is_found_in_the_directory_that_is_open() {
     use std::os::fd::AsRawFd;
@@ -239,7 +240,7 @@ fn a_file_is_found_in_the_directory_that_is_open() {
     assert_eq!(fs::read_dir(dir.path().join("elsewhere")).unwrap().count(), 3);
 }
 
-/// A tenant shortens its usage file while it is observed: no SIGBUS, an error.
+/// A tenant truncates its usage file while it is observed: no SIGBUS, an error.
 #[test]
 fn shortened_under_an_observer() {
     let dir = dir();
@@ -259,7 +260,7 @@ fn shortened_under_an_observer() {
     assert!(view.totals().is_err());
 }
 
-/// The name of an operation that a file may hold: version, entry, slot.
+/// The name of an operation in a file: version, entry, slot.
 fn name(version: u64, entry: u64, slot: u64) -> u64 {
     version << 11 | entry << 10 | slot
 }
@@ -304,7 +305,7 @@ fn odd_words_in_a_usage_file() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Random bytes behind a good header, and a random header over good bytes.
+    /// Random bytes after a good header, and a random header before good bytes.
     #[test]
     fn random_bytes(
         seed in proptest::collection::vec(any::<u8>(), 4096),

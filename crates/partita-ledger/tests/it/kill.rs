@@ -1,4 +1,4 @@
-//! SIGKILL at any time: every byte comes back, and nobody is blocked.
+//! SIGKILL at any time: every byte comes back, and no process is blocked.
 
 use crate::common;
 
@@ -12,18 +12,18 @@ use partita_ledger::{Slot, UsageMap, UsageView};
 
 const KILLS: u64 = 500;
 const QUOTA: u64 = 1000;
-/// The most that the peer, which lives, holds.
+/// The most that the surviving peer holds.
 const PEER_BYTES_MAX: u64 = 100;
-/// The most that a victim holds: with the peer's, exactly the quota. So nothing that either of them
-/// asks for may ever be refused.
+/// The most that a victim holds: with the peer's, exactly the quota. So no request of either may
+/// ever be refused.
 const VICTIM_BYTES_MAX: u64 = QUOTA - PEER_BYTES_MAX;
 
 fn claim(usage: &CStr) -> Slot {
     UsageMap::open(usage).unwrap().claim(owner()).unwrap()
 }
 
-/// While others reap without pause, and are preempted in the middle of it: what a dead process held
-/// can be had by the first who asks.
+/// While others reap without pause, and are preempted meanwhile: the first request gets a dead
+/// process's bytes.
 #[test]
 fn whoever_reaps_beside_nobody_is_refused_what_fits() {
     let _alone = alone();
@@ -55,7 +55,7 @@ fn whoever_reaps_beside_nobody_is_refused_what_fits() {
     reapers.into_iter().for_each(|reaper| assert_eq!(reaper.wait(), End::Exit(0)));
 }
 
-/// Works until it is told to stop or killed. Uses every operation that changes the file.
+/// Works until a stop or its death. Uses every operation that changes the file.
 fn work(usage: &CStr, bytes_max: u64, seed: u64, mut go_on: impl FnMut() -> bool) {
     let mut random = Random::new(seed);
     let mut slot = claim(usage);
@@ -116,8 +116,8 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
             });
             0
         });
-        // From before it has opened the file to after hundreds of operations, whatever else the
-        // machine does.
+        // From before it has opened the file to after hundreds of operations, whatever the
+        // machine's load.
         let rounds = if kill % 8 == 0 { 0 } else { random.below(400) };
         while victim_rounds.load(SeqCst) < rounds {
             assert!(!victim.has_ended(), "kill {kill}: the victim has ended by itself");
@@ -129,14 +129,14 @@ fn five_hundred_kills_lose_no_byte_and_block_nobody() {
             std::hint::spin_loop();
         }
         victim.kill();
-        // Anything else than the signal would be a refusal of what fits, or a wrong sum.
+        // Anything else than the signal would be a wrong refusal, or a wrong sum.
         assert_eq!(victim.wait(), End::Signal(libc::SIGKILL), "kill {kill}");
 
         let rounds = peer_rounds.load(SeqCst);
         wait_until("the peer goes on", || peer_rounds.load(SeqCst) > rounds + 2);
         assert!(map.used() <= QUOTA);
         // Every other time the next victim finds the dead one's bytes in its way, and has to reap
-        // them itself.
+        // them.
         if kill % 2 == 0 {
             let dead = |slot: &partita_ledger::SlotInfo| u64::from(slot.pid as u32) != peer_pid.load(SeqCst);
             let left: u64 = view.slots().map(Result::unwrap).filter(dead).map(|slot| slot.bytes).sum();

@@ -1,7 +1,6 @@
-//! What a tenant's process can do to the limits: nothing.
+//! A tenant's process can do nothing to the limits.
 //!
-//! That the API has no way to write is shown by the type: `LimitsMap` has no method that takes
-//! limits.
+//! The type shows that the API has no way to write: `LimitsMap` has no method that takes limits.
 
 use crate::common;
 
@@ -40,7 +39,7 @@ fn the_tenant_maps_its_limits_read_only() {
     assert!(open_flags(as_path(&path)).is_empty(), "no descriptor that could be used to map it again");
     assert_eq!(map.load().unwrap(), (1, sample_limits()));
 
-    // Nor can the mapping be made writable: it came from a read-only descriptor.
+    // The mapping cannot be made writable either: it came from a read-only descriptor.
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.ends_with(path.to_str().unwrap())).unwrap();
     let start = usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
@@ -70,7 +69,7 @@ fn descriptors_do_not_pass_exec_and_mappings_end() {
     }
 }
 
-/// Blocks are there from the start: no later write can meet a full file system.
+/// Blocks exist from the start: no later write can meet a full file system.
 #[test]
 fn files_are_made_at_their_full_size() {
     use std::os::unix::fs::MetadataExt;
@@ -89,7 +88,7 @@ fn files_are_made_at_their_full_size() {
 }
 
 /// A program that closes every descriptor it did not open does not lose its slot: the mapping holds
-/// the lock. And a file of its own that got the number is not closed with the slot.
+/// the lock. If a file of the program gets the number, it is not closed with the slot.
 #[test]
 fn a_closed_descriptor_is_not_a_lost_slot() {
     use std::os::fd::AsRawFd;
@@ -102,8 +101,8 @@ fn a_closed_descriptor_is_not_a_lost_slot() {
     let mut mine = links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == as_path(&path)));
     let number: i32 = mine.next().unwrap().file_name().to_str().unwrap().parse().unwrap();
     let own = fs::File::open("/proc/self/status").unwrap();
-    // SAFETY: the program under test may do that to a descriptor; nothing here uses the number but
-    // to close it.
+    // SAFETY: the program under test may do that to a descriptor; the number is used here only to
+    // close it.
     assert_eq!(unsafe { libc::dup2(own.as_raw_fd(), number) }, number);
 
     let other = UsageMap::open(&path).unwrap();

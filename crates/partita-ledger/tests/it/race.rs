@@ -13,7 +13,7 @@ const ROUNDS: u64 = 2000;
 const QUOTA: u64 = 10_000_019;
 
 /// One of the racing processes: reserves and releases odd amounts, keeps some of them, and returns
-/// what it kept.
+/// the kept bytes.
 fn race(usage: &std::ffi::CStr, number: usize, refused: &mut u64) -> u64 {
     let slot = UsageMap::open(usage).unwrap().claim(owner()).unwrap();
     let mut random = Random::new(number as u64 + 1);
@@ -65,7 +65,7 @@ fn sixty_four_processes_never_hold_a_byte_too_much() {
         .collect();
     let view = UsageView::open(&path).unwrap();
     gate.store(1, SeqCst);
-    // A child that fails is not done; the wait for it below tells.
+    // A child that fails is not done; the wait for it below reports it.
     let start = std::time::Instant::now();
     while done.load(SeqCst) < PROCESSES as u64 && start.elapsed().as_secs() < 60 {
         assert!(map.used() <= QUOTA);
@@ -120,7 +120,7 @@ fn slots_are_claimed_once() {
     assert_eq!(UsageMap::open(&path).unwrap().used(), 0);
 }
 
-/// Four writers and the tenant's readers, in processes of their own.
+/// Four writers and the tenant's readers, in separate processes.
 #[test]
 fn limits_are_whole_while_writers_race() {
     let _alone = alone();

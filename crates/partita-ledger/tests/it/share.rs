@@ -1,5 +1,5 @@
-//! Memory that several processes hold: charged once, and given back with the last of them, however
-//! it ends.
+//! Memory that several processes hold: charged once, and released with the last of them, however it
+//! ends.
 
 use crate::common;
 
@@ -130,8 +130,8 @@ fn kills_while_sharing_lose_no_byte() {
                         0 => slot.join_or_reserve(key, 100, NO_QUOTA).unwrap(),
                         _ => {
                             slot.reserve(100, NO_QUOTA).unwrap();
-                            // The other may have it already: then these are two memories of one
-                            // key, which the ledger need not tell apart.
+                            // The other may have it already: then these are two memories with one
+                            // key, which the ledger need not distinguish.
                             slot.share(Key([1 + round % 3, 2 + victim]), 100).unwrap()
                         }
                     };
@@ -170,7 +170,7 @@ fn when_there_is_no_room_nothing_changes() {
     assert_eq!(slot.map().used(), 5000 - count);
 }
 
-/// What the driver has free of charge is bounded for all processes together.
+/// The driver's free allowance has a bound for all processes together.
 #[test]
 fn what_is_free_of_charge_is_never_more_than_the_bound() {
     let _alone = alone();
@@ -179,10 +179,10 @@ fn what_is_free_of_charge_is_never_more_than_the_bound() {
     UsageMap::create(&path, 0o600).unwrap();
     let (one, two) = (claim(&path), claim(&path));
     assert_eq!((one.take_driver_free(600, 1000), two.take_driver_free(600, 1000)), (600, 400));
-    // It stays whose it is, and what is given up can be had.
+    // It stays with its process, and others can take the rest.
     assert_eq!((one.take_driver_free(600, 1000), one.take_driver_free(100, 1000)), (600, 100));
     assert_eq!(two.take_driver_free(2000, 1000), 900);
-    // The dead have none.
+    // Dead processes have none.
     drop(two);
     assert_eq!(one.take_driver_free(2000, 1000), 1000);
     assert_eq!(one.take_driver_free(0, 1000), 0);

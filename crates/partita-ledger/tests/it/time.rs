@@ -1,4 +1,4 @@
-//! The time file: one account for all processes, whoever dies at whatever instruction.
+//! The time file: one account for all processes, whichever dies at whatever instruction.
 
 use crate::common;
 
@@ -15,7 +15,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every word one more; all are the same, always.
+/// Adds one to every word; all are equal, always.
 fn count(words: &[u64; TIME_WORDS]) -> ([u64; TIME_WORDS], u64) {
     assert!(words.iter().all(|word| *word == words[0]), "torn: {words:?}");
     (words.map(|word| word + 1), words[0] + 1)
@@ -56,8 +56,8 @@ fn two_hundred_kills_lose_nothing_and_stop_nobody() {
         map.charge_orphans(u64::MAX, |since| panic!("charged twice: {since}")).unwrap();
     }
     let [counted, ..] = TimeView::open(&path).unwrap().account().unwrap();
-    // What the victims had finished is all there; each may have finished one that it could not tell
-    // of.
+    // The account has all that the victims had finished; each may have finished one that it could
+    // not report.
     assert!((least + own..=least + own + 200).contains(&counted), "{counted} of {least} + {own}");
 }
 
@@ -92,7 +92,7 @@ fn every_process_has_a_seat_of_its_own() {
     assert!(maps[1].note_in_flight(seats[1], 0, 7));
     assert!(maps[0].others_in_flight(seats[0]));
     assert!(!maps[1].others_in_flight(seats[1]), "its own is no other's");
-    // The living are nobody's orphans.
+    // Living processes are not orphans.
     maps[0].charge_orphans(u64::MAX, |_| panic!("it lives")).unwrap();
     let [first, second] = maps;
     drop(second);
@@ -101,7 +101,7 @@ fn every_process_has_a_seat_of_its_own() {
     assert!(charged.is_empty(), "not that old");
     first.charge_orphans(8, |since| charged.push(since)).unwrap();
     assert_eq!(charged, [7]);
-    // Who comes next sits there.
+    // The next process takes that seat.
     assert_eq!(TimeMap::open(&path).unwrap().take_seat().unwrap(), seats[1]);
 }
 

@@ -1,4 +1,4 @@
-//! What several test files need.
+//! Helpers of several test files.
 #![allow(dead_code)]
 
 pub mod process;
@@ -10,10 +10,10 @@ use std::path::Path;
 
 use partita_ledger::{Limits, Owner};
 
-/// A directory that is removed with everything in it.
+/// A directory that is removed with its contents.
 pub struct Dir(tempfile::TempDir);
 
-/// A new directory, in shared memory where there is some: that is where tenants' directories are.
+/// A new directory, in shared memory if there is any: the place of tenants' directories.
 pub fn dir() -> Dir {
     let base = Path::new("/dev/shm");
     Dir(if base.is_dir() { tempfile::tempdir_in(base) } else { tempfile::tempdir() }.unwrap())

@@ -1,4 +1,4 @@
-//! Processes made by `fork`, for tests of what processes do to each other.
+//! Processes made by `fork`, for tests of their effects on each other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
@@ -21,9 +21,9 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has children of `fork` say why they panic: the harness of the tests keeps what a test prints,
-/// and their copy of it will never show it. Done in the parent, because a child may have inherited
-/// a lock that nobody holds.
+/// Lets children of `fork` report their panics: the test harness captures a test's output, and the
+/// child's copy of it is never shown. Set up in the parent, because a child may have inherited a
+/// lock without a holder.
 fn children_speak() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -48,8 +48,7 @@ pub fn fork(body: impl FnOnce() -> i32) -> Child {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
             let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
-            // SAFETY: ends the child without running what the parent has registered for its own
-            // end.
+            // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(code) }
         }
         pid => Child(pid),
@@ -115,8 +114,7 @@ pub fn shared_words<const N: usize>() -> &'static [AtomicU64; N] {
     }
 }
 
-/// Waits until `condition` holds; a test that waits for longer than any machine can need has
-/// failed.
+/// Waits until `condition` holds; a test that waits for longer than any machine needs has failed.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -125,7 +123,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A small generator of numbers that are random enough to choose sizes and delays by.
+/// A small generator of numbers, random enough for sizes and delays.
 pub struct Random(u64);
 
 impl Random {

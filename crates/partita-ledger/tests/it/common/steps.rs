@@ -6,11 +6,11 @@ use super::process::{Child, End, fork};
 
 /// Kills are spread over all instructions; an unoptimised build has thousands.
 pub const KILLS_MAX: usize = 80;
-/// Steps that all victims of a test make; each takes microseconds.
+/// Steps that all victims of a test make together; each takes microseconds.
 const STEPS_MAX: usize = 200_000;
 
-/// A process that prepares, and stopped before it does the operation under test; `None` where no
-/// process may trace another.
+/// A process that prepares, and stops before the operation under test; `None` if processes may not
+/// trace others here.
 pub fn stopped<P>(prepare: impl FnOnce() -> P, operation: impl FnOnce(P)) -> Option<Child> {
     let child = fork(|| {
         // SAFETY: asks to be traced by the parent, and stops for it.
@@ -23,7 +23,7 @@ pub fn stopped<P>(prepare: impl FnOnce() -> P, operation: impl FnOnce(P)) -> Opt
         // SAFETY: stops this process until its parent resumes it.
         unsafe { libc::raise(libc::SIGSTOP) };
         operation(prepared);
-        // SAFETY: ends the child as it is, so nothing is given back on the way.
+        // SAFETY: ends the child as it is, so that it releases nothing.
         unsafe { libc::_exit(0) }
     });
     match wait_stop(&child) {
@@ -44,7 +44,7 @@ fn wait_stop(child: &Child) -> Option<i32> {
     libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
 }
 
-/// How far a step goes.
+/// The length of a step.
 #[derive(Clone, Copy)]
 pub enum Step {
     /// One instruction.
@@ -68,8 +68,8 @@ pub fn step(child: &Child, step: Step) -> bool {
     })
 }
 
-/// Counts the steps of an operation, looking at each, and kills it after some of them. Returns
-/// false where no process may trace another.
+/// Counts the steps of an operation, examines each, and kills it after some of them. Returns false
+/// if processes may not trace others here.
 pub fn at_every(
     unit: Step,
     start: impl Fn() -> Option<Child>,
@@ -85,7 +85,7 @@ pub fn at_every(
         steps += 1;
         at_each(steps);
     }
-    // It was waited for.
+    // It has been waited for.
     std::mem::forget(victim);
     // On average each makes half of them.
     let kills = KILLS_MAX.min(2 * STEPS_MAX / steps);
@@ -95,7 +95,7 @@ pub fn at_every(
         if (0..kill).all(|_| step(&victim, unit)) {
             at_kill(kill, victim);
         } else {
-            // A few instructions fewer than the first one: it has ended, and was waited for.
+            // A few instructions fewer than the first one: it has ended, and has been waited for.
             std::mem::forget(victim);
         }
     }
