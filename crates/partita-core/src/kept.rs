@@ -15,7 +15,7 @@ pub const STREAM_PLACE: (&str, u32) = ("partita-stream-mask", 1);
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The directory of root's files.
 pub const ROOT_DIRECTORY: &str = "/var/cache/partita";
-/// What takes a simulated driver's place by another; part of its build.
+/// Variables that replace a simulated driver by another; part of its build.
 pub const SIMULATOR_VARIABLES: [&str; 3] =
     ["PARTITA_SIM_DRIVER", "PARTITA_SIM_STREAM_OFFSET", "PARTITA_SIM_QMD"];
 

@@ -1,8 +1,8 @@
-//! Whether a server has room, before a program starts that would need it.
+//! Whether a server has room for another client, checked before a program starts.
 //!
-//! A server takes so many client contexts for each device; the next `cuCtxCreate` fails (error
-//! 808). A program that fails there has loaded for minutes and dies with a message about something
-//! else, so it is better not started.
+//! A server allows a fixed number of client contexts for each device; the next `cuCtxCreate` fails
+//! (error 808). A program may load for minutes before it fails there, with an unrelated message, so
+//! it is better not started.
 
 use crate::error::MpsError;
 
@@ -12,14 +12,14 @@ pub const CONTEXTS_MAX: u32 = 48;
 pub const CONTEXTS_MAX_SINCE_13010: u32 = 60;
 /// The same before Volta.
 pub const CONTEXTS_MAX_BEFORE_VOLTA: u32 = 16;
-/// Connections of each client, unless `CUDA_DEVICE_MAX_CONNECTIONS` says more: then fewer clients
-/// fit, and how many is published nowhere.
+/// Connections of each client by default. With a larger `CUDA_DEVICE_MAX_CONNECTIONS` fewer clients
+/// fit; how many is not documented.
 pub const CONNECTIONS_DEFAULT: u32 = 2;
 
-/// What decides how many clients fit.
+/// The facts that decide how many clients fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// The most client contexts of a device.
+    /// The largest number of client contexts of a device.
     pub contexts_max: u32,
 }
 
@@ -31,13 +31,13 @@ impl Capacity {
         let contexts_max = match (compute_capability.0, binary_version) {
             (..7, _) => CONTEXTS_MAX_BEFORE_VOLTA,
             (_, Some(13010..)) => CONTEXTS_MAX_SINCE_13010,
-            // Without a version the smaller one is right everywhere.
+            // The smaller number is right for every version.
             _ => CONTEXTS_MAX,
         };
         Self { contexts_max }
     }
 
-    /// Whether one more client fits beside these processes, each of which has one context at least.
+    /// Whether one more client fits beside these processes, each of which has at least one context.
     ///
     /// # Errors
     /// [`MpsError::Full`].

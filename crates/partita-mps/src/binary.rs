@@ -1,4 +1,4 @@
-//! Finding the control binary and asking its version.
+//! Find the control binary and query its version.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::exec::{self, Outcome};
 /// The name of the control program on every Linux driver.
 pub const NAME: &str = "nvidia-cuda-mps-control";
 
-/// Where it is looked for without a `PATH`.
+/// The directories searched without a `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How long `-v` may take.
+/// The time limit of `-v`.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 /// The control program of the installed driver.
@@ -25,7 +25,7 @@ pub struct ControlBinary {
     path: PathBuf,
 }
 
-/// What `-v` says of itself.
+/// The output of `-v`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
     /// The CUDA version as one number, thousands for the major: 13000 is 13.0.
@@ -51,12 +51,12 @@ impl ControlBinary {
         }
     }
 
-    /// The first program of that name in the directories of `search_path`, a value as `PATH` has
-    /// it. Without one it is looked for where shells look then: batch systems give their scripts an
-    /// empty environment.
+    /// The first program of that name in the directories of `search_path`, a value in the form of
+    /// `PATH`. Without one it searches the shells' default directories: batch systems give their
+    /// scripts an empty environment.
     ///
     /// # Errors
-    /// [`MpsError::BinaryNotFound`] if none holds an executable file of the name.
+    /// [`MpsError::BinaryNotFound`] if none has an executable file of that name.
     pub fn find(search_path: Option<&OsStr>) -> Result<Self, MpsError> {
         let given = search_path.filter(|path| !path.is_empty());
         let search_path = given.unwrap_or(OsStr::new(PATH_DEFAULT));
@@ -73,16 +73,16 @@ impl ControlBinary {
             })
     }
 
-    /// Where the program is.
+    /// The program's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Asks the program for its version. Needs no running daemon.
+    /// Queries the program's version. Needs no running daemon.
     ///
     /// # Errors
-    /// [`MpsError::Spawn`], [`MpsError::Timeout`], or [`MpsError::NoVersion`] if the
-    /// answer holds no number of the expected form.
+    /// [`MpsError::Spawn`], [`MpsError::Timeout`], or [`MpsError::NoVersion`] if the answer has no
+    /// number of the expected form.
     pub fn version(&self) -> Result<Version, MpsError> {
         let mut command = Command::new(&self.path);
         command.arg("-v").env_remove("LD_PRELOAD");

@@ -17,20 +17,20 @@ use crate::lock::lock_within;
 use crate::reply::{self, ClientRow, DeviceClients, ServerStatus};
 use crate::values::{ClientPriority, DeviceName, MemoryLimit};
 
-/// How long a command may take unless told otherwise. A daemon answers in
-/// milliseconds; while it ends a client it may keep others waiting for a while.
+/// The default time limit of a command. A daemon answers in milliseconds, but while it ends a
+/// client it may delay others for a while.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the control program says where the daemon's socket is there and takes nothing. Seen on an
-/// H200 (CUDA 13.0), as were ends without a word, when two of them were at it at the same time: the
-/// daemon listens to one at a time.
+/// The control program's message if the daemon's socket exists and does not accept. Two control
+/// programs at the same time caused it on an H200 (CUDA 13.0), and also exits without output: the
+/// daemon serves one at a time.
 const UNSENT: &str = "Cannot send command to MPS control daemon";
-/// How long it is left alone then.
+/// The pause after that.
 const UNSENT_PAUSE: Duration = Duration::from_millis(20);
-/// How long it may end without a word before that is its answer.
+/// How long to repeat a command that exits without output before that counts as its answer.
 const SILENCE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A way to command the daemon that listens in one pipe directory.
+/// Sends commands to the daemon that listens in one pipe directory.
 #[derive(Debug, Clone)]
 pub struct Control {
     binary: ControlBinary,
@@ -52,13 +52,13 @@ impl Control {
         self
     }
 
-    /// Gives every later command this much time.
+    /// Sets the time limit of every later command.
     pub fn with_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Ends every later command by then.
+    /// Sets the deadline of every later command.
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
         self
@@ -80,16 +80,17 @@ impl Control {
         self.read(&format!("get_server_status {server}"), ServerStatus::parse)
     }
 
-    /// Starts a server for a user, and does not wait until it is ready. Another user's needs root.
+    /// Starts a server for a user, and does not wait until it is ready. A server for another user
+    /// needs root.
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Refused`] where a server runs already.
+    /// See [`Control::command`]; [`MpsError::Refused`] if a server runs already.
     pub fn start_server(&self, user: u32) -> Result<(), MpsError> {
         self.order(&format!("start_server -uid {user}"))
     }
 
-    /// Ends a server when its clients have left; with `force` at once, and what they have on the
-    /// GPU with it.
+    /// Ends a server when its clients have left; with `force` at once, together with their work on
+    /// the GPU.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::NoSuchServer`].
@@ -123,10 +124,9 @@ impl Control {
         self.read(&format!("ps{server}"), ClientRow::parse_table)
     }
 
-    /// Ends one client's work on the GPU and its contexts. The client's process
-    /// lives on, and its next CUDA call fails with error 810. The other clients
-    /// of the server are unhurt, which they are not when a client with work in
-    /// flight is killed outright.
+    /// Ends one client's work on the GPU and its contexts. The client's process lives on, and its
+    /// next CUDA call fails with error 810. The other clients of the server are not affected;
+    /// killing a client with work in flight does affect them.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::NoSuchServer`], [`MpsError::NoSuchClient`].
@@ -135,13 +135,13 @@ impl Control {
         let reply = self.command(&command)?;
         match reply.trim() {
             "" | "0" => Ok(()),
-            // CUDA_ERROR_INVALID_CONTEXT: how a driver of CUDA 13.0 answers for an unknown client.
+            // CUDA_ERROR_INVALID_CONTEXT: the answer of a CUDA 13.0 driver for an unknown client.
             "201" => Err(MpsError::NoSuchClient { server, client }),
             message => Err(MpsError::Refused { command, message: message.to_owned() }),
         }
     }
 
-    /// The percentage of the SMs that servers started from now on give to a client.
+    /// The percentage of the SMs for clients of servers started from now on.
     ///
     /// # Errors
     /// See [`Control::command`].
@@ -149,19 +149,19 @@ impl Control {
         self.read("get_default_active_thread_percentage", reply::percent)
     }
 
-    /// Sets what [`Control::default_active_thread_percentage`] tells. Less than 100 makes libraries
-    /// see fewer SMs than there are, with which some compute wrong results.
+    /// Sets the value of [`Control::default_active_thread_percentage`]. Less than 100 makes
+    /// libraries see fewer SMs than the device has, with which some compute wrong results.
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon does not tell
-    /// the same value afterwards.
+    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon reports another value
+    /// afterwards.
     pub fn set_default_active_thread_percentage(&self, percent: f64) -> Result<(), MpsError> {
         let command = format!("set_default_active_thread_percentage {percent}");
         let reply = self.command(&command)?;
         same_percent(command, &reply, percent, self.default_active_thread_percentage()?)
     }
 
-    /// The percentage of the SMs that a server gives to clients that come from now on.
+    /// The percentage of the SMs for a server's clients that connect from now on.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::NoSuchServer`].
@@ -169,8 +169,8 @@ impl Control {
         self.read(&format!("get_active_thread_percentage {server}"), reply::percent)
     }
 
-    /// Sets what [`Control::active_thread_percentage`] tells. Clients that are there keep what they
-    /// have: no command changes it.
+    /// Sets the value of [`Control::active_thread_percentage`]. Connected clients keep theirs: no
+    /// command changes it.
     ///
     /// # Errors
     /// As [`Control::set_default_active_thread_percentage`]; [`MpsError::NoSuchServer`].
@@ -180,8 +180,8 @@ impl Control {
         same_percent(command, &reply, percent, self.active_thread_percentage(server)?)
     }
 
-    /// The limit of device memory for each client of servers started from now on, in bytes, as it
-    /// was set under this name of the device; none for no limit.
+    /// The limit of device memory for each client of servers started from now on, in bytes, as set
+    /// under this name of the device; `None` for no limit.
     ///
     /// # Errors
     /// See [`Control::command`].
@@ -189,11 +189,12 @@ impl Control {
         self.memory_limit(&format!("get_default_device_pinned_mem_limit {device}"))
     }
 
-    /// Sets what [`Control::default_device_memory_limit`] tells. The daemon does not check that
-    /// there is such a device.
+    /// Sets the value of [`Control::default_device_memory_limit`]. The daemon does not check that
+    /// the device exists.
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon tells another limit afterwards.
+    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon reports another limit
+    /// afterwards.
     pub fn set_default_device_memory_limit(
         &self,
         device: &DeviceName,
@@ -204,8 +205,8 @@ impl Control {
         same_limit(command, &reply, limit, self.default_device_memory_limit(device)?)
     }
 
-    /// The limit of device memory for each client of a server that comes from now on, in bytes;
-    /// none for no limit.
+    /// The limit of device memory for each client of a server that connects from now on, in bytes;
+    /// `None` for no limit.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::NoSuchServer`].
@@ -213,7 +214,7 @@ impl Control {
         self.memory_limit(&format!("get_device_pinned_mem_limit {server} {device}"))
     }
 
-    /// Sets what [`Control::device_memory_limit`] tells; it may be above the default.
+    /// Sets the value of [`Control::device_memory_limit`]; it may be above the default.
     ///
     /// # Errors
     /// As [`Control::set_default_device_memory_limit`]; [`MpsError::NoSuchServer`].
@@ -228,7 +229,7 @@ impl Control {
         same_limit(command, &reply, limit, self.device_memory_limit(server, device)?)
     }
 
-    /// The priority of clients that come from now on.
+    /// The priority of clients that connect from now on.
     ///
     /// # Errors
     /// See [`Control::command`].
@@ -236,10 +237,10 @@ impl Control {
         self.read("get_default_client_priority", ClientPriority::parse)
     }
 
-    /// Sets what [`Control::default_client_priority`] tells.
+    /// Sets the value of [`Control::default_client_priority`].
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon tells another priority
+    /// See [`Control::command`]; [`MpsError::Reply`] if the daemon reports another priority
     /// afterwards.
     pub fn set_default_client_priority(&self, priority: ClientPriority) -> Result<(), MpsError> {
         let command = format!("set_default_client_priority {}", priority.level());
@@ -252,7 +253,7 @@ impl Control {
         }
     }
 
-    /// Asks the daemon to end. It does so when its servers have no clients left.
+    /// Asks the daemon to exit. It does so when its servers have no clients left.
     ///
     /// # Errors
     /// See [`Control::command`].
@@ -260,7 +261,7 @@ impl Control {
         self.command("quit").map(drop)
     }
 
-    /// Asks the daemon to end, with clients or without, after so many seconds.
+    /// Makes the daemon exit, with or without clients, after this many seconds.
     ///
     /// # Errors
     /// See [`Control::command`].
@@ -271,18 +272,18 @@ impl Control {
     /// Sends one line and returns the answer.
     ///
     /// # Errors
-    /// [`MpsError::NotRunning`] if no daemon listens, [`MpsError::NoSuchServer`],
-    /// [`MpsError::NoSuchClient`], [`MpsError::UnknownCommand`] or [`MpsError::Refused`]
-    /// if the answer is one of the daemon's refusals, [`MpsError::Timeout`], [`MpsError::Cut`], and
-    /// [`MpsError::Spawn`] if the control program cannot be run.
+    /// [`MpsError::NotRunning`] if no daemon listens; [`MpsError::NoSuchServer`],
+    /// [`MpsError::NoSuchClient`], [`MpsError::UnknownCommand`] or [`MpsError::Refused`] if the
+    /// daemon refuses; [`MpsError::Timeout`], [`MpsError::Cut`], and [`MpsError::Spawn`] if the
+    /// control program cannot be run.
     pub fn command(&self, line: &str) -> Result<String, MpsError> {
         self.exchange(line)
     }
 
-    /// Waits until no other process of Partita's commands this daemon, but not for ever: one of
+    /// Waits until no other process of Partita sends commands to this daemon, with a limit: one of
     /// them may hang.
     fn turn(&self, limit: Duration) -> Option<File> {
-        // A directory, or nothing: to open a pipe would wait for its other end.
+        // A directory, or nothing: opening a pipe would wait for its other end.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = File::from(rustix::fs::open(&self.pipe, flags, Mode::empty()).ok()?);
         lock_within(&directory, limit).is_ok_and(|locked| locked).then_some(directory)
@@ -310,8 +311,8 @@ impl Control {
                 Outcome::Done { status, output } => (status, output),
             };
             if status.success() || !output.trim().is_empty() {
-                // Half of `100.0` is `10`: what a failing program printed without the end of its
-                // last line is no answer.
+                // Half of `100.0` is `10`: the output of a failing program without the end of its
+                // last line is not an answer.
                 if !status.success() && !output.ends_with('\n') {
                     return Err(MpsError::Cut { command: line.to_owned(), reply: output });
                 }
@@ -321,7 +322,7 @@ impl Control {
             } else if start.elapsed() >= SILENCE_LIMIT {
                 return Err(MpsError::Refused { command: line.to_owned(), message: status.to_string() });
             }
-            // The daemon has not heard of it, so that it may be sent again.
+            // The daemon has not received it, so it may be sent again.
             if Instant::now() + UNSENT_PAUSE >= deadline {
                 return Err(late());
             }
@@ -329,8 +330,8 @@ impl Control {
         }
     }
 
-    /// Tells an answer from a refusal. The exit status does not: a driver of
-    /// CUDA 13.0 gives 0 to every command that a daemon answers, refusals included.
+    /// Distinguishes an answer from a refusal. The exit status does not: a driver of CUDA 13.0
+    /// gives 0 for every answered command, refusals included.
     fn check(&self, line: &str, output: String) -> Result<String, MpsError> {
         let lower = output.to_lowercase();
         let command = || line.to_owned();
@@ -367,14 +368,14 @@ impl Control {
             .ok_or_else(|| MpsError::Reply { command: line.to_owned(), reply: reply.trim().to_owned() })
     }
 
-    /// Sends a line that is obeyed without a word.
+    /// Sends a line whose success has no output.
     fn order(&self, line: &str) -> Result<(), MpsError> {
         self.read(line, |reply| ["", "0"].contains(&reply.trim()).then_some(()))
     }
 
     fn memory_limit(&self, line: &str) -> Result<Option<u64>, MpsError> {
         match self.read(line, reply::memory_limit) {
-            // Where nothing was set, a refusal says so.
+            // If the value was not set before, a refusal says so.
             Err(MpsError::Refused { message, .. }) if message.to_lowercase().contains("limit") => Ok(None),
             other => other,
         }

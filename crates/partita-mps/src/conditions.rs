@@ -1,20 +1,20 @@
-//! What MPS asks of a machine, its GPUs and its programs: sections 2.3.1 and 2.3.2 of the MPS
-//! guide, one condition after the other.
+//! The requirements of MPS for a machine, its GPUs and its programs: sections 2.3.1 and 2.3.2 of
+//! the MPS guide, one condition after the other.
 //!
-//! The facts are gathered elsewhere ([`Machine`]); what follows from them is here, and is pure.
+//! The facts come from elsewhere ([`Machine`]); the conclusions here are pure functions.
 
 use serde::Serialize;
 
 use crate::Pid;
 
-/// Open files that daemon and clients should be allowed: with fewer, memory is refused with «failed
-/// to create/open SHM segment».
+/// The limit on open files that daemon and clients should have: with a lower one, allocations fail
+/// with «failed to create/open SHM segment».
 pub const OPEN_FILES_MIN: u64 = 16_384;
 /// Page-locked memory of clients goes through `/dev/shm`; with less than this, frameworks' loaders
 /// fail.
 pub const SHARED_MEMORY_BYTES_MIN: u64 = 1 << 30;
 
-/// How a GPU lets processes in.
+/// The compute mode: how many processes a GPU accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeMode {
     /// Any number of processes, clients of MPS or not.
@@ -32,9 +32,9 @@ pub struct Device {
     pub index: u32,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
-    /// How it lets processes in; none where that cannot be asked.
+    /// Its compute mode; `None` if the query is not possible.
     pub compute_mode: Option<ComputeMode>,
-    /// Whether it is cut up by MIG.
+    /// Whether it is in MIG mode.
     pub mig: bool,
 }
 
@@ -45,14 +45,14 @@ pub struct RunningServer {
     pub pid: Pid,
     /// Its user.
     pub user: u32,
-    /// Whether it belongs to a service of Partita's own.
+    /// Whether it belongs to a service of Partita.
     pub own: bool,
 }
 
-/// What is known of the machine.
+/// The facts of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// The operating system, as the kernel calls it.
+    /// The operating system, in the kernel's words.
     pub system: String,
     /// Bits of a pointer.
     pub pointer_bits: u32,
@@ -62,9 +62,9 @@ pub struct Machine {
     pub devices: Vec<Device>,
     /// The user of the service.
     pub user: u32,
-    /// Open files that a process may have (`ulimit -n`); none for no limit.
+    /// Limit on open files of a process (`ulimit -n`); `None` for no limit.
     pub open_files_max: Option<u64>,
-    /// Size of `/dev/shm` in bytes; none where there is none.
+    /// Size of `/dev/shm` in bytes; `None` without it.
     pub shared_memory_bytes: Option<u64>,
     /// Servers that run on the machine.
     pub servers: Vec<RunningServer>,
@@ -78,13 +78,13 @@ pub struct Machine {
     pub multi_user: bool,
 }
 
-/// How a condition stands.
+/// The state of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// It holds.
     Holds,
-    /// It does not hold, or only in part: MPS works, with the consequence that the detail names.
+    /// It does not hold, or only in part: MPS works, with the consequence in the detail.
     Weak,
     /// It does not hold: MPS does not work.
     Broken,
@@ -95,11 +95,11 @@ pub enum Standing {
 pub struct Condition {
     /// Its name.
     pub name: &'static str,
-    /// How it stands.
+    /// Its state.
     pub standing: Standing,
-    /// What was found, and what follows from it.
+    /// The finding, and its consequence.
     pub detail: String,
-    /// What to do about it, or with it.
+    /// The remedy, or advice.
     pub remedy: Option<String>,
 }
 
@@ -132,7 +132,7 @@ fn system(machine: &Machine) -> Condition {
         (system, bits) => broken(
             NAME,
             format!(
-                "{system}, {bits} bits; the server starts on 64-bit Linux alone, and 32-bit programs fail in cuInit"
+                "{system}, {bits} bits; the server starts only on 64-bit Linux, and 32-bit programs fail in cuInit"
             ),
             "without MPS tenants take turns: `partita run --isolation own`",
         ),
@@ -157,7 +157,7 @@ fn capability(machine: &Machine) -> Condition {
     }
     broken(
         NAME,
-        format!("{}; with such a device among its own the server does not start at all", old.join(", ")),
+        format!("{}; the server does not start with such a device", old.join(", ")),
         "leave it out with --gpu, and run its tenants with `--isolation own`",
     )
 }
@@ -181,14 +181,14 @@ fn generation(machine: &Machine) -> Condition {
     if old.is_empty() {
         return holds(
             NAME,
-            "Volta or newer: address spaces of their own, limits, faults contained to shared GPUs",
+            "Volta or newer: separate address spaces, limits, faults contained to shared GPUs",
         );
     }
     if old.len() < machine.devices.len() {
         return broken(
             NAME,
             format!("GPU {} is older than Volta; a server that sees a newer one drops it", list(&old)),
-            "give GPUs older than Volta a service of their own with --gpu",
+            "give GPUs older than Volta a separate service with --gpu",
         );
     }
     weak(
@@ -199,14 +199,14 @@ fn generation(machine: &Machine) -> Condition {
     )
 }
 
-/// Whether there is enough of `/dev/shm`.
+/// Whether `/dev/shm` is large enough.
 #[must_use]
 pub fn shared_memory(machine: &Machine) -> Condition {
     const NAME: &str = "mps: /dev/shm";
     let remedy =
         "enlarge it: `mount -o remount,size=8G /dev/shm`; in a container --shm-size=8g or --ipc=host";
     match machine.shared_memory_bytes {
-        None => broken(NAME, "there is none; daemon and clients share memory through it", remedy),
+        None => broken(NAME, "it does not exist; daemon and clients share memory through it", remedy),
         Some(bytes) if bytes < SHARED_MEMORY_BYTES_MIN => weak(
             NAME,
             format!("{} MiB, which bounds the page-locked memory of all clients together", bytes >> 20),
@@ -246,7 +246,7 @@ fn compute_mode(machine: &Machine) -> Condition {
     };
     let closed = with(ComputeMode::Prohibited);
     if let Some(first) = closed.first() {
-        let detail = format!("GPU {} is PROHIBITED: nothing computes there", list(&closed));
+        let detail = format!("GPU {} is PROHIBITED: no program can use it", list(&closed));
         return broken(NAME, detail, format!("`nvidia-smi -i {first} -c DEFAULT`"));
     }
     let open = with(ComputeMode::Default);
@@ -257,7 +257,7 @@ fn compute_mode(machine: &Machine) -> Condition {
         );
     }
     if machine.devices.iter().any(|device| device.mig) {
-        return holds(NAME, "DEFAULT; with MIG there is no other");
+        return holds(NAME, "DEFAULT; MIG has no other mode");
     }
     weak(
         NAME,
@@ -265,7 +265,7 @@ fn compute_mode(machine: &Machine) -> Condition {
             "GPU {} is DEFAULT: a program that misses the service runs beside it, in turns with all clients",
             list(&open)
         ),
-        "`partita mps start --exclusive` sets EXCLUSIVE_PROCESS (root); then programs that are no clients fail",
+        "`partita mps start --exclusive` sets EXCLUSIVE_PROCESS (root); then programs that are not clients fail",
     )
 }
 
@@ -290,13 +290,16 @@ fn users(machine: &Machine) -> Condition {
     if machine.multi_user {
         return weak(
             NAME,
-            "the service is for all users: they share its faults and its logs, and nothing keeps them apart",
+            "the service is for all users: they share its faults and its logs, without isolation",
             "for programs that trust each other; else a service for each user, without --multi-user",
         );
     }
     holds(
         NAME,
-        format!("user {} alone; another user's programs have a service of their own, in turns", machine.user),
+        format!(
+            "user {} only; another user's programs have a separate service and take turns with this one",
+            machine.user
+        ),
     )
 }
 
@@ -317,7 +320,7 @@ fn api_version(machine: &Machine) -> Condition {
             ),
             "`unset CUDA_FORCE_API_VERSION`",
         ),
-        None => holds(NAME, "no older one is forced"),
+        None => holds(NAME, "no older version is forced"),
     }
 }
 
@@ -348,10 +351,10 @@ fn visible_devices(machine: &Machine) -> Condition {
                 format!(
                     "CUDA_VISIBLE_DEVICES={list} counts by index, and the server counts its own devices from 0"
                 ),
-                "nothing for `partita run`, which names GPUs by UUID; for clients by hand `unset CUDA_VISIBLE_DEVICES`",
+                "not needed for `partita run`, which names GPUs by UUID; for other clients `unset CUDA_VISIBLE_DEVICES`",
             )
         }
-        _ => holds(NAME, "named by UUID, so that nothing is renumbered"),
+        _ => holds(NAME, "GPUs are named by UUID, which does not depend on their numbers"),
     }
 }
 

@@ -1,11 +1,9 @@
-//! Giving a daemon a session of its own and none of our descriptors.
+//! Give a daemon its own session and no inherited descriptors.
 //!
-//! A daemon that inherits a descriptor of its starter keeps that descriptor's
-//! other end waiting: a shell pipeline around `partita run` would not end
-//! while the MPS daemon lives. The standard library opens everything
-//! close-on-exec, but what the starter's own parent left open it passes on.
-//! So the daemon is started through a small launcher process that calls
-//! [`detach_and_exec`].
+//! A daemon that inherits a descriptor of its starter keeps that descriptor's other end waiting: a
+//! shell pipeline around `partita run` would not end while the MPS daemon lives. The standard
+//! library opens everything close-on-exec, but descriptors that the starter inherited are passed
+//! on. So a small launcher process that calls [`detach_and_exec`] starts the daemon.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -17,11 +15,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::conditions::OPEN_FILES_MIN;
 
-/// Keeps this process, and all that it becomes and starts, to these processors, as `taskset` does.
-/// A daemon hands this on to its servers (MPS guide, section 2.3.5.3).
+/// Restricts this process, and its later programs and children, to these processors, as `taskset`
+/// does. A daemon passes this on to its servers (MPS guide, section 2.3.5.3).
 ///
 /// # Errors
-/// What the system said: none of them is there, or allowed.
+/// The system's: none of the processors exists, or is allowed.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     for &cpu in cpus {
@@ -33,19 +31,19 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// How many open files a daemon is allowed that a process with the limits of this one starts; none
-/// for no limit. See [`raise_open_files`].
+/// The limit on open files of a daemon that a process with this one's limits starts; `None` for no
+/// limit. See [`raise_open_files`].
 #[must_use]
 pub fn open_files_of_daemon() -> Option<u64> {
     enough_files(getrlimit(Resource::Nofile)).current
 }
 
-/// Allows this process, and all that it becomes and starts, as many open files as MPS wants, as far
-/// as its hard limit goes: shells and login managers give programs fewer, for the sake of those
-/// that cannot count to more.
+/// Raises the limit on open files of this process, and of its later programs and children, to the
+/// number that MPS needs, up to the hard limit: shells and login managers set a lower one, for
+/// programs that use `select`.
 ///
 /// # Errors
-/// What the system said.
+/// The system's.
 pub fn raise_open_files() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, enough_files(getrlimit(Resource::Nofile)))?)
 }
@@ -55,12 +53,12 @@ fn enough_files(limit: Rlimit) -> Rlimit {
     Rlimit { current: limit.current.map(|now| now.max(OPEN_FILES_MIN.min(most))), ..limit }
 }
 
-/// Reads a list of processors as `taskset -c` takes it: `0,2-5`.
+/// Reads a list of processors in the form of `taskset -c`: `0,2-5`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message about the mistake.
 pub fn parse_cpus(text: &str) -> Result<Vec<usize>, String> {
-    let refuse = || format!("{text:?} is no list of processors: use 0,2-5");
+    let refuse = || format!("{text:?} is not a list of processors: use 0,2-5");
     let number =
         |text: &str| text.parse::<usize>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
     let mut cpus = Vec::new();
@@ -75,13 +73,12 @@ pub fn parse_cpus(text: &str) -> Result<Vec<usize>, String> {
     Ok(cpus)
 }
 
-/// Closes every descriptor but the three standard ones, starts a session and
-/// becomes `argv`. For a launcher process that does nothing else: it must have
-/// one thread and hold no descriptor that it still wants.
+/// Closes every descriptor but the three standard ones, starts a session and becomes `argv`. For a
+/// launcher process with no other work: it must have one thread and no descriptor that it still
+/// needs.
 ///
 /// # Errors
-/// What the system said, if `argv` is empty or cannot be executed. On success
-/// the call does not return.
+/// The system's, if `argv` is empty or cannot be executed. On success the call does not return.
 pub fn detach_and_exec(argv: &[OsString]) -> Result<Infallible, io::Error> {
     let Some((program, arguments)) = argv.split_first() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no program to start"));
@@ -95,8 +92,8 @@ pub fn detach_and_exec(argv: &[OsString]) -> Result<Infallible, io::Error> {
         // The directory's own descriptor is in the list and already closed.
         let _ = nix::unistd::close(descriptor);
     }
-    // Fails only for a process that leads a group already; then the caller
-    // put it into a group of its own, which serves as well.
+    // Fails only for a process that leads a group already; then the caller put it into a new group,
+    // which serves as well.
     let _ = rustix::process::setsid();
     Err(Command::new(program).args(arguments).exec())
 }

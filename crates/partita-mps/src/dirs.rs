@@ -15,27 +15,27 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// The longest of the socket names that the daemon makes in its pipe directory.
 const LONGEST_SOCKET: &str = "control_privileged";
 
-/// Where one control daemon keeps its sockets, its pid file and its logs.
+/// The directories of one control daemon: its sockets, its pid file and its logs.
 ///
-/// The directory and what is in it belong to one user and nobody else can
-/// enter: MPS serves one user, and whoever reaches the sockets commands it.
+/// The directory and its contents belong to one user and no other user can enter: MPS serves one
+/// user, and a process that can open the sockets can command it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceDirs {
     root: PathBuf,
     is_open: bool,
 }
 
-/// The file that marks a service of root's for all users.
+/// The file that marks root's service for all users.
 const OPEN_MARK: &str = "all-users";
-/// A number and its line's end, with room.
+/// A number and its line end, with spare room.
 const PID_BYTES_MAX: u64 = 64;
 
 impl ServiceDirs {
     /// Names the directories under `root` without touching the file system.
     ///
     /// # Errors
-    /// [`MpsError::PathTooLong`] if a socket's path would not fit in a socket
-    /// address: the daemon itself only fails to come up then, without a word.
+    /// [`MpsError::PathTooLong`] if a socket's path would not fit in a socket address: the daemon
+    /// itself would then fail to start without a message.
     pub fn new(root: &Path) -> Result<Self, MpsError> {
         let dirs = Self { root: root.to_owned(), is_open: false };
         let longest = dirs.pipe().join(LONGEST_SOCKET);
@@ -46,21 +46,20 @@ impl ServiceDirs {
         Ok(dirs)
     }
 
-    /// The same directories, which everybody may enter and read: for a service of root's for all
-    /// users.
+    /// The same directories, which all users may enter and read: for root's service for all users.
     pub(crate) fn open_to_all(mut self) -> Self {
         self.is_open = true;
         self
     }
 
-    /// Whether root has made a service for all users here.
+    /// Whether root has started a service for all users here.
     #[must_use]
     pub fn are_open_to_all(root: &Path) -> bool {
         let owner = |path: &Path| path.symlink_metadata().ok().map(|meta| meta.uid());
         owner(root) == Some(0) && owner(&root.join(OPEN_MARK)) == Some(0)
     }
 
-    /// The directory that holds the other two.
+    /// The directory that has the other two.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -85,12 +84,12 @@ impl ServiceDirs {
         self.log().join("server.log")
     }
 
-    /// The file that starters and stoppers lock.
+    /// The file that processes lock while they start or stop the service.
     pub(crate) fn lock_file(&self) -> PathBuf {
         self.root.join("start.lock")
     }
 
-    /// What the starting daemon prints before it has a log.
+    /// The starting daemon's output before it has a log.
     pub(crate) fn start_output(&self) -> PathBuf {
         self.log().join("start.out")
     }
@@ -99,11 +98,11 @@ impl ServiceDirs {
         self.pipe().join("nvidia-cuda-mps-control.pid")
     }
 
-    /// Makes the directories, or checks those that are there.
+    /// Makes the directories, or checks existing ones.
     ///
     /// # Errors
-    /// [`MpsError::Directory`] if one cannot be made, is no directory, or is
-    /// not this user's alone.
+    /// [`MpsError::Directory`] if one cannot be made, is not a directory, or other users may enter
+    /// it.
     pub fn create(&self) -> Result<(), MpsError> {
         for path in [self.root.clone(), self.pipe(), self.log()] {
             let refuse = |reason: String| MpsError::Directory { path: path.clone(), reason };
@@ -115,7 +114,7 @@ impl ServiceDirs {
             }
             let meta = path.symlink_metadata().map_err(|error| refuse(error.to_string()))?;
             if !meta.is_dir() {
-                return Err(refuse("it is no directory: remove it".to_owned()));
+                return Err(refuse("it is not a directory: remove it".to_owned()));
             }
             let user = rustix::process::geteuid().as_raw();
             if meta.uid() != user {
@@ -139,16 +138,16 @@ impl ServiceDirs {
         }
     }
 
-    /// The process that the pid file names, if there is a pid file with a number in it.
+    /// The process in the pid file, if that has a number.
     pub(crate) fn recorded_pid(&self) -> Option<Pid> {
         let text = files::read_text(&self.pid_file(), PID_BYTES_MAX).ok()?;
         text.trim().parse().ok().filter(|&pid| pid > 1)
     }
 
-    /// Removes what a dead daemon left in the pipe directory.
+    /// Removes a dead daemon's files from the pipe directory.
     ///
     /// # Errors
-    /// [`MpsError::Directory`] if something cannot be removed.
+    /// [`MpsError::Directory`] if a file cannot be removed.
     pub(crate) fn sweep(&self) -> Result<(), MpsError> {
         let pipe = self.pipe();
         let refuse =

@@ -1,23 +1,23 @@
-//! What can go wrong with the service, each with its remedy.
+//! Errors of the service, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::Pid;
 
-/// An error of the Multi-Process Service or of reaching it.
+/// An error of the Multi-Process Service or of the connection to it.
 ///
-/// `Display` is one line: what failed, why, and what to do about it.
+/// `Display` is one line: the failure, the reason, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpsError {
-    /// No control binary where it was looked for.
+    /// No control binary in the searched places.
     #[error(
         "nvidia-cuda-mps-control not found ({searched}): install the driver's compute utilities (package \
          nvidia-compute-utils, or the container capability `compute,utility`), or give --isolation own"
     )]
     BinaryNotFound {
-        /// The places that were searched.
+        /// The searched places.
         searched: String,
     },
     /// The control binary could not be run.
@@ -25,15 +25,15 @@ pub enum MpsError {
     Spawn {
         /// The binary.
         binary: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// `-v` printed nothing that looks like a version.
+    /// `-v` did not print a version.
     #[error("{} -v printed no version but {reply:?}: is it NVIDIA's MPS control program?", .binary.display())]
     NoVersion {
         /// The binary.
         binary: PathBuf,
-        /// What it printed.
+        /// Its output.
         reply: String,
     },
     /// The socket's path would not fit in a Unix socket address.
@@ -57,10 +57,10 @@ pub enum MpsError {
         /// Why.
         reason: String,
     },
-    /// Somebody else holds the start lock for too long.
+    /// Another process holds the start lock for too long.
     #[error(
         "another process has been starting or stopping MPS in {} for {waited_s} s: \
-         see who with `fuser {}/start.lock`", .dir.display(), .dir.display()
+         find it with `fuser {}/start.lock`", .dir.display(), .dir.display()
     )]
     Locked {
         /// The service's directory.
@@ -82,18 +82,18 @@ pub enum MpsError {
         /// The daemon.
         pid: Pid,
     },
-    /// A service for all users is root's.
+    /// Only root may have a service for all users.
     #[error(
-        "an MPS service for all users is root's to start and to stop: `sudo partita mps start --multi-user`, or one of your own without it"
+        "only root can start or stop an MPS service for all users: `sudo partita mps start --multi-user`, or start your own without it"
     )]
     NeedsRoot,
-    /// The daemon ended, or never came up.
+    /// The daemon ended, or did not start.
     #[error("the MPS daemon did not start: {reason}")]
     StartFailed {
-        /// What it printed, or the end of its log.
+        /// Its output, or the end of its log.
         reason: String,
     },
-    /// The daemon's process is there, but it does not answer.
+    /// The daemon's process exists, but it does not answer.
     #[error(
         "the MPS daemon {pid} does not answer within {waited_s} s: see {}, then `partita mps stop --force`",
         .log.display()
@@ -120,14 +120,14 @@ pub enum MpsError {
          --isolation own, or on another GPU"
     )]
     Full {
-        /// Clients that are there or have been promised a place.
+        /// Clients that exist or have a reserved place.
         clients: usize,
         /// The most that fit.
         limit: u32,
     },
     /// A server did not get ready in time.
     #[error(
-        "MPS server {server} is still {status} after {waited_s} s{}: `partita mps status` says whom it waits for; end those with \
+        "MPS server {server} is still {status} after {waited_s} s{}: `partita mps status` lists the clients that it waits for; end those with \
          `partita kill`, or run the program with --isolation own", clients_text(.clients)
     )]
     NotReady {
@@ -140,26 +140,26 @@ pub enum MpsError {
         /// Clients that have not left.
         clients: Vec<Pid>,
     },
-    /// A server wrote down that it cannot do its work.
+    /// A server logged that it cannot work.
     #[error("the MPS server says «{reason}»: {}", server_remedy(.reason))]
     ServerFailed {
-        /// Its words.
+        /// Its message.
         reason: String,
     },
-    /// The daemon went away while it answered.
+    /// The daemon ended while it answered.
     #[error(
-        "the answer to the MPS command `{command}` breaks off after {reply:?}: the daemon went away; see its log"
+        "the answer to the MPS command `{command}` breaks off after {reply:?}: the daemon ended; see its log"
     )]
     Cut {
         /// The command.
         command: String,
-        /// What came.
+        /// The partial answer.
         reply: String,
     },
     /// The daemon has no such server.
     #[error("the MPS daemon has no server {server}: `partita mps status` lists the clients of each")]
     NoSuchServer {
-        /// What was asked for.
+        /// The requested server.
         server: Pid,
     },
     /// The server has no such client.
@@ -167,10 +167,10 @@ pub enum MpsError {
     NoSuchClient {
         /// The server.
         server: Pid,
-        /// What was asked for.
+        /// The requested client.
         client: Pid,
     },
-    /// The daemon's program does not know a command.
+    /// The daemon's program does not know the command.
     #[error("this driver's MPS does not know the command `{command}`: a newer driver may")]
     UnknownCommand {
         /// The command.
@@ -181,15 +181,15 @@ pub enum MpsError {
     Refused {
         /// The command.
         command: String,
-        /// The daemon's words.
+        /// The daemon's message.
         message: String,
     },
-    /// The daemon's answer does not have the form that the command's answers have.
+    /// The daemon's answer has an unexpected form.
     #[error("the MPS command `{command}` answered {reply:?}, which is not understood")]
     Reply {
         /// The command.
         command: String,
-        /// The daemon's words.
+        /// The daemon's answer.
         reply: String,
     },
     /// The service limits SMs by itself, which makes libraries compute wrong results.
@@ -200,7 +200,7 @@ pub enum MpsError {
     ThreadPercentage {
         /// The pipe directory.
         pipe: PathBuf,
-        /// What the service has.
+        /// The service's percentage.
         found: f64,
     },
     /// The daemon outlived its `quit`.
@@ -213,12 +213,12 @@ pub enum MpsError {
     },
 }
 
-/// What to do about a server's words; section 4.4 of the MPS guide has the first.
+/// The remedy for a server's message; section 4.4 of the MPS guide has the first.
 fn server_remedy(reason: &str) -> &'static str {
     if reason.contains("SHM segment") {
         "daemon and clients may open too few files, or /dev/shm is full; `ulimit -n 16384` before `partita mps start`, and see `partita doctor`"
     } else {
-        "`partita doctor` says which of its conditions the machine does not meet, `partita mps logs` what came before"
+        "`partita doctor` lists the conditions that the machine does not meet, `partita mps logs` the events before"
     }
 }
 

@@ -1,4 +1,4 @@
-//! Running a short program with a time limit and a bound on what it may print.
+//! Run a short program with a time limit and a limit on its output.
 
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,25 +6,24 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The most that is kept of each output stream, in bytes. A control program
-/// prints a few lines; whatever prints more is not one.
+/// How much of each output stream is kept, in bytes. A control program prints a few lines.
 const OUTPUT_BYTES_MAX: u64 = 256 * 1024;
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It ended by itself.
+    /// It exited.
     Done {
         /// Its exit status.
         status: ExitStatus,
-        /// What it printed on stdout, then on stderr.
+        /// Its output: stdout, then stderr.
         output: String,
     },
-    /// It was ended because its time was up.
+    /// The time limit ended it.
     TimedOut,
 }
 
-/// Runs `command` to its end, feeding it `input`.
+/// Runs `command` to its end, with `input` on its stdin.
 ///
 /// # Errors
 /// When the program cannot be started or waited for.
@@ -32,7 +31,7 @@ pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> io::Re
     let deadline = Instant::now() + limit;
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that reads no input closes the pipe: no error of ours.
+        // A program that reads no input closes the pipe: that is not an error.
         let _ = stdin.write_all(input.as_bytes());
     }
     let (sender, outputs) = mpsc::channel();
@@ -52,7 +51,7 @@ pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> io::Re
             Err(mpsc::RecvTimeoutError::Timeout) => return end(child),
         }
     }
-    // Both streams are closed; what remains is the exit itself.
+    // Both streams are closed; now wait for the exit.
     loop {
         if let Some(status) = child.try_wait()? {
             let output = parts.concat();
@@ -72,8 +71,8 @@ fn end(mut child: Child) -> io::Result<Outcome> {
 }
 
 fn collect(stream: impl Read + Send + 'static, index: usize, sender: mpsc::Sender<(usize, String)>) {
-    // The thread ends with the stream. If a stray descendant keeps the stream
-    // open, the receiver has long given up and the thread only waits.
+    // The thread ends with the stream. If a stray descendant keeps the stream open, the receiver
+    // gave up long ago and the thread only waits.
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = stream.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);

@@ -1,13 +1,13 @@
-//! Faults and how far they reach, as values: events in, states and attributions out.
+//! Faults and their reach, as values: events in, states and attributions out.
 //!
-//! A server is `INITIALIZING`, then `ACTIVE`. A fatal error of the GPU makes it `FAULT`: the error
-//! is reported to every client that shares a device with the one that caused it, directly or
-//! through clients on several devices; they have to leave, newcomers are refused with error 807,
-//! and when the last has left the server makes its contexts anew and is `ACTIVE` again (MPS guide,
-//! sections 2.3.3.2 and 3.3.1).
+//! A server is `INITIALIZING`, then `ACTIVE`. A fatal error of the GPU makes it `FAULT`: the server
+//! reports the error to every client that shares a device with the one that caused it, directly or
+//! through clients on several devices. Those clients have to leave, and new ones get error 807.
+//! When the last has left, the server makes its contexts again and is `ACTIVE` (MPS guide, sections
+//! 2.3.3.2 and 3.3.1).
 //!
-//! [`Tracker`] follows that from the logs' [entries](Entry) and from what `get_server_status`
-//! answers; [`contain`] and [`domains`] tell beforehand whom a fault would hit.
+//! [`Tracker`] follows this from the logs' [entries](Entry) and from the answers to
+//! `get_server_status`; [`contain`] and [`domains`] predict which clients a fault would hit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,16 +17,16 @@ use crate::Pid;
 use crate::log::{ClientName, Entry, Event, Stamp};
 use crate::reply::ServerStatus;
 
-/// Clients that fail together, and the devices that tie them.
+/// Clients that fail together, and the devices that connect them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Domain<C: Ord, D: Ord> {
-    /// The devices that a fault on any of them is contained in.
+    /// The devices to which a fault on any of them is contained.
     pub devices: BTreeSet<D>,
-    /// The clients that it is reported to.
+    /// The clients that get the error.
     pub clients: BTreeSet<C>,
 }
 
-/// How far a fatal fault on a device reaches among these clients and the devices of each.
+/// The reach of a fatal fault on a device among these clients, with the devices of each.
 #[must_use]
 pub fn contain<C: Ord + Clone, D: Ord + Clone>(
     clients: &BTreeMap<C, BTreeSet<D>>,
@@ -47,7 +47,7 @@ pub fn contain<C: Ord + Clone, D: Ord + Clone>(
     }
 }
 
-/// Every group of clients that fail together. A client without a device is in none.
+/// Every group of clients that fail together. A client without a device is in no group.
 #[must_use]
 pub fn domains<C: Ord + Clone, D: Ord + Clone>(clients: &BTreeMap<C, BTreeSet<D>>) -> Vec<Domain<C, D>> {
     let mut left: BTreeSet<&D> = clients.values().flatten().collect();
@@ -60,15 +60,15 @@ pub fn domains<C: Ord + Clone, D: Ord + Clone>(clients: &BTreeMap<C, BTreeSet<D>
     found
 }
 
-/// Where a server is in its life.
+/// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
-    /// It starts; the daemon keeps newcomers waiting.
+    /// It starts; the daemon delays new clients.
     Initializing,
-    /// It takes clients.
+    /// It accepts clients.
     Active,
-    /// A fatal fault blocks it until those whom it hit have left; newcomers get error 807.
+    /// A fatal fault blocks it until the affected clients have left; new ones get error 807.
     Fault,
     /// It has ended.
     Ended,
@@ -84,7 +84,7 @@ impl From<ServerStatus> for ServerState {
     }
 }
 
-/// Who caused a fault, as far as is known.
+/// The cause of a fault, as far as known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "how", content = "clients", rename_all = "snake_case")]
 pub enum Culprit {
@@ -94,21 +94,21 @@ pub enum Culprit {
     Killed(Pid),
     /// It was the only client that the fault reached.
     Alone(Pid),
-    /// One of those whom the fault reached: the hardware does not tell.
+    /// One of the clients that the fault reached: the hardware does not say which.
     OneOf(BTreeSet<Pid>),
 }
 
-/// What a fault was for a client.
+/// The role of a client in a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// It caused it, or was the only one whom it reached.
+    /// It caused the fault, or was the only client that it reached.
     Caused,
-    /// It was hit by it, and nothing says that it caused it.
+    /// The fault hit it, and nothing shows that it was the cause.
     Hit,
-    /// It ran on.
+    /// It continued.
     Spared,
-    /// It was no client then.
+    /// It was not a client then.
     Absent,
 }
 
@@ -117,15 +117,15 @@ pub enum Part {
 pub struct Fault {
     /// The server.
     pub server: Pid,
-    /// When the server noticed, if its log tells.
+    /// When the server noticed, if its log says.
     pub began: Option<Stamp>,
-    /// When the server took clients again, if it does and its log tells.
+    /// When the server accepted clients again, if it does and its log says.
     pub ended: Option<Stamp>,
-    /// The devices that it is contained in, as the server counts.
+    /// The devices to which it is contained, by the server's numbers.
     pub devices: BTreeSet<u32>,
-    /// The processes that it was reported to.
+    /// The processes that got the error.
     pub hit: BTreeSet<Pid>,
-    /// The processes that were clients and ran on.
+    /// The processes that were clients and continued.
     pub spared: BTreeSet<Pid>,
     /// Those of [`hit`](Self::hit) that have not left yet.
     pub staying: BTreeSet<Pid>,
@@ -155,7 +155,7 @@ impl Fault {
         }
     }
 
-    /// Who caused it.
+    /// The cause.
     #[must_use]
     pub fn culprit(&self) -> Culprit {
         let only = || self.hit.first().copied().filter(|_| self.hit.len() == 1);
@@ -167,7 +167,7 @@ impl Fault {
         }
     }
 
-    /// What it was for one client.
+    /// The role of one client.
     #[must_use]
     pub fn part_of(&self, client: Pid) -> Part {
         match self.culprit() {
@@ -179,14 +179,14 @@ impl Fault {
     }
 }
 
-/// A server that changed its state.
+/// A change of a server's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// The server.
     pub server: Pid,
-    /// What it was; none for a server that is new here.
+    /// The old state; `None` for a new server.
     pub from: Option<ServerState>,
-    /// What it is.
+    /// The new state.
     pub to: ServerState,
 }
 
@@ -198,35 +198,35 @@ struct Server {
     clients: BTreeMap<Pid, BTreeSet<u32>>,
     /// The last fault, over or not.
     fault: Option<Fault>,
-    /// Devices whose contexts have been made anew since the fault.
+    /// Devices whose contexts the server has made again since the fault.
     recreated: BTreeSet<u32>,
 }
 
-/// The most clients and servers that are kept in mind: what a damaged log could make grow without
-/// end.
+/// The largest number of clients and of servers in memory: bounds the effect of a damaged log.
 const KEPT_MAX: usize = 4096;
 
 /// Follows the servers of one daemon.
 #[derive(Debug, Clone, Default)]
 pub struct Tracker {
     servers: BTreeMap<Pid, Server>,
-    /// Clients that were killed with work on the GPU, by whoever watched them.
+    /// Clients that were killed with work on the GPU, by the report of the process that watched
+    /// them.
     killed: BTreeSet<Pid>,
 }
 
 impl Tracker {
-    /// One that knows of no server yet.
+    /// A tracker without servers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a line of either log, in the order in which they were written.
+    /// Adds a line of either log, in the order of writing.
     pub fn apply(&mut self, entry: &Entry) -> Option<Change> {
         let writer = entry.pid;
         match entry.event.as_ref()? {
             Event::ServerStarting { server, .. } => {
-                // A number that comes again is another server.
+                // A number that occurs again is another server's.
                 self.servers.remove(server);
                 self.change(*server, ServerState::Initializing)
             }
@@ -287,7 +287,7 @@ impl Tracker {
         }
     }
 
-    /// Takes what `get_server_status` answered: it is right where a log is missing or late.
+    /// Adds an answer of `get_server_status`: it is right if a log is missing or late.
     pub fn observe(&mut self, server: Pid, status: ServerStatus) -> Option<Change> {
         if status == ServerStatus::Fault {
             let known = self.server(server);
@@ -300,8 +300,8 @@ impl Tracker {
         self.change(server, status.into())
     }
 
-    /// Takes that a client was killed from outside while it may have had work on the GPU: the cause
-    /// of a fault that follows, or of the one that is being handled.
+    /// Records that a client was killed from outside while it may have had work on the GPU: the
+    /// cause of a later fault, or of the present one.
     pub fn killed(&mut self, client: Pid) {
         if self.killed.len() >= KEPT_MAX {
             self.killed.clear();
@@ -316,13 +316,13 @@ impl Tracker {
         }
     }
 
-    /// A server's state; none for one that is not known.
+    /// A server's state; `None` for an unknown one.
     #[must_use]
     pub fn state(&self, server: Pid) -> Option<ServerState> {
         self.servers.get(&server).map(|server| server.state)
     }
 
-    /// The servers that live, with their states.
+    /// The living servers, with their states.
     pub fn states(&self) -> impl Iterator<Item = (Pid, ServerState)> {
         self.servers.iter().map(|(pid, server)| (*pid, server.state))
     }
@@ -338,7 +338,7 @@ impl Tracker {
         self.servers.get(&server).into_iter().flat_map(|server| server.clients.keys().copied())
     }
 
-    /// A server; one that is not known, because its log is read from the middle, is active.
+    /// A server; one that is unknown, because its log is read from the middle, is active.
     fn server(&mut self, pid: Pid) -> &mut Server {
         if self.servers.len() >= KEPT_MAX && !self.servers.contains_key(&pid) {
             self.servers.clear();
@@ -368,7 +368,7 @@ impl Tracker {
                 contexts.insert(client.context);
             }
         }
-        // Process numbers come again.
+        // Process numbers are reused.
         self.killed.remove(&client.pid);
     }
 
@@ -395,7 +395,7 @@ impl Tracker {
             && let Some(fault) = &mut known.fault
         {
             change(fault);
-            // As with clients: a damaged log must not grow without end.
+            // As with clients: a damaged log must not use memory without bound.
             while fault.hit.len() > KEPT_MAX {
                 fault.hit.pop_last();
             }
@@ -405,7 +405,7 @@ impl Tracker {
         }
     }
 
-    /// A server that has made all contexts anew which a fault destroyed takes clients again.
+    /// A server accepts clients again once it has made all contexts that a fault destroyed.
     fn recreate(&mut self, server: Pid, device: u32, time: Stamp) -> Option<Change> {
         let known = self.servers.get_mut(&server).filter(|known| known.state == ServerState::Fault)?;
         known.recreated.insert(device);

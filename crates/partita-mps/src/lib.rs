@@ -1,34 +1,33 @@
 //! Typed client of NVIDIA's Multi-Process Service (MPS).
 //!
-//! Without MPS, the processes that share a GPU take turns in time; under MPS
-//! their kernels run at the same moment, which is what makes disjoint TPC
-//! masks worth having. This crate finds the control binary that comes with the
-//! driver, runs one control daemon per GPU in a directory of Partita's own and
-//! talks to it with time limits.
+//! Without MPS, the processes that share a GPU take turns in time; under MPS their kernels run at
+//! the same time, which makes disjoint TPC masks useful. This crate finds the control binary that
+//! comes with the driver, runs one control daemon per GPU in a directory of Partita, and sends it
+//! commands with time limits.
 //!
-//! The service is started **without an active thread percentage**: a reduced
-//! percentage changes the SM count that libraries see, and cuBLAS then
-//! computes wrong products on some devices. Partita limits SMs by masks, which
-//! leave that count alone; [`Service::ensure`] checks that the service agrees.
+//! Partita starts the service **without an active thread percentage**: a reduced percentage changes
+//! the SM count that libraries see, and cuBLAS then computes wrong products on some devices.
+//! Partita limits SMs by masks, which do not change that count; [`Service::ensure`] checks that the
+//! service has no percentage.
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
-//! | [`binary`] | finding `nvidia-cuda-mps-control` and asking its version |
+//! | [`binary`] | the program `nvidia-cuda-mps-control` and its version |
 //! | [`dirs`] | the service's directories and the limits on their names |
 //! | [`command`] | commands to a running daemon, as typed calls |
-//! | [`conditions`] | what MPS asks of machine, GPUs and programs |
+//! | [`conditions`] | the requirements of MPS for machine, GPUs and programs |
 //! | [`admission`] | whether a server has room for one more client |
-//! | [`provision`] | thread percentages by policy, and the SMs that they give |
-//! | [`partition`] | static SM partitions, where the daemon has them |
-//! | [`values`] | what commands take: devices, limits, priorities |
-//! | [`reply`] | what commands answer |
-//! | [`log`] | what daemon and servers write into their logs, as events |
-//! | [`fault`] | states of servers, and whom a fault hit, caused and spared |
+//! | [`provision`] | thread percentages by policy, and the resulting SMs |
+//! | [`partition`] | static SM partitions, if the daemon has them |
+//! | [`values`] | arguments of commands: devices, limits, priorities |
+//! | [`reply`] | answers of commands |
+//! | [`log`] | the logs of daemon and servers, as events |
+//! | [`fault`] | states of servers, and the causes and reach of faults |
 //! | [`service`] | starting, recognising and stopping the daemon |
-//! | [`mod@detach`] | giving the daemon a session and no descriptors of ours |
+//! | [`mod@detach`] | starts the daemon in its own session, without inherited descriptors |
 //!
-//! Replies of the control binary are free text and its exit status says
-//! little, so every reply is checked against the form that its command has.
+//! Answers of the control binary are free text and its exit status says little, so every answer is
+//! checked against the form that its command has.
 
 pub mod admission;
 pub mod binary;
@@ -56,5 +55,5 @@ pub use reply::{ClientRow, DeviceClients, ServerStatus};
 pub use service::{Ensured, Service, State};
 pub use values::{ClientPriority, DeviceName, MemoryLimit};
 
-/// A process id, as the kernel and the MPS commands count them.
+/// A process id, in the numbers of the kernel and of MPS commands.
 pub type Pid = u32;

@@ -1,14 +1,14 @@
-//! Waiting for a lock of a file or a directory, flock(2).
+//! Wait for a flock(2) lock of a file or a directory.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the holder is done.
+/// How often to check whether the lock is free.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Takes the lock until the file is closed. Returns false if another process still has it after
+/// Holds the lock until the file is closed. Returns false if another process still has it after
 /// `limit`.
 ///
 /// # Errors

@@ -1,9 +1,9 @@
-//! Static SM partitions: a client gets SMs of its own, or is refused with error 915.
+//! Static SM partitions: a client has its own SMs, or gets error 915.
 //!
-//! Control programs have the commands from CUDA 13.1 on, and a daemon offers them when it was
-//! started with `-S`. Neither is asked of a version: [`Control::offers_partitions`] tries. The
-//! forms of answers differ from the manual's on live drivers, so that what can be read in both is
-//! read, and nothing else is claimed.
+//! Control programs have the commands from CUDA 13.1 on, and a daemon supports them if it was
+//! started with `-S`. [`Control::offers_partitions`] tries them instead of checking versions. Live
+//! drivers answer in other forms than the manual's, so only the parts that both forms have are
+//! read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ use serde::Serialize;
 use crate::command::Control;
 use crate::error::MpsError;
 
-/// The variable by which a client asks for a partition, before CUDA is initialised.
+/// The variable with which a client requests a partition, before CUDA is initialised.
 pub const PARTITION_VARIABLE: &str = "CUDA_MPS_SM_PARTITION";
 
-/// A partition, as [`PARTITION_VARIABLE`] names it: `GPU-…/ID`. The id is base64 and may hold
-/// slashes itself.
+/// A partition, in the form of [`PARTITION_VARIABLE`]: `GPU-…/ID`. The id is base64 and may have
+/// slashes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct PartitionName {
     /// The GPU.
@@ -40,7 +40,7 @@ impl FromStr for PartitionName {
             Some((gpu, id)) if gpu.starts_with("GPU-") && is_id(id) => {
                 Ok(Self { gpu_uuid: gpu.to_owned(), id: id.to_owned() })
             }
-            _ => Err(format!("{text:?} is no partition: use GPU-…/ID, as `lspart` lists them")),
+            _ => Err(format!("{text:?} is not a partition: use GPU-…/ID, as `lspart` lists them")),
         }
     }
 }
@@ -52,17 +52,16 @@ fn is_id(text: &str) -> bool {
 /// A line of `lspart`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionRow {
-    /// The GPU, or the beginning of its UUID.
+    /// The GPU, or a prefix of its UUID.
     pub gpu: String,
-    /// The partition; none for what is not in one.
+    /// The partition; `None` for a row outside any.
     pub id: Option<String>,
-    /// What follows, in the order of the columns: chunks, SMs and clients, of which live drivers
-    /// leave some out.
+    /// The other columns, in their order: chunks, SMs and clients, of which live drivers omit some.
     pub numbers: Vec<u64>,
 }
 
 impl PartitionRow {
-    /// Reads a table; none if a line that begins with a GPU has another form.
+    /// Reads a table; `None` if a line that begins with a GPU has another form.
     fn parse_table(reply: &str) -> Option<Vec<Self>> {
         reply.lines().map(str::trim).filter(|line| line.starts_with("GPU-")).map(Self::parse).collect()
     }
@@ -81,8 +80,8 @@ impl PartitionRow {
     }
 }
 
-/// The id in the answer to `sm_partition add`: alone, or after the word in a sentence that says
-/// that it was created.
+/// The id in the answer to `sm_partition add`: alone, or after the word in a sentence about its
+/// creation.
 fn created(reply: &str) -> Option<&str> {
     let words: Vec<&str> =
         reply.split_whitespace().map(|word| word.trim_matches(|c: char| "\"'.,:".contains(c))).collect();
@@ -108,11 +107,11 @@ impl Control {
         }
     }
 
-    /// Makes a partition of so many chunks: 8 SMs each from Hopper on. The last one of a GPU takes
-    /// what is left over, so what it got is to be read back with [`Control::sm_partitions`].
+    /// Makes a partition with this many chunks: 8 SMs each from Hopper on. The last one of a GPU
+    /// gets the rest, so read its size with [`Control::sm_partitions`].
     ///
     /// # Errors
-    /// See [`Control::command`]; [`MpsError::Refused`] with too few chunks left, or clients on the
+    /// See [`Control::command`]; [`MpsError::Refused`] with too few free chunks, or clients on the
     /// GPU.
     pub fn add_sm_partition(&self, gpu_uuid: &str, chunks: u32) -> Result<PartitionName, MpsError> {
         let id = self.read(&format!("sm_partition add {gpu_uuid} {chunks}"), |reply| {
@@ -121,7 +120,7 @@ impl Control {
         Ok(PartitionName { gpu_uuid: gpu_uuid.to_owned(), id })
     }
 
-    /// Removes a partition that nobody uses.
+    /// Removes an unused partition.
     ///
     /// # Errors
     /// See [`Control::command`]; [`MpsError::Refused`] for one in use.

@@ -1,23 +1,22 @@
-//! Who gets how much of the SMs by MPS's own means: policies as values in, percentages and SM
-//! counts out.
+//! The division of SMs by MPS itself: policies as values in, percentages and SM counts out.
 //!
 //! The policies are those of the MPS guide, section 2.3.5.2. A percentage is a ceiling and reserves
-//! nothing: clients may share SMs. And it changes the SM count that a library sees, with which some
-//! compute wrong results: whoever sets one has to prove the products first.
+//! nothing: clients may share SMs. It also changes the SM count that a library sees, with which
+//! some compute wrong results: code that sets one has to test the products first.
 
 use serde::Serialize;
 
-/// The SMs of a device, as far as the rounding of limits depends on them.
+/// The SMs of a device, with the facts that the rounding of limits needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sms {
     /// SMs of the device.
     pub count: u32,
-    /// SMs of a TPC: the step of limits.
+    /// SMs of a TPC: the step size of limits.
     pub per_tpc: u32,
 }
 
-/// TPCs that the smallest limit gives. On an H200 that is 8 SMs, from 1 to 7 %; that it is four
-/// TPCs elsewhere too is inferred.
+/// TPCs of the smallest limit. On an H200 that is 8 SMs, from 1 to 7 %; four TPCs on other devices
+/// is an inference.
 const TPCS_LEAST: u32 = 4;
 
 impl Sms {
@@ -32,15 +31,14 @@ impl Sms {
         (exact / self.step() * self.step()).max(self.least())
     }
 
-    /// SMs of a context that asks for this many (`CU_EXEC_AFFINITY_TYPE_SM_COUNT`): rounded up. An
+    /// SMs of a context that requests this many (`CU_EXEC_AFFINITY_TYPE_SM_COUNT`): rounded up. An
     /// H200: 2 gives 8, 33 gives 34.
     #[must_use]
     pub fn of_affinity(self, wanted: u32) -> u32 {
         wanted.next_multiple_of(self.step()).max(self.least()).min(self.count)
     }
 
-    /// The smallest whole percentage that gives this many SMs, or the next more that a limit can
-    /// give.
+    /// The smallest whole percentage that gives this many SMs, or the next larger possible number.
     #[must_use]
     pub fn percentage_for(self, wanted: u32) -> Option<u32> {
         (1..=100).find(|&percent| self.of_percentage(f64::from(percent)) >= wanted.min(self.count))
@@ -55,11 +53,11 @@ impl Sms {
     }
 }
 
-/// How the SMs are divided.
+/// The policy for dividing the SMs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Policy {
-    /// `100 % / n`: nearly the least that still uses the device when all clients work; one alone
-    /// uses its part.
+    /// `100 % / n`: nearly the least that still uses the device when all clients work; a client
+    /// that is alone uses only its part.
     Uniform {
         /// Clients.
         clients: u32,
@@ -69,7 +67,7 @@ pub enum Policy {
         /// Clients.
         clients: u32,
     },
-    /// In the ratio of each client's measured load, whatever its unit.
+    /// In the ratio of each client's measured load, in any unit.
     Weighted {
         /// Loads, one a client.
         loads: Vec<f64>,
@@ -81,26 +79,26 @@ pub enum Policy {
     },
 }
 
-/// What one client gets.
+/// The share of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Allotment {
     /// The percentage to set.
     pub percent: f64,
-    /// The SMs that the driver makes of it.
+    /// The SMs that the driver gives for it.
     pub sms: u32,
 }
 
-/// Divides a device's SMs: one allotment a client.
+/// Divides a device's SMs: one share for each client.
 ///
 /// # Errors
-/// What is wrong with the policy, with the remedy.
+/// A message about the policy's mistake, with the remedy.
 pub fn divide(device: Sms, policy: &Policy) -> Result<Vec<Allotment>, String> {
     let give = |percent: f64| {
         let percent = percent.min(100.0);
         Allotment { percent, sms: device.of_percentage(percent) }
     };
     let some = |clients: u32| match clients {
-        0 => Err("a policy divides among clients, and there are none: give --clients with a number above 0"
+        0 => Err("a policy divides among clients, and there are 0: give --clients with a number above 0"
             .to_owned()),
         clients => Ok(clients),
     };
@@ -116,7 +114,7 @@ pub fn divide(device: Sms, policy: &Policy) -> Result<Vec<Allotment>, String> {
         Policy::Weighted { loads } => {
             if let Some(load) = loads.iter().find(|load| !(load.is_finite() && **load > 0.0)) {
                 return Err(format!(
-                    "{load} is no load: give each client's as a number above 0, as --loads 30,70"
+                    "{load} is not a load: give each client's as a number above 0, as --loads 30,70"
                 ));
             }
             let all: f64 = loads.iter().sum();
@@ -127,7 +125,7 @@ pub fn divide(device: Sms, policy: &Policy) -> Result<Vec<Allotment>, String> {
             some(sms.len() as u32)?;
             sms.iter()
                 .map(|&wanted| match (wanted, device.percentage_for(wanted)) {
-                    (0, _) => Err("a client needs an SM at least: leave it out instead of giving it 0".to_owned()),
+                    (0, _) => Err("a client needs at least one SM: leave it out instead of giving it 0".to_owned()),
                     (wanted, _) if wanted > device.count => {
                         Err(format!("{wanted} SMs are more than the device has: it has {}", device.count))
                     }
@@ -137,7 +135,7 @@ pub fn divide(device: Sms, policy: &Policy) -> Result<Vec<Allotment>, String> {
                     (wanted, percent) => {
                         let above = percent.map_or(device.count, |percent| device.of_percentage(f64::from(percent)));
                         Err(format!(
-                            "{wanted} SMs are not to be had by a percentage: {above} is the next that is, in steps of {} from {} on; a \
+                            "no percentage gives {wanted} SMs: the next possible number is {above}, in steps of {} from {} on; a \
                              mask gives whole TPCs, `partita run --sm {wanted}sm`",
                             device.step(),
                             device.least()
@@ -149,17 +147,17 @@ pub fn divide(device: Sms, policy: &Policy) -> Result<Vec<Allotment>, String> {
     }
 }
 
-/// Percentages have one place: what the control program prints.
+/// Percentages have one decimal: that of the control program's output.
 fn whole(percent: f64) -> f64 {
     (percent * 10.0).floor().max(1.0) / 10.0
 }
 
 /// SM counts for a pool of contexts that a program makes beforehand, because making one at launch
-/// costs time and memory (MPS guide, section 5.2): each as the driver rounds it, none twice,
-/// ascending.
+/// costs time and memory (MPS guide, section 5.2): each rounded as the driver does it, without
+/// repetition, ascending.
 ///
 /// # Errors
-/// If they are more contexts than fit on the device beside `in_use` others.
+/// If the contexts do not fit on the device beside `in_use` others.
 pub fn affinity_pool(
     device: Sms,
     wanted: &[u32],
@@ -227,12 +225,12 @@ mod tests {
         for (policy, words) in [
             (Policy::Uniform { clients: 0 }, "--clients"),
             (Policy::Weighted { loads: vec![] }, "--clients"),
-            (Policy::Weighted { loads: vec![1.0, 0.0] }, "0 is no load"),
+            (Policy::Weighted { loads: vec![1.0, 0.0] }, "0 is not a load"),
             (Policy::Weighted { loads: vec![f64::NAN] }, "no load"),
-            (Policy::Exact { sms: vec![0] }, "an SM at least"),
+            (Policy::Exact { sms: vec![0] }, "at least one SM"),
             (Policy::Exact { sms: vec![134] }, "more than the device has"),
-            (Policy::Exact { sms: vec![33] }, "34 is the next"),
-            (Policy::Exact { sms: vec![4] }, "8 is the next"),
+            (Policy::Exact { sms: vec![33] }, "the next possible number is 34"),
+            (Policy::Exact { sms: vec![4] }, "the next possible number is 8"),
         ] {
             let error = divide(H200, &policy).unwrap_err();
             assert!(error.contains(words), "{policy:?}: {error}");

@@ -1,29 +1,29 @@
-//! What commands answer, taken apart.
+//! Answers of commands, parsed.
 //!
 //! The forms of `ps`, of lists and of percentages are those of the MPS guide and of driver 580.
-//! Those of `get_device_client_list`, `device_query` and of memory limits are published nowhere:
-//! what can be read without a guess is read, the rest is an error.
+//! Those of `get_device_client_list`, `device_query` and of memory limits are not documented: parts
+//! that need no guess are read, others are an error.
 
 use serde::Serialize;
 
 use crate::Pid;
 use crate::values::DeviceName;
 
-/// What `get_server_status` answers.
+/// The answer of `get_server_status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerStatus {
-    /// The server starts; newcomers wait.
+    /// The server starts; new clients wait.
     Initializing,
-    /// It takes clients.
+    /// It accepts clients.
     Active,
-    /// A fatal fault blocks it; newcomers get error 807.
+    /// A fatal fault blocks it; new clients get error 807.
     Fault,
 }
 
 impl ServerStatus {
     pub(crate) fn parse(reply: &str) -> Option<Self> {
-        // The word alone is what the guide shows; a sentence around it would mean the same.
+        // The guide shows the word alone; a sentence around it would mean the same.
         let mut words = reply.split(|c: char| !c.is_ascii_alphabetic());
         words.find_map(|word| match word {
             "INITIALIZING" => Some(Self::Initializing),
@@ -53,7 +53,7 @@ pub struct ClientRow {
     pub id: u32,
     /// The server.
     pub server: Pid,
-    /// The beginning of the device's UUID.
+    /// A prefix of the device's UUID.
     pub device: String,
     /// The number of the process's pid namespace.
     pub namespace: u64,
@@ -62,7 +62,7 @@ pub struct ClientRow {
 }
 
 impl ClientRow {
-    /// Reads a table; none if a line has another form.
+    /// Reads a table; `None` if a line has another form.
     pub(crate) fn parse_table(reply: &str) -> Option<Vec<Self>> {
         let mut lines = reply.lines().map(str::trim).filter(|line| !line.is_empty());
         match lines.next() {
@@ -91,7 +91,7 @@ impl ClientRow {
         })
     }
 
-    /// Whether the row is of the device with this UUID: the table has only its beginning.
+    /// Whether the row is of the device with this UUID: the table has only its prefix.
     #[must_use]
     pub fn is_on(&self, uuid: &str) -> bool {
         !self.device.is_empty() && uuid.starts_with(&self.device)
@@ -138,7 +138,7 @@ pub(crate) fn percent(reply: &str) -> Option<f64> {
     value.parse().ok().filter(|percent| (0.0..=100.0).contains(percent))
 }
 
-/// A limit of memory in bytes; the inner none for no limit.
+/// A limit of memory in bytes; the inner `None` for no limit.
 pub(crate) fn memory_limit(reply: &str) -> Option<Option<u64>> {
     let reply = reply.trim().to_ascii_lowercase();
     if ["", "0", "none", "no limit", "not set", "unlimited"].contains(&reply.as_str())

@@ -1,4 +1,4 @@
-//! The control daemon of one GPU: starting, recognising and stopping it.
+//! The control daemon of one GPU: start, identify and stop it.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -19,37 +19,37 @@ use crate::dirs::ServiceDirs;
 use crate::error::MpsError;
 use crate::lock::lock_within;
 
-/// How long a daemon may take to come up or to go. Both take some 10 ms, but
-/// the first contact with a cold driver takes seconds.
+/// The time limit for a daemon to start or to end. Both take some 10 ms, but the first contact with
+/// a cold driver takes seconds.
 const CHANGE_LIMIT: Duration = Duration::from_secs(20);
-/// How long to wait for another starter or stopper.
+/// How long to wait for another process that starts or stops the daemon.
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
-/// How long a running daemon may take to answer the check.
+/// The time limit for a running daemon's answer to the check.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// How long a daemon that is to be ended may take to obey, before the next harder means.
+/// How long to wait for a daemon's exit before the next harder means.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(5);
 
-/// The variables that the daemon may see of its starter's environment. Nothing
-/// that limits or redirects it, and no preloaded library.
+/// The variables of its starter's environment that the daemon may see. They do not limit or
+/// redirect it, and preload no library.
 const ENVIRONMENT_KEPT: [&str; 8] =
     ["PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH"];
 
-/// Control programs of R615 and newer speak a third version of their language where this variable,
-/// or a later default, says so. A service is commanded in the classic one, which they speak too.
+/// Control programs of R615 and newer use a third version of their language if this variable, or a
+/// later default, says so. Partita uses the classic one, which they support too.
 const CLASSIC: (&str, &str) = ("CUDA_MPS_PROTOCOL_VERSION", "2");
 
-/// What is known of a service's daemon.
+/// The state of a service's daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// None runs and none left anything.
+    /// None runs, and none left files.
     Stopped,
-    /// The process that the pid file names is gone, or is not this daemon.
+    /// The process in the pid file is gone, or is not this daemon.
     Stale {
-        /// What the pid file says.
+        /// The number in the pid file.
         pid: Pid,
     },
-    /// The daemon's process is there and was started for this directory.
+    /// The daemon's process exists and was started for this directory.
     Running {
         /// The daemon.
         pid: Pid,
@@ -61,12 +61,12 @@ pub enum State {
 pub struct Ensured {
     /// The daemon.
     pub pid: Pid,
-    /// Whether this call started it. Whoever started it and then fails should
-    /// stop it again if nobody uses it by then: [`Service::stop_if_unused`].
+    /// Whether this call started it. A caller that fails afterwards should stop it again if it is
+    /// unused by then: [`Service::stop_if_unused`].
     pub started: bool,
 }
 
-/// One GPU's control daemon in a directory of Partita's own.
+/// One GPU's control daemon in a directory of Partita.
 #[derive(Debug, Clone)]
 pub struct Service {
     binary: ControlBinary,
@@ -81,8 +81,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// The service of the GPU with this UUID (`GPU-…`). A UUID and not an
-    /// index: the daemon renumbers the devices that it sees.
+    /// The service of the GPU with this UUID (`GPU-…`). Not an index: the daemon renumbers the
+    /// devices that it sees.
     pub fn new(binary: ControlBinary, dirs: ServiceDirs, gpu_uuid: &str) -> Self {
         Self {
             binary,
@@ -103,44 +103,43 @@ impl Service {
         self
     }
 
-    /// Starts the daemon through this program and its arguments, to which the
-    /// daemon's own command is appended. It should call
-    /// [`detach_and_exec`](crate::detach::detach_and_exec). Without one the
-    /// daemon inherits whatever the starter's parent left open.
+    /// Starts the daemon through this program and its arguments, followed by the daemon's own
+    /// command. It should call [`detach_and_exec`](crate::detach::detach_and_exec). Without one the
+    /// daemon inherits all descriptors that the starter's parent left open.
     pub fn with_launcher(mut self, argv: Vec<OsString>) -> Self {
         self.launcher = argv;
         self
     }
 
-    /// Gives each command to the daemon this much time, [`COMMAND_LIMIT`] by default: for those who
-    /// cannot wait for a daemon that does not answer.
+    /// Sets the time limit of each command, [`COMMAND_LIMIT`] by default: for callers that cannot
+    /// wait for a daemon that does not answer.
     pub fn with_command_limit(mut self, limit: Duration) -> Self {
         self.command_limit = limit;
         self
     }
 
-    /// Ends every command to the daemon by then.
+    /// Sets the deadline of every command.
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Takes every user's programs: one server of root's for all of them, who then share its faults
-    /// and its logs. Root starts it; for others [`Service::ensure`] joins it if it runs.
+    /// Serves every user's programs: one server of root's for all of them, which then share its
+    /// faults and its logs. Root starts it; other users' [`Service::ensure`] joins it if it runs.
     pub fn for_all_users(mut self) -> Self {
         self.is_for_all = true;
         self.dirs = self.dirs.open_to_all();
         self
     }
 
-    /// Starts the daemon with static SM partitions: every client needs one then. Control programs
-    /// have them from CUDA 13.1 on; an older one refuses to start so.
+    /// Starts the daemon with static SM partitions: every client then needs one. Control programs
+    /// have them from CUDA 13.1 on; an older one refuses to start this way.
     pub fn with_static_partitions(mut self) -> Self {
         self.is_static = true;
         self
     }
 
-    /// Whether the daemon that runs was started with static partitions.
+    /// Whether the running daemon was started with static partitions.
     ///
     /// # Errors
     /// As [`Service::state`].
@@ -150,7 +149,7 @@ impl Service {
         Ok(words.split(|&byte| byte == 0).any(|word| word == b"-S" || word == b"--static-partitioning"))
     }
 
-    /// Whether it takes every user's programs.
+    /// Whether it serves every user's programs.
     pub fn is_for_all_users(&self) -> bool {
         self.is_for_all
     }
@@ -165,7 +164,7 @@ impl Service {
         &self.dirs
     }
 
-    /// A way to command the daemon.
+    /// Sends commands to the daemon.
     pub fn control(&self) -> Control {
         let control = Control::new(self.binary.clone(), &self.dirs.pipe()).with_limit(self.command_limit);
         let control = control.with_env(CLASSIC.0, CLASSIC.1);
@@ -181,7 +180,7 @@ impl Service {
         ]
     }
 
-    /// Looks at the pid file and at the process that it names.
+    /// Reads the pid file and examines its process.
     ///
     /// # Errors
     /// [`MpsError::Foreign`] if the process belongs to another user.
@@ -190,16 +189,17 @@ impl Service {
             return Ok(State::Stopped);
         };
         if self.is_anothers() {
-            // Its environment is closed to us; the directory is root's, and so must be the process.
+            // Its environment is not readable; the directory is root's, so the process must be
+            // root's too.
             let owner = std::fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid());
             let runs = owner == Some(0) && !is_dead(pid);
             return Ok(if runs { State::Running { pid } } else { State::Stale { pid } });
         }
         match std::fs::read(format!("/proc/{pid}/environ")) {
-            // A zombie has an empty environment: it is gone for our purposes.
+            // A zombie has an empty environment: it counts as gone.
             Ok(environment) if self.is_ours(&environment) => Ok(State::Running { pid }),
             Ok(_) => Ok(State::Stale { pid }),
-            // The kernel shows the environment of a process that has ended to root alone.
+            // The kernel shows the environment of an ended process only to root.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_dead(pid) => {
                 Err(MpsError::Foreign { pipe: self.dirs.pipe(), pid })
             }
@@ -207,7 +207,7 @@ impl Service {
         }
     }
 
-    /// Whether it is root's and we are not.
+    /// Whether it is root's and this process is not.
     fn is_anothers(&self) -> bool {
         self.is_for_all && !rustix::process::geteuid().is_root()
     }
@@ -220,13 +220,11 @@ impl Service {
             .any(|value| value == pipe.as_os_str().as_bytes())
     }
 
-    /// Makes sure that the daemon runs, answers, and gives every client all
-    /// SMs; starts it if none runs. Of several callers one starts it and the
-    /// others wait for it.
+    /// Makes sure that the daemon runs, answers, and gives every client all SMs; starts it if none
+    /// runs. Of several callers one starts it and the others wait for it.
     ///
     /// # Errors
-    /// Any [`MpsError`]; a daemon that this call started and that is not as it
-    /// should be is ended again.
+    /// Any [`MpsError`]; a daemon that this call started is ended again if it is not in order.
     pub fn ensure(&self) -> Result<Ensured, MpsError> {
         if self.is_anothers() {
             let State::Running { pid } = self.state()? else {
@@ -262,7 +260,7 @@ impl Service {
         for server in control.server_list().map_err(silent)? {
             match control.active_thread_percentage(server) {
                 Ok(percent) => least = least.min(percent),
-                // It ended meanwhile, is not ready, or this driver does not tell.
+                // It ended meanwhile, is not ready, or this driver does not report it.
                 Err(
                     MpsError::NoSuchServer { .. }
                     | MpsError::UnknownCommand { .. }
@@ -291,7 +289,7 @@ impl Service {
         let mut started = false;
         let mut reasons = Vec::new();
         for way in ways {
-            // A file and no pipe: the daemon may keep it open for as long as it lives.
+            // A file, not a pipe: the daemon may keep it open for its whole life.
             let file = File::create(&output).map_err(refuse)?;
             let mut way = way.to_vec();
             if self.is_static {
@@ -309,8 +307,8 @@ impl Service {
             if started {
                 break;
             }
-            // One of the ways is wrong for any driver: which one failed for another reason is in
-            // its words.
+            // One of the two ways is wrong for any driver: the messages show which one failed for
+            // another reason.
             reasons.push(self.start_reason());
             if status.is_none() {
                 break;
@@ -359,7 +357,7 @@ impl Service {
         command
     }
 
-    /// The daemon's own words on why it did not start.
+    /// The daemon's own message about its failure to start.
     fn start_reason(&self) -> String {
         for path in [self.dirs.start_output(), self.dirs.control_log()] {
             if let Ok(text) = std::fs::read_to_string(&path)
@@ -368,13 +366,13 @@ impl Service {
                 return format!("{} (from {})", line.trim(), path.display());
             }
         }
-        format!("it said nothing; see {}", self.dirs.control_log().display())
+        format!("it printed no message; see {}", self.dirs.control_log().display())
     }
 
     /// Every client process of the daemon with its server, as `(server, client)`.
     ///
     /// # Errors
-    /// [`MpsError::NotRunning`] and whatever the two commands end with.
+    /// [`MpsError::NotRunning`] and the errors of the two commands.
     pub fn clients(&self) -> Result<Vec<(Pid, Pid)>, MpsError> {
         let control = self.control();
         let mut clients = Vec::new();
@@ -386,8 +384,8 @@ impl Service {
 
     /// Ends the daemon and waits until it is gone. Returns whether one ran.
     ///
-    /// With `force` a daemon that does not obey is ended by signals, and its
-    /// servers and what its clients have on the GPU with it.
+    /// With `force`, signals end a daemon that does not obey, together with its servers and their
+    /// clients' work on the GPU.
     ///
     /// # Errors
     /// [`MpsError::StillRunning`] without `force`; [`MpsError::Foreign`];
@@ -407,7 +405,7 @@ impl Service {
         self.stop_locked(force)
     }
 
-    /// Ends the daemon if it has no clients; for whoever started it in vain.
+    /// Ends the daemon if it has no clients, for a caller that no longer needs it.
     ///
     /// # Errors
     /// As [`Service::stop`].
@@ -457,7 +455,7 @@ impl Service {
         std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| self.is_ours(&environment))
     }
 
-    /// Ends the daemon by signals, politely first.
+    /// Ends the daemon by signals, SIGTERM first.
     fn end(&self, pid: Pid) {
         let Some(process) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else {
             return;
@@ -484,13 +482,13 @@ impl Service {
     }
 }
 
-/// Whether a process has ended, though nobody has waited for it.
+/// Whether a process has ended, even if it has not been waited for.
 fn is_dead(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// The exit status of `child`, or nothing (and the child ended) after `limit`.
+/// The exit status of `child`, or `None` (and the child is ended) after `limit`.
 fn wait_until(
     child: &mut std::process::Child,
     limit: Duration,

@@ -1,17 +1,17 @@
-//! What commands take: devices, limits of memory, priorities.
+//! Arguments of commands: devices, limits of memory, priorities.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// A device, as commands of the control daemon name it.
+/// A device, as the control daemon's commands name it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(into = "String")]
 pub enum DeviceName {
-    /// Its number among those that the daemon sees.
+    /// Its number among the daemon's devices.
     Ordinal(u32),
-    /// Its UUID, `GPU-…` or `MIG-…`, or a beginning of it.
+    /// Its UUID, `GPU-…` or `MIG-…`, or a prefix of it.
     Uuid(String),
 }
 
@@ -44,21 +44,21 @@ impl FromStr for DeviceName {
             Ok(number) if text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Self::Ordinal(number)),
             _ if is_uuid(text) => Ok(Self::Uuid(text.to_owned())),
             _ => Err(format!(
-                "{text:?} is no device: use its number or its UUID (GPU-…), as `nvidia-smi -L` lists them"
+                "{text:?} is not a device: use its number or its UUID (GPU-…), as `nvidia-smi -L` lists them"
             )),
         }
     }
 }
 
-/// A limit of device memory for each client process, in whole MiB: the commands take whole numbers
-/// of MiB or GiB.
+/// A limit of device memory for each client process, in whole MiB: the commands accept whole
+/// numbers of MiB or GiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryLimit {
     mib: u64,
 }
 
 impl MemoryLimit {
-    /// A limit of so many bytes.
+    /// A limit of this many bytes.
     ///
     /// # Errors
     /// If it is not a whole number of MiB above zero.
@@ -66,7 +66,7 @@ impl MemoryLimit {
         const MIB: u64 = 1 << 20;
         match (bytes / MIB, bytes % MIB) {
             (0, _) | (_, 1..) => Err(format!(
-                "{bytes} bytes are no limit of MPS: it takes whole MiB, at least one; give 512MiB or 20GiB"
+                "{bytes} bytes are not a limit of MPS: it accepts whole MiB, at least one; give 512MiB or 20GiB"
             )),
             (mib, 0) => Ok(Self { mib }),
         }
@@ -79,7 +79,7 @@ impl MemoryLimit {
     }
 }
 
-/// As the commands take it: `20G`, `900M`.
+/// In the form of the commands: `20G`, `900M`.
 impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.mib / 1024, self.mib % 1024) {
@@ -89,7 +89,7 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// The priority of a client's work beside others': a hint to the driver, and no promise.
+/// The priority of a client's work beside others': a hint to the driver, without a guarantee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientPriority {
@@ -101,7 +101,7 @@ pub enum ClientPriority {
 }
 
 impl ClientPriority {
-    /// The number that commands take.
+    /// The number in commands.
     #[must_use]
     pub fn level(self) -> u32 {
         match self {
@@ -110,7 +110,7 @@ impl ClientPriority {
         }
     }
 
-    /// Reads the number, alone or with its name behind it.
+    /// Reads the number, alone or followed by its name.
     pub(crate) fn parse(reply: &str) -> Option<Self> {
         match reply.split_whitespace().next()? {
             "0" => Some(Self::Normal),

@@ -1,10 +1,10 @@
-//! Logs of any bytes, cut anywhere.
+//! Logs with any bytes, cut anywhere.
 
 use partita_mps::fault::Tracker;
 use partita_mps::log::{Entry, Line, LogReader};
 use proptest::prelude::*;
 
-/// Lines of every kind that logs have, and some that they have not.
+/// Lines of every kind that logs have, and some that they do not have.
 const LINES: [&str; 16] = [
     "[2013-08-05 12:50:23.347 Control 13894] Starting new server 13929 for user 500",
     "[2013-08-05 12:50:24.870 Control 13894] NEW SERVER 13929: Ready",

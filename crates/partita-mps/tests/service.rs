@@ -1,6 +1,5 @@
-//! The service's life, driven over a control program that behaves as the
-//! driver's does but needs no GPU: its daemon is a sleeping process with the
-//! same pid file, and its commands answer with the same words.
+//! The service's life, with a control program that behaves as the driver's but needs no GPU: its
+//! daemon is a sleeping process with the same pid file, and its commands give the same answers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -56,7 +55,7 @@ quit) if [ -z "$FAKE_STUBBORN" ]; then kill "$(cat "$pid_file")"; rm "$pid_file"
 esac
 "#;
 
-/// A service in its own directory, ended with the test.
+/// A service in its own directory, stopped with the test.
 struct Fixture {
     service: Service,
     temp: tempfile::TempDir,
@@ -171,7 +170,7 @@ fn a_dead_daemons_leavings_are_recovered() {
     let service = &fixture.service;
     service.dirs().create().unwrap();
     let pipe = service.dirs().pipe();
-    // A process that is alive but not a daemon of this directory: a reused pid.
+    // A living process that is not a daemon of this directory: a reused pid.
     let pid = std::process::id();
     fs::write(pipe.join("nvidia-cuda-mps-control.pid"), format!("{pid}\n")).unwrap();
     drop(std::os::unix::net::UnixListener::bind(pipe.join("control")).unwrap());

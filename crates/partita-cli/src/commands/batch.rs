@@ -181,7 +181,9 @@ fn own_job() -> Result<JobId, Failure> {
         .iter()
         .find_map(|system| Some(JobId::new(*system, &variable(system.id_variable())?)));
     let job = job.ok_or_else(|| {
-        Failure::Told("SLURM_JOB_ID and PBS_JOBID are not set: this command works only inside a job".to_owned())
+        Failure::Told(
+            "SLURM_JOB_ID and PBS_JOBID are not set: this command works only inside a job".to_owned(),
+        )
     })?;
     job.map_err(Failure::Told)
 }

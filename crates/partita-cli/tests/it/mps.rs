@@ -121,7 +121,7 @@ fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense()
         ("mps limits --percent 101", "at most 100"),
         ("mps limits --policy uniform", "--clients"),
         ("mps limits --policy weighted", "--loads"),
-        ("mps limits --policy exact --sms 33", "34 is the next"),
+        ("mps limits --policy exact --sms 33", "the next possible number is 34"),
         ("mps limits --mem 1KiB", "whole MiB"),
     ] {
         let refused = world.keeper_refused(line);
@@ -226,8 +226,8 @@ fn static_partitions_are_made_used_listed_and_removed() {
     for (line, words) in [
         (format!("run --mps-partition {id} -- true"), "there is no such partition"),
         ("run --mps-partition GPU-1/a -- true".to_owned(), "is not one of"),
-        ("run --mps-partition 7 -- true".to_owned(), "is no partition"),
-        ("mps partitions remove 7".to_owned(), "is no partition"),
+        ("run --mps-partition 7 -- true".to_owned(), "is not a partition"),
+        ("mps partitions remove 7".to_owned(), "is not a partition"),
         ("mps partitions add --chunks 0".to_owned(), "0 chunks"),
     ] {
         let error = if line.starts_with("mps") { world.keeper_refused(&line) } else { world.refused(&line) };

@@ -485,7 +485,7 @@ fn lists_that_cannot_be_are_refused() {
         "{line}"
     );
     let line = refused(&world, &format!("topology --gpu {}", gpus("0,1")));
-    assert!(line.contains("is about one GPU"), "{line}");
+    assert!(line.contains("works on one GPU"), "{line}");
     world.assert_clean();
 }
 

@@ -1,4 +1,4 @@
-//! The guide's own examples, and what it says of states.
+//! The guide's own examples and rules for states.
 
 use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ fn a_server_goes_through_its_states() {
     assert_eq!(tracker.state(7), None);
 }
 
-/// Section 4.3.2 of the guide, in its own words.
+/// Section 4.3.2 of the guide, verbatim.
 const GUIDE: &str = "\
 [2022-04-28 15:56:07.410 Other 11570] Volta MPS: status of client {11661, 1} is ACTIVE
 [2022-04-28 15:56:07.468 Other 11570] Volta MPS: status of client {11663, 1} is ACTIVE
@@ -184,8 +184,8 @@ fn a_terminated_client_is_no_fault_and_an_answer_counts_without_a_log() {
 }
 
 proptest! {
-    /// Domains part the clients that have devices: each in one, no device in two, and each domain
-    /// is what a fault in it reaches.
+    /// Domains divide the clients that have devices: each client in one, no device in two, and each
+    /// domain is the reach of a fault in it.
     #[test]
     fn domains_are_a_partition(
         clients in prop::collection::btree_map(0u32..12, prop::collection::btree_set(0u8..8, 0..3), 0..12)
@@ -204,8 +204,8 @@ proptest! {
         }
     }
 
-    /// Whatever a log says in whatever order: those hit and those spared are never the same, and
-    /// nobody stays who was not hit.
+    /// Whatever a log says in whatever order: no client is both hit and spared, and only affected
+    /// clients are waited for.
     #[test]
     fn attributions_hold_together(picks in prop::collection::vec(0usize..64, 0..200)) {
         let all: Vec<Entry> = entries(&(log_of_the_four() + GUIDE));

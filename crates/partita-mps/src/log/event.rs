@@ -1,23 +1,23 @@
-//! What the text of a line says.
+//! The meaning of a line's text.
 //!
 //! The words are those of the MPS guide (section 4.3) and of public logs of drivers from R450 to
-//! R610; what only newer ones write, or only older ones, stands beside each other. `Volta MPS: ` in
-//! front, which came and went, is ignored.
+//! R610. Words of newer and of older drivers are both recognised. The prefix `Volta MPS: `, which
+//! only some drivers write, is ignored.
 
 use serde::Serialize;
 
 use crate::Pid;
 
-/// A client as servers name it: `{PID: 4267, Context ID: 1}` or `{4267, 1}`.
+/// A client, as servers name it: `{PID: 4267, Context ID: 1}` or `{4267, 1}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ClientName {
-    /// The process, as the daemon's pid namespace counts; 0 where it cannot be seen from there.
+    /// The process, in the daemon's pid namespace; 0 if it is not visible there.
     pub pid: Pid,
     /// The context; 0 is the process itself, before it has one.
     pub context: u32,
 }
 
-/// What a line says.
+/// The meaning of a line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -38,10 +38,10 @@ pub enum Event {
     ServerStarting {
         /// The server.
         server: Pid,
-        /// Whose clients it takes.
+        /// The user of its clients.
         user: u32,
     },
-    /// A server takes clients.
+    /// A server accepts clients.
     ServerReady {
         /// The server.
         server: Pid,
@@ -50,17 +50,17 @@ pub enum Event {
     ServerExited {
         /// The server.
         server: Pid,
-        /// Its exit status as the daemon counts it.
+        /// Its exit status, by the daemon's report.
         status: i64,
     },
-    /// A server cannot do its work, or cannot start at all.
+    /// A server cannot work, or cannot start at all.
     ServerFailed {
-        /// Its words.
+        /// Its message.
         reason: String,
     },
-    /// A program asks for a server.
+    /// A program requests a server.
     ClientAsked {
-        /// The program; none where the daemon cannot see its number.
+        /// The program; `None` if the daemon cannot see its number.
         client: Option<Pid>,
         /// Its user.
         user: u32,
@@ -69,20 +69,20 @@ pub enum Event {
     },
     /// A connection failed.
     ConnectionFailed {
-        /// The daemon's words.
+        /// The daemon's message.
         reason: String,
     },
-    /// Somebody sent the daemon a command.
+    /// A command reached the daemon.
     Command {
         /// The command.
         line: String,
     },
-    /// A client is connected.
+    /// A client has connected.
     ClientConnected {
         /// The client.
         client: ClientName,
     },
-    /// A client is in use, or hit by a fault, or being terminated.
+    /// A client is in use, hit by a fault, or being terminated.
     ClientStatus {
         /// The client.
         client: ClientName,
@@ -91,24 +91,24 @@ pub enum Event {
     },
     /// A context of a client has ended.
     ContextEnded {
-        /// The client; none where the server does not say which.
+        /// The client; `None` if the server does not name it.
         client: Option<ClientName>,
-        /// Contexts that are left, where the server says it.
+        /// Remaining contexts, if the server gives their number.
         contexts_left: Option<u32>,
     },
     /// A client's process has left.
     ClientLeft {
-        /// The process; none where the server does not say which.
+        /// The process; `None` if the server does not name it.
         client: Option<Pid>,
     },
-    /// A server's own context on a device is made: at its start, and again after a fault.
+    /// A server made its own context on a device: at its start, and again after a fault.
     DeviceCreated {
-        /// The device as the server counts.
+        /// The device, by the server's number.
         device: u32,
     },
-    /// A server's own context on a device is destroyed: at its end, and after a fault.
+    /// A server destroyed its own context on a device: at its end, and after a fault.
     DeviceDestroyed {
-        /// The device as the server counts.
+        /// The device, by the server's number.
         device: u32,
     },
     /// A client has its first context on a device.
@@ -125,7 +125,7 @@ pub enum Event {
     },
     /// A server's limit of device memory for each client.
     MemoryLimit {
-        /// The device as the server counts.
+        /// The device, by the server's number.
         device: u32,
         /// Bytes.
         bytes: u64,
@@ -137,15 +137,15 @@ pub enum Event {
     },
     /// A fatal error of the GPU: the server is in the state `FAULT` from now on.
     FaultBegan,
-    /// The client whose work is said to have caused a fault. Servers name it for memory faults
-    /// alone.
+    /// The client whose work caused a fault, by the server's report. Servers name it only for
+    /// memory faults.
     FaultCaused {
         /// The client's process.
         client: Pid,
     },
-    /// A device that a fault is contained in.
+    /// A device to which a fault is contained.
     FaultDevice {
-        /// The device as the server counts.
+        /// The device, by the server's number.
         device: u32,
     },
     /// A client that a fault hit.
@@ -155,14 +155,14 @@ pub enum Event {
     },
 }
 
-/// What follows on lines of their own.
+/// The kind of list on the following lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum List {
     Devices,
     Clients,
 }
 
-/// What a text is.
+/// The kind of a text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Meaning {
     Event(Event),
@@ -170,7 +170,7 @@ pub(super) enum Meaning {
     Nothing,
 }
 
-/// Reads a text. `list` is the list that the writer's last line has begun or continued.
+/// Reads a text. `list` is the list that the writer's last line began or continued.
 pub(super) fn meaning(text: &str, list: Option<List>) -> Meaning {
     if let (Some(list), Ok(number)) = (list, text.parse()) {
         return Meaning::Event(match list {
@@ -191,7 +191,7 @@ pub(super) fn meaning(text: &str, list: Option<List>) -> Meaning {
     daemon(text).or_else(|| client(text)).or_else(|| server(text)).map_or(Meaning::Nothing, Meaning::Event)
 }
 
-/// What some drivers write in front of a text.
+/// The prefix of some drivers.
 const PREFIXES: [&str; 3] = ["Volta MPS: ", "Volta MPS Server: ", "MPS Server: "];
 
 fn daemon(text: &str) -> Option<Event> {
@@ -276,9 +276,9 @@ fn client(text: &str) -> Option<Event> {
     }
 }
 
-/// The guide says that the client is named that caused a fatal memory fault, and not with which
-/// words. Who `encountered a fatal GPU error` is not that one: a server of driver 580 (H200) wrote
-/// it of the client that had been there longest, whose work was sound.
+/// The guide says that the server names the client that caused a fatal memory fault, but not in
+/// which words. The line `encountered a fatal GPU error` does not name it: a server of driver 580
+/// (H200) wrote it of its oldest client, whose work was sound.
 fn caused(did: &str, client: Pid) -> Option<Event> {
     let did = did.to_ascii_lowercase();
     let fatal = did.contains("fatal") || did.contains("fault");
@@ -326,18 +326,18 @@ fn server(text: &str) -> Option<Event> {
     FAILURES.iter().any(|words| text.contains(words)).then(|| Event::ServerFailed { reason: text.to_owned() })
 }
 
-/// What follows the first occurrence of these words.
+/// The text after the first occurrence of these words.
 fn after<'a>(text: &'a str, words: &str) -> Option<&'a str> {
     text.split_once(words).map(|(_, rest)| rest)
 }
 
-/// The number that a text begins with.
+/// The number at the start of a text.
 fn leading(text: &str) -> Option<u32> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
 }
 
-/// A client's name, and what follows it.
+/// A client's name, and the text after it.
 fn name(text: &str) -> Option<(ClientName, &str)> {
     let (inside, rest) = text.strip_prefix('{')?.split_once('}')?;
     let (pid, context) = inside.split_once(',')?;

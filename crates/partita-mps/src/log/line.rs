@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use crate::Pid;
 
-/// When a line was written, in the writer's local time. Ordered; says nothing of the time zone.
+/// When a line was written, in the writer's local time. Ordered; the time zone is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
     /// Year, four digits.
@@ -91,8 +91,8 @@ impl Serialize for Stamp {
     }
 }
 
-/// The part of the service that wrote a line, as it calls itself. A server is `Other` until it is
-/// initialised, and on drivers before R535 for good.
+/// The part of the service that wrote a line, by its own name. A server is `Other` until it is
+/// initialised, and always on drivers before R535.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -100,28 +100,28 @@ pub enum Source {
     Control,
     /// A server.
     Server,
-    /// A server, as a rule.
+    /// Usually a server.
     Other,
     /// A server for GPUs before Volta.
     Legacy,
 }
 
-/// A line, taken apart.
+/// A line, parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
     /// When it was written.
     pub time: Stamp,
-    /// Who wrote it.
+    /// The writer.
     pub source: Source,
     /// The process that wrote it. The line `Starting new server` of newer daemons has the server's
     /// number, not the daemon's.
     pub pid: Pid,
-    /// What it says, without blanks around it.
+    /// Its text, without blanks around it.
     pub text: &'a str,
 }
 
 impl<'a> Line<'a> {
-    /// Takes a line apart; none if it does not begin as a log's lines do.
+    /// Parses a line; `None` if it does not begin as a log's lines do.
     #[must_use]
     pub fn parse(line: &'a str) -> Option<Self> {
         const STAMP_BYTES: usize = "2013-08-05 12:50:23.347".len();

@@ -1,15 +1,14 @@
-//! What the control daemon and its servers write into their logs, as typed events.
+//! The logs of the control daemon and its servers, as typed events.
 //!
-//! The logs are the only place where the service names the clients that a fault hit. Their words
-//! are free text that changed from driver to driver, so lines are recognised by the fragments that
-//! stayed, whatever stands around them; a line that is not recognised is an [`Entry`] without an
-//! event, and no error.
+//! Only the logs name the clients that a fault hit. Their words are free text that changed from
+//! driver to driver, so lines are recognised by the fragments that all drivers have; an
+//! unrecognised line is an [`Entry`] without an event, not an error.
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
-//! | [`line`](mod@line) | `[2026-11-21 01:43:39.056 Server  1201] text`, taken apart |
-//! | [`event`] | what a text says |
-//! | [`reader`] | bytes as they come to entries, lists over several lines included |
+//! | [`line`](mod@line) | `[2026-11-21 01:43:39.056 Server  1201] text`, parsed |
+//! | [`event`] | the meaning of a text |
+//! | [`reader`] | from bytes to entries, including lists over several lines |
 //! | [`tail`] | a file that grows, is rotated and is truncated |
 
 pub mod event;

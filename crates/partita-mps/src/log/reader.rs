@@ -1,4 +1,4 @@
-//! Bytes as they come to entries.
+//! From bytes to entries.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,7 @@ use super::event::{Event, List, Meaning, meaning};
 use super::line::{Line, Source, Stamp};
 use crate::Pid;
 
-/// The longest line that is kept, in bytes: lines of a log have some hundred. What is longer is
-/// none, and is passed over.
+/// The longest line, in bytes: lines of a log have some hundred. Longer ones are skipped.
 pub const LINE_BYTES_MAX: usize = 16 * 1024;
 
 /// Writers whose lists are followed at the same time. A log has one writer, or a few servers one
@@ -21,36 +20,36 @@ const WRITERS_MAX: usize = 64;
 pub struct Entry {
     /// When it was written.
     pub time: Stamp,
-    /// Who wrote it.
+    /// The writer.
     pub source: Source,
     /// The process that wrote it.
     pub pid: Pid,
-    /// What it says.
+    /// Its text.
     pub text: String,
-    /// What that means, if it is understood.
+    /// Its meaning, if recognised.
     #[serde(flatten)]
     pub event: Option<Event>,
 }
 
-/// Makes entries of a log's bytes, however they are cut.
+/// Makes entries of a log's bytes, in pieces of any size.
 #[derive(Debug, Default, Clone)]
 pub struct LogReader {
-    /// The line that is not complete yet.
+    /// The incomplete line.
     half: Vec<u8>,
     /// Whether that line is too long already.
     is_passed_over: bool,
-    /// What each writer's last line was about.
+    /// The list of each writer's last line.
     lists: BTreeMap<Pid, List>,
 }
 
 impl LogReader {
-    /// One at the beginning of a line.
+    /// A reader at the start of a line.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes more bytes; returns the entries that are complete with them.
+    /// Adds bytes; returns the entries that they complete.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Entry> {
         let mut entries = Vec::new();
         let mut rest = bytes;
@@ -63,12 +62,12 @@ impl LogReader {
         entries
     }
 
-    /// Nothing follows: the line without an end is one all the same.
+    /// The end of the input: the line without an end counts as complete.
     pub fn finish(&mut self) -> Option<Entry> {
         self.end_line()
     }
 
-    /// The file was emptied: the line without an end will never have one, and lists do not go on.
+    /// The file was emptied: drop the line without an end, and end all lists.
     pub fn restart(&mut self) {
         *self = Self::default();
     }

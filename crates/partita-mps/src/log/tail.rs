@@ -8,21 +8,20 @@ use std::path::{Path, PathBuf};
 use super::reader::{Entry, LogReader};
 use crate::files::open_regular;
 
-/// How much is read at a time, in bytes.
+/// How many bytes to read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Follows the log at a path.
 ///
-/// A file that another one takes the place of (`logrotate` with `create`) is read to its end first;
-/// one that became shorter (`copytruncate`) is read from its beginning. What is written between a
-/// truncation and the next [`Tail::poll`] is lost if it is longer than what was there before:
-/// nothing in the file tells.
+/// A replaced file (`logrotate` with `create`) is read to its end first; a truncated one
+/// (`copytruncate`) is read from its start. Lines written between a truncation and the next
+/// [`Tail::poll`] are lost if they are longer than the old content: the file does not show it.
 #[derive(Debug)]
 pub struct Tail {
     path: PathBuf,
     file: Option<Opened>,
     reader: LogReader,
-    /// Where to begin in the first file that is found there.
+    /// Where to start in the first file.
     begin: Begin,
 }
 
@@ -40,16 +39,16 @@ enum Begin {
 }
 
 impl Tail {
-    /// From the first line of what is there, if anything is there.
+    /// From the first line of the present content, if there is any.
     #[must_use]
     pub fn from_start(path: &Path) -> Self {
         Self { path: path.to_owned(), file: None, reader: LogReader::new(), begin: Begin::Start }
     }
 
-    /// From what is written from now on.
+    /// From the lines that are written from now on.
     ///
     /// # Errors
-    /// Those of opening the file, but that it is missing: then everything in it will be new.
+    /// Those of opening the file, except if it is missing: then all of its lines will be new.
     pub fn from_end(path: &Path) -> io::Result<Self> {
         let mut tail = Self { begin: Begin::End, ..Self::from_start(path) };
         tail.file = tail.open()?;
@@ -57,10 +56,10 @@ impl Tail {
         Ok(tail)
     }
 
-    /// Everything that is new.
+    /// All new entries.
     ///
     /// # Errors
-    /// Those of reading. A missing file is no error: it may come.
+    /// Those of reading. A missing file is not an error: it may be created later.
     pub fn poll(&mut self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         loop {
@@ -180,10 +179,10 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("server.log");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
-        assert!(Tail::from_start(&path).poll().unwrap_err().to_string().contains("no regular file"));
+        assert!(Tail::from_start(&path).poll().unwrap_err().to_string().contains("not a regular file"));
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
-        assert!(Tail::from_end(&path).unwrap_err().to_string().contains("no regular file"));
+        assert!(Tail::from_end(&path).unwrap_err().to_string().contains("not a regular file"));
     }
 
     #[test]
