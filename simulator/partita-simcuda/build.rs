@@ -58,8 +58,11 @@ fn main() {
     }
     text.push_str("/// Every export of libcuda, by name, sorted.\npub static ENTRIES: &[Entry] = &[\n");
     for (name, path) in &rows {
-        let _ =
-            writeln!(text, "    Entry {{ name: {name:?}, address: {path} as *const core::ffi::c_void }},");
+        let simulated = found.contains_key(*name);
+        let _ = writeln!(
+            text,
+            "    Entry {{ name: {name:?}, address: {path} as *const core::ffi::c_void, #[cfg(test)] simulated: {simulated} }},"
+        );
     }
     text.push_str("];\n");
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");

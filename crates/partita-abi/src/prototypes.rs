@@ -149,9 +149,6 @@ prototypes! { $
     cuLibraryUnload = fn(library: CUlibrary);
     cuLibraryGetKernel = fn(kernel: *mut CUkernel, owner: CUlibrary, name: *const c_char);
     cuLibraryGetModule = fn(module: *mut CUmodule, owner: CUlibrary);
-    cuLibraryGetGlobal = fn(
-        address: *mut CUdeviceptr, bytes: *mut usize, owner: CUlibrary, name: *const c_char,
-    );
     cuKernelGetFunction = fn(function: *mut CUfunction, kernel: CUkernel);
     // functions
     cuFuncGetAttribute = fn(value: *mut i32, attribute: CUfunction_attribute, function: CUfunction);

@@ -12,6 +12,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use partita_abi::CuResult;
+use partita_abi::prototypes;
 
 use crate::account::gpu::Gpu;
 use crate::account::graph_gpus;
@@ -66,10 +67,7 @@ in_child! {
 }
 
 /// Wraps `cuStreamDestroy`: another stream may be given its address.
-pub unsafe fn destroy_stream(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    stream: *mut c_void,
-) -> CuResult {
+pub unsafe fn destroy_stream(real: prototypes::cuStreamDestroy_v2, stream: *mut c_void) -> CuResult {
     if STREAMS.get(stream as usize).is_some() {
         STREAMS.entry(stream as usize).store(0, Ordering::Relaxed);
     }

@@ -307,16 +307,13 @@ fn synchronized(result: CuResult) -> CuResult {
 }
 
 /// Wraps the calls that synchronise with something named by one handle.
-pub unsafe fn synchronize(
-    real: unsafe extern "C" fn(*mut c_void) -> CuResult,
-    what: *mut c_void,
-) -> CuResult {
+pub unsafe fn synchronize(real: prototypes::cuCtxSynchronize_v2, what: *mut c_void) -> CuResult {
     // SAFETY: the caller's handle, passed on.
     synchronized(unsafe { real(what) })
 }
 
 /// Wraps `cuCtxSynchronize`.
-pub unsafe fn synchronize_current(real: unsafe extern "C" fn() -> CuResult) -> CuResult {
+pub unsafe fn synchronize_current(real: prototypes::cuCtxSynchronize) -> CuResult {
     // SAFETY: nothing is passed.
     synchronized(unsafe { real() })
 }

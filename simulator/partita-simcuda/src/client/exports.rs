@@ -9,6 +9,9 @@ pub struct Entry {
     pub name: &'static str,
     /// The function.
     pub address: *const c_void,
+    /// Whether it does anything but refuse.
+    #[cfg(test)]
+    pub simulated: bool,
 }
 
 // SAFETY: the address is a function's, fixed when the library is loaded.
@@ -27,7 +30,49 @@ pub fn address(name: &str) -> Option<*const c_void> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    /// The names of libcuda's calls in the sources of a folder, without versions.
+    fn calls(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).expect("the sources are there").flatten() {
+            let path = entry.path();
+            let ends = |end| path.ends_with(end);
+            if path.is_dir() {
+                if !ends("partita-abi") && !ends("partita-simcuda/src") && !ends("results") {
+                    calls(&path, found);
+                }
+            } else if path.extension().is_some_and(|end| end == "rs" || end == "c" || end == "h") {
+                let text = fs::read_to_string(&path).expect("the sources can be read");
+                let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                found.extend(words.filter(|word| word.starts_with("cu")).map(|word| base(word).to_owned()));
+            }
+        }
+    }
+
+    /// What `cuGetProcAddress` calls it.
+    fn base(name: &str) -> &str {
+        let name = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+        match name.rsplit_once("_v") {
+            Some((base, version)) if version.bytes().all(|digit| digit.is_ascii_digit()) => base,
+            _ => name,
+        }
+    }
+
+    /// What nothing calls is not simulated: it would be code that no test runs.
+    #[test]
+    fn every_simulated_call_is_made_by_the_hook_by_the_driver_crate_or_by_a_test() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut made = BTreeSet::new();
+        for folder in ["crates", "chains", "research", "simulator"] {
+            calls(&root.join(folder), &mut made);
+        }
+        let idle = ENTRIES.iter().filter(|entry| entry.simulated && !made.contains(base(entry.name)));
+        assert_eq!(idle.map(|entry| entry.name).collect::<Vec<_>>(), [""; 0]);
+    }
 
     #[test]
     fn every_export_of_the_real_library_is_there_and_sorted() {

@@ -262,12 +262,6 @@ driver_api! {
         put(module, CUmodule::from_addr(module_of(&*library(owner)?)?))
     }
 
-    /// Finds a global variable of a library in the current context.
-    fn cuLibraryGetGlobal(address, bytes, owner, name) {
-        let module = CUmodule::from_addr(module_of(&*library(owner)?)?);
-        cuModuleGetGlobal_v2(address, bytes, module, name).ok()
-    }
-
     /// The function of a kernel in the current context.
     fn cuKernelGetFunction(function, kernel) {
         runtime()?;
