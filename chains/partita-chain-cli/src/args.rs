@@ -1,43 +1,43 @@
-//! What `partita chain` takes: components through which frames in GPU memory go.
+//! The arguments of `partita chain`: components that pass on frames in GPU memory.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use partita_console::Internal;
 
-/// Chains of components that pass frames in GPU memory on
+/// Run chains of components that pass on frames in GPU memory
 #[derive(Debug, Parser)]
 #[command(name = "partita-chain", bin_name = "partita chain", version, max_term_width = 100)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Chain,
 }
 
-/// What to do with chains.
+/// The commands for chains.
 #[derive(Debug, Subcommand)]
 pub enum Chain {
-    /// Check a chain's definition and keep it under its name
+    /// Check a chain's definition and store it under its name
     Define(ChainDefine),
-    /// Forget a chain's definition; a chain that runs goes on
+    /// Remove a chain's definition; a running chain continues
     Forget(ChainForget),
     /// Run a chain to its end: its components are processes of one tenant
     Start(ChainStart),
-    /// End a chain without hurting its neighbours
+    /// End a chain without harming its neighbours
     Stop(ChainStop),
-    /// List the chains that are defined or run
+    /// List the chains that are defined or running
     Ps(ChainPs),
-    /// Watch a chain: its components, throughput, and who divides the compute units how
+    /// Watch a chain: its components, its throughput, and the division of its compute units
     Watch(ChainWatch),
-    /// Divide a running chain's compute units by hand, or have them divided
+    /// Divide a running chain's compute units by hand, or choose the algorithm that does
     Steer(ChainSteer),
-    /// Draw what a chain's log says: throughput and compute units over time
+    /// Draw a chain's log: throughput and compute units over time
     Plot(ChainPlot),
-    /// Runs the components of a chain in its tenant
+    /// Run the components of a chain in its tenant
     #[command(name = "internal-chain", hide = true)]
     Supervise(InternalChain),
-    /// What every program of Partita runs itself with
+    /// Internal commands with which Partita's programs run themselves
     #[command(flatten)]
     Internal(Internal),
 }
@@ -63,7 +63,7 @@ pub struct ChainDefine {
     /// Print a definition to start from
     #[arg(long, conflicts_with = "file")]
     pub example: bool,
-    /// Print what is kept under a name, as JSON
+    /// Print the stored definition with this name, as JSON
     #[arg(long, value_name = "NAME", conflicts_with_all = ["file", "example"])]
     pub print: Option<String>,
 }
@@ -78,20 +78,20 @@ pub struct ChainForget {
 /// Arguments of `chain start`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Components find the chain by themselves (crate partita-chain, partita_chain.h). The exit code is 0 if every component ended well.
+Components attach to the chain through the crate partita-chain or partita_chain.h. The exit code is 0 if every component ended without an error.
 
 Examples:
   partita chain start cameras
   partita chain start ./cameras.toml --log cameras.jsonl
   partita chain start cameras --gpu sim:h200")]
 pub struct ChainStart {
-    /// The chain's name, or a file with its definition (a path with a slash in it, or a name with a
-    /// dot of a file that is there)
+    /// The chain's name, or a file with its definition (a path with a slash in it, or the name of
+    /// an existing file with a dot)
     pub chain: String,
-    /// The GPU, in place of the definition's
+    /// The GPU, instead of the definition's
     #[arg(long, value_name = "GPU")]
     pub gpu: Option<String>,
-    /// Write a line of JSON for each period to a file
+    /// Write a line of JSON for each period to this file
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 }
@@ -101,8 +101,8 @@ pub struct ChainStart {
 pub struct ChainStop {
     /// The chain
     pub name: String,
-    /// Seconds to finish what is on its way and to leave, and as many again between SIGTERM and
-    /// SIGKILL for what has not left
+    /// Seconds for frames on their way and for the components' exit, and as many again between
+    /// SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub grace: u16,
 }
@@ -125,13 +125,13 @@ Examples:
 pub struct ChainWatch {
     /// The chain
     pub name: String,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub interval: f64,
-    /// Look once
+    /// Print once and exit
     #[arg(long)]
     pub once: bool,
-    /// Print JSON, a line for each look
+    /// Print JSON, a line for each update
     #[arg(long)]
     pub json: bool,
 }
@@ -156,7 +156,7 @@ pub struct ChainSteer {
         conflicts_with = "algorithm"
     )]
     pub tpcs: Option<Vec<u32>>,
-    /// Who divides them from now on
+    /// The algorithm that divides them from now on
     #[arg(long, value_enum)]
     pub algorithm: Option<AlgorithmArg>,
 }
@@ -164,20 +164,20 @@ pub struct ChainSteer {
 /// `--algorithm`.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub enum AlgorithmArg {
-    /// Partita's own: few trials, never left worse than it was
+    /// Partita's own: few trials, and never a worse result than before
     Steady,
     /// The paper's: bottleneck search and Algorithm 1
     Published,
-    /// Nobody: all components share all compute units
+    /// None: all components share all compute units
     None,
 }
 
 /// Arguments of `chain plot`.
 #[derive(Debug, Args)]
 pub struct ChainPlot {
-    /// What `chain start --log` wrote
+    /// The file that `chain start --log` wrote
     pub log: PathBuf,
-    /// The picture, by its ending SVG or PNG
+    /// The picture, SVG or PNG by its ending
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }

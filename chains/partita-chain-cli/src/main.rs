@@ -56,7 +56,7 @@ fn dispatch(command: &Chain) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The user's definitions: with the daemon where one runs.
+/// The user's definitions: the daemon's, if one runs.
 fn definitions() -> Result<Definitions, Failure> {
     Ok(Definitions::of_user(&Registry::open()?)?)
 }
@@ -64,7 +64,7 @@ fn definitions() -> Result<Definitions, Failure> {
 /// Runs a chain in its tenant.
 fn supervise(arguments: &InternalChain) -> Result<ExitCode, Failure> {
     let order: Order = serde_json::from_str(&arguments.order)
-        .map_err(|error| Failure::Told(format!("an order that is none: {error}")))?;
+        .map_err(|error| Failure::Told(format!("invalid order: {error}")))?;
     Ok(ExitCode::from(chain::supervise(&Install::of_this_program()?, &order, tell)?))
 }
 
@@ -92,7 +92,7 @@ fn define(arguments: &ChainDefine) -> Result<(), Failure> {
 }
 
 fn start(arguments: &ChainStart) -> Result<ExitCode, Failure> {
-    // No name has a slash; one with a dot may be a chain's.
+    // No chain's name has a slash; one with a dot may be a chain's.
     let path = Path::new(&arguments.chain);
     let is_file = arguments.chain.contains('/') || arguments.chain.contains('.') && path.is_file();
     let mut definition = match is_file {
@@ -101,7 +101,7 @@ fn start(arguments: &ChainStart) -> Result<ExitCode, Failure> {
     };
     let of_environment = || std::env::var("PARTITA_GPU").ok().filter(|gpu| !gpu.is_empty());
     definition.gpu = arguments.gpu.clone().or(definition.gpu).or_else(of_environment);
-    // The process that runs the chain is another one, and may be elsewhere.
+    // The process that runs the chain is a different one, perhaps with another working directory.
     let absolute = |path| std::path::absolute(path).map_err(|error| Failure::Told(format!("--log: {error}")));
     let log = arguments.log.as_ref().map(absolute).transpose()?;
     Ok(ExitCode::from(chain::start(&Install::of_this_program()?, &Order { definition, log }, tell)?))

@@ -40,13 +40,13 @@ fn picture(history: &History) -> Picture {
     let tpcs = components.map(|(at, component)| Series::dots(&component.name, steps(&history.periods, at)));
     let panels = [
         Panel {
-            title: "What the last component finishes".to_owned(),
+            title: "Frames finished by the last component".to_owned(),
             x: "time in s".to_owned(),
             y: "frames/s".to_owned(),
             series: vec![Series::dots(&history.definition.name, throughput)],
         },
         Panel {
-            title: "What each component may use".to_owned(),
+            title: "Compute units of each component".to_owned(),
             x: "time in s".to_owned(),
             y: "TPCs".to_owned(),
             series: tpcs.collect(),

@@ -10,18 +10,18 @@ use partita_core::Count;
 
 use crate::args::ChainWatch;
 
-/// The shortest and the longest pause between two looks, in seconds.
+/// The shortest and the longest pause between two updates, in seconds.
 const INTERVAL_S: std::ops::RangeInclusive<f64> = 0.05..=3600.0;
-/// What clears a terminal and goes to its upper left corner.
+/// The sequence that clears a terminal and moves to its upper left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
-/// Events that are shown.
+/// The number of events shown.
 const EVENTS: usize = 8;
 
-/// Looks at a chain now and then, until it ends.
+/// Prints a chain's state now and then, until it ends.
 pub fn watch(arguments: &ChainWatch) -> Result<(), Failure> {
     if !INTERVAL_S.contains(&arguments.interval) {
         return Err(Failure::Told(format!(
-            "--interval {}: it can be {} to {} seconds",
+            "--interval {}: it must be {} to {} seconds",
             arguments.interval,
             INTERVAL_S.start(),
             INTERVAL_S.end()
@@ -31,7 +31,7 @@ pub fn watch(arguments: &ChainWatch) -> Result<(), Failure> {
     let mut before: Option<ChainView> = None;
     loop {
         let view = match chain::view(&registry, &arguments.name) {
-            // One that has been watched has ended.
+            // A chain that was shown before has ended.
             Err(_) if before.is_some() => return Ok(()),
             view => view?,
         };
@@ -56,7 +56,7 @@ pub fn watch(arguments: &ChainWatch) -> Result<(), Failure> {
     }
 }
 
-/// Who divides the compute units, in a word.
+/// What divides the compute units, in a word.
 pub fn steering(steering: &Steering) -> String {
     match steering {
         Steering::Algorithm(Algorithm::Steady) => "steady".to_owned(),
@@ -66,7 +66,7 @@ pub fn steering(steering: &Steering) -> String {
     }
 }
 
-/// What the optimizer does, in a word.
+/// The optimizer's activity, in a word.
 pub fn phase(view: &ChainView) -> &'static str {
     match view.state.phase {
         _ if !view.supervised => "unsupervised",
@@ -93,7 +93,7 @@ fn text(view: &ChainView, before: Option<(&ChainView, f64)>) -> String {
     );
     if !view.supervised {
         text.push_str(&format!(
-            "THE PROCESS THAT RAN IT ({}) HAS DIED: what fails is not started anew; `partita chain start {}` ends the rest and begins anew\n",
+            "THE PROCESS THAT RAN IT ({}) HAS DIED: failed components are not restarted; `partita chain start {}` ends the rest and restarts the chain\n",
             state.supervisor.pid, view.name
         ));
     }
@@ -124,12 +124,12 @@ fn text(view: &ChainView, before: Option<(&ChainView, f64)>) -> String {
     text
 }
 
-/// Rates are since the look before, or since the chain began.
+/// Rates are since the last update, or since the chain started.
 fn cells(view: &ChainView, at: usize, role: &RoleView, before: Option<(&RoleView, f64)>) -> [String; 11] {
     let dash = || "-".to_owned();
     let known = view.state.components.get(at);
     let tpcs = view.state.tpcs.as_ref().and_then(|tpcs| tpcs.get(at)).map_or_else(dash, u32::to_string);
-    // Until it takes a frame, a component keeps to what it was told before.
+    // Until its next frame, a component keeps to the former units.
     let soon = if role.obeys { "" } else { " (soon)" };
     let which = role.tpcs.as_ref().map_or_else(dash, |set| shorten(set, 24) + soon);
     let began = SystemTime::UNIX_EPOCH + Duration::from_secs(view.state.started_unix_s);

@@ -1,21 +1,21 @@
-//! Handles that C code holds. Each thread keeps a list of its own, so it recognizes a wrong or a
-//! released pointer without reading what it points to.
+//! Handles of C code. Each thread has a list of its handles, so it recognizes an invalid or
+//! released pointer without reading its memory.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 thread_local! {
-    /// The handles of this thread, with what kind of thing each stands for.
+    /// The handles of this thread, with the kind of each.
     static LIVE: RefCell<HashMap<usize, u8>> = RefCell::default();
 }
 
-/// What a handle can stand for.
+/// A kind of object that a handle can stand for.
 pub trait Kind {
-    /// Tells it from others.
+    /// The tag of the kind.
     const KIND: u8;
 }
 
-/// What lies behind a handle.
+/// The memory of a handle.
 pub struct Holder<T>(Option<T>);
 
 /// Makes a handle of this thread.
@@ -26,29 +26,29 @@ pub fn make<T: Kind>(value: T) -> *mut Holder<T> {
 }
 
 fn is_live<T: Kind>(handle: *const Holder<T>) -> bool {
-    // On a thread that is ending there are none.
+    // An ending thread has none.
     LIVE.try_with(|live| live.borrow().get(&handle.addr()) == Some(&T::KIND)).unwrap_or(false)
 }
 
-/// What a handle stands for; none if it is not one of this thread.
+/// The object of a handle; `None` if the handle is not this thread's.
 ///
 /// # Safety
-/// Nobody changes it meanwhile.
+/// No other code changes it meanwhile.
 pub unsafe fn of<'h, T: Kind>(handle: *const Holder<T>) -> Option<&'h T> {
     // SAFETY: this thread made it with this type and has not ended it.
     if is_live(handle) { unsafe { (*handle).0.as_ref() } } else { None }
 }
 
-/// As [`of`], to be changed.
+/// As [`of`], mutable.
 ///
 /// # Safety
-/// Nobody else has it meanwhile.
+/// No other code uses it meanwhile.
 pub unsafe fn of_mut<'h, T: Kind>(handle: *mut Holder<T>) -> Option<&'h mut T> {
     // SAFETY: as in `of`.
     if is_live(handle) { unsafe { (*handle).0.as_mut() } } else { None }
 }
 
-/// Takes out what a handle stands for: to be put back, or the handle to be ended.
+/// Takes the object out of a handle: the caller puts it back, or ends the handle.
 ///
 /// # Safety
 /// As for [`of_mut`].
@@ -57,7 +57,7 @@ pub unsafe fn lend<T: Kind>(handle: *mut Holder<T>) -> Option<T> {
     if is_live(handle) { unsafe { (*handle).0.take() } } else { None }
 }
 
-/// Puts back what was lent.
+/// Puts back an object.
 ///
 /// # Safety
 /// As for [`of_mut`].
@@ -68,7 +68,7 @@ pub unsafe fn put_back<T: Kind>(handle: *mut Holder<T>, value: T) {
     }
 }
 
-/// Ends a handle: it is none from here on.
+/// Ends a handle: it is invalid from then on.
 ///
 /// # Safety
 /// As for [`of_mut`].

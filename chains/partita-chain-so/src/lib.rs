@@ -1,9 +1,8 @@
 //! `libpartita_chain.so` and `libpartita_chain.a`: components of chains in C. The functions are
 //! documented in `include/partita_chain.h`.
 //!
-//! C code is never unwound through: each function is defined by [`for_c`], which ends a panic in
-//! it.
-#![allow(clippy::missing_safety_doc, reason = "what C callers owe stands in the header")]
+//! C code is never unwound through: [`for_c`] defines each function, and stops a panic in it.
+#![allow(clippy::missing_safety_doc, reason = "the header states the obligations of C callers")]
 
 mod contain;
 mod handle;
@@ -30,8 +29,8 @@ const DROPPED: c_int = 3;
 pub(crate) const FAILED: c_int = -1;
 pub(crate) const MISUSE: c_int = -2;
 
-/// Defines the functions of the header. One that panics returns what stands behind `else`, and so
-/// do all that follow it.
+/// Defines the functions of the header. After a panic a function, and every later one, returns the
+/// value after `else`.
 macro_rules! for_c {
     (fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $returned:ty, else $failed:expr; $work:block) => {
         /// See the header.
@@ -42,10 +41,10 @@ macro_rules! for_c {
     };
 }
 
-/// A component, as C has it.
+/// A component, for C.
 pub struct Place {
     component: &'static Component<'static>,
-    /// Where the component lies, for [`partita_chain_detach`].
+    /// The component's address, for [`partita_chain_detach`].
     owned: *mut Component<'static>,
     frames: std::cell::Cell<usize>,
 }
@@ -58,7 +57,7 @@ impl Kind for Frame {
     const KIND: u8 = 2;
 }
 
-/// A frame, as C has it.
+/// A frame, for C.
 pub struct Frame {
     frame: chain::Frame<'static, 'static>,
     place: *const Holder<Place>,
@@ -69,8 +68,8 @@ fn limit(limit_ns: i64) -> Option<Duration> {
 }
 
 thread_local! {
-    /// The GPUs of this thread's attempts that came to nothing, by their numbers: for the next one,
-    /// as a program may try again and again.
+    /// The GPUs of this thread's failed attempts, by number, for the next attempt: a program may
+    /// try again and again.
     static SPARE: RefCell<HashMap<c_uint, &'static Gpu<'static>>> = RefCell::default();
 }
 
@@ -89,8 +88,8 @@ fn open(device: c_uint) -> Result<&'static Gpu<'static>, partita_driver::Error> 
         return Ok(Box::leak(Box::new(Gpu::open(cuda()?, device)?)));
     };
     let mut context = std::ptr::null_mut();
-    // SAFETY: a valid pointer; the context that it gets is alive as long as the GPU is open, so
-    // what is retained here may go back at once.
+    // SAFETY: a valid pointer; the context lives as long as the GPU is open, so the retained
+    // reference may be released at once.
     unsafe {
         gpu.cuda().primary_retain(&mut context, gpu.device())?;
         let made_current = gpu.cuda().ctx_set_current(context);
@@ -108,7 +107,7 @@ fn attach(attach: Attach<'static>, device: c_uint) -> Result<Place, String> {
         error.to_string()
     });
     let owned = Box::into_raw(Box::new(attached?));
-    // SAFETY: just made, and freed by detach() alone, which no frame outlives.
+    // SAFETY: just made, and freed only by detach(), which no frame outlives.
     let component = unsafe { &*owned };
     Ok(Place { component, owned, frames: std::cell::Cell::new(0) })
 }
@@ -118,7 +117,7 @@ fn attach(attach: Attach<'static>, device: c_uint) -> Result<Place, String> {
 unsafe fn give<T: Kind>(to: *mut *mut Holder<T>, made: Result<T, String>) -> c_int {
     match made {
         Ok(value) => {
-            // SAFETY: by the caller's word, and not null: every caller has checked.
+            // SAFETY: by the caller's guarantee, and not null: every caller has checked.
             unsafe { to.write(handle::make(value)) };
             no_text();
             OK
@@ -133,7 +132,7 @@ for_c! {
             return misuse("no place for the component");
         }
         let made = Attach::from_environment().map_err(|error| error.to_string());
-        // SAFETY: not null, so writable by the header's word.
+        // SAFETY: not null, so writable by the header's contract.
         unsafe { give(component, made.and_then(|attach_to| attach(attach_to, 0))) }
     }
 }
@@ -143,7 +142,7 @@ for_c! {
         if component.is_null() || file.is_null() || role.is_null() {
             return misuse("no place for the component, no file, or no role");
         }
-        // SAFETY: not null, so strings by the header's word.
+        // SAFETY: not null, so strings by the header's contract.
         let (file, role) = unsafe { (CStr::from_ptr(file), CStr::from_ptr(role)) };
         let Ok(role) = role.to_str() else { return misuse("a role that is not UTF-8") };
         let file = OsStr::from_bytes(file.to_bytes());
@@ -157,16 +156,16 @@ for_c! {
 
 for_c! {
     fn partita_chain_detach(component: *mut Holder<Place>) -> c_int, else FAILED; {
-        // SAFETY: a handle or null, by the header's word.
+        // SAFETY: a handle or null, by the header's contract.
         let Some(place) = (unsafe { handle::of(component) }) else {
             return misuse("no component of this thread");
         };
         if place.frames.get() > 0 {
             return misuse("the component still has frames: pass them on or drop them first");
         }
-        // SAFETY: a handle that was just looked at, and is none from here on.
+        // SAFETY: a handle that was just checked, and is invalid from here on.
         if let Some(place) = unsafe { handle::end(component) } {
-            // SAFETY: made in attach(), and nobody has a frame of it.
+            // SAFETY: made in attach(), and no code has a frame of it.
             drop(unsafe { Box::from_raw(place.owned) });
         }
         no_text();
@@ -175,14 +174,14 @@ for_c! {
 }
 
 /// # Safety
-/// As the header demands.
+/// As the header requires.
 unsafe fn receive(
     component: *mut Holder<Place>,
     limit_ns: i64,
     to: *mut *mut Holder<Frame>,
     acquire: bool,
 ) -> c_int {
-    // SAFETY: a handle or null, by the header's word.
+    // SAFETY: a handle or null, by the header's contract.
     let Some(place) = (unsafe { handle::of(component) }) else {
         return misuse("no component of this thread");
     };
@@ -194,7 +193,7 @@ unsafe fn receive(
     match received {
         Ok(Received::Frame(frame)) => {
             place.frames.set(place.frames.get() + 1);
-            // SAFETY: not null, so writable by the header's word.
+            // SAFETY: not null, so writable by the header's contract.
             unsafe { give(to, Ok(Frame { frame, place: component })) }
         }
         Ok(Received::Late) => LATE,
@@ -205,27 +204,27 @@ unsafe fn receive(
 
 for_c! {
     fn partita_chain_receive(component: *mut Holder<Place>, limit_ns: i64, frame: *mut *mut Holder<Frame>) -> c_int, else FAILED; {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { receive(component, limit_ns, frame, false) }
     }
 }
 
 for_c! {
     fn partita_chain_acquire(component: *mut Holder<Place>, limit_ns: i64, frame: *mut *mut Holder<Frame>) -> c_int, else FAILED; {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { receive(component, limit_ns, frame, true) }
     }
 }
 
-/// Takes a frame from C: its handle is none from here on.
+/// Takes a frame from C: its handle is invalid from then on.
 ///
 /// # Safety
-/// Nobody else has them meanwhile.
+/// No other code uses them meanwhile.
 unsafe fn take(
     component: *mut Holder<Place>,
     frame: *mut Holder<Frame>,
 ) -> Option<(&'static Component<'static>, chain::Frame<'static, 'static>)> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let (place, held) = unsafe { (handle::of(component)?, handle::of(frame)?) };
     if !std::ptr::eq(held.place, component) {
         return None;
@@ -240,14 +239,14 @@ const NO_FRAME: &str = "no component of this thread, or no frame of it: each fra
 
 for_c! {
     fn partita_chain_send(component: *mut Holder<Place>, frame: *mut Holder<Frame>, limit_ns: i64) -> c_int, else FAILED; {
-        // SAFETY: handles or not, which is found out; nobody else has them meanwhile, by the
-        // header's word.
+        // SAFETY: valid handles or not, which is checked; no other code uses them meanwhile, by the
+        // header's contract.
         let (place, held) = unsafe { (handle::of(component), handle::of(frame)) };
         let (Some(place), Some(held)) = (place, held) else { return misuse(NO_FRAME) };
         if !std::ptr::eq(held.place, component) {
             return misuse(NO_FRAME);
         }
-        // SAFETY: as above. Lent, so that a frame for which there is no room keeps its handle.
+        // SAFETY: as above. Taken out for a while, so that a frame without room keeps its handle.
         let Some(Frame { frame: own, place: of }) = (unsafe { handle::lend(frame) }) else {
             return misuse(NO_FRAME);
         };
@@ -274,7 +273,7 @@ for_c! {
 
 for_c! {
     fn partita_chain_finish(component: *mut Holder<Place>, frame: *mut Holder<Frame>) -> c_int, else FAILED; {
-        // SAFETY: handles or null, by the header's word.
+        // SAFETY: handles or null, by the header's contract.
         let Some((component, frame)) = (unsafe { take(component, frame) }) else { return misuse(NO_FRAME) };
         component.finish(frame).map_or_else(|error| fail(error.to_string()), |()| OK)
     }
@@ -282,7 +281,7 @@ for_c! {
 
 for_c! {
     fn partita_chain_drop(component: *mut Holder<Place>, frame: *mut Holder<Frame>) -> c_int, else FAILED; {
-        // SAFETY: handles or null, by the header's word.
+        // SAFETY: handles or null, by the header's contract.
         let Some((_, frame)) = (unsafe { take(component, frame) }) else { return misuse(NO_FRAME) };
         drop(frame);
         OK
@@ -291,7 +290,7 @@ for_c! {
 
 for_c! {
     fn partita_chain_stream(component: *mut Holder<Place>) -> *mut c_void, else std::ptr::null_mut(); {
-        // SAFETY: a handle or null, by the header's word.
+        // SAFETY: a handle or null, by the header's contract.
         let place = unsafe { handle::of(component) };
         place.map_or(std::ptr::null_mut(), |place| place.component.stream().handle())
     }
@@ -299,7 +298,7 @@ for_c! {
 
 for_c! {
     fn partita_chain_role(component: *mut Holder<Place>) -> c_int, else FAILED; {
-        // SAFETY: a handle or null, by the header's word.
+        // SAFETY: a handle or null, by the header's contract.
         let place = unsafe { handle::of(component) };
         place.map_or_else(|| misuse("no component of this thread"), |place| place.component.role().into())
     }
@@ -307,7 +306,7 @@ for_c! {
 
 for_c! {
     fn partita_chain_roles(component: *mut Holder<Place>) -> c_int, else FAILED; {
-        // SAFETY: a handle or null, by the header's word.
+        // SAFETY: a handle or null, by the header's contract.
         let place = unsafe { handle::of(component) };
         place.map_or_else(
             || misuse("no component of this thread"),
@@ -316,12 +315,12 @@ for_c! {
     }
 }
 
-/// Defines functions that say a number of a frame.
+/// Defines functions that return a number of a frame.
 macro_rules! numbers {
     ($($name:ident = $number:ident;)*) => {$(
         for_c! {
             fn $name(frame: *const Holder<Frame>) -> u64, else 0; {
-                // SAFETY: a handle or null, by the header's word.
+                // SAFETY: a handle or null, by the header's contract.
                 unsafe { handle::of(frame) }.map_or(0, |held| held.frame.$number())
             }
         }
@@ -337,7 +336,7 @@ numbers! {
 
 for_c! {
     fn partita_frame_set_bytes(frame: *mut Holder<Frame>, bytes: u64) -> c_int, else FAILED; {
-        // SAFETY: a handle or null, by the header's word; nobody else has it.
+        // SAFETY: a handle or null, by the header's contract; no other code uses it.
         let Some(held) = (unsafe { handle::of_mut(frame) }) else { return misuse(NO_FRAME) };
         held.frame.set_bytes(bytes);
         OK
@@ -346,25 +345,25 @@ for_c! {
 
 for_c! {
     fn partita_frame_meta(frame: *mut Holder<Frame>) -> *mut u64, else std::ptr::null_mut(); {
-        // SAFETY: a handle or null, by the header's word; nobody else has it.
+        // SAFETY: a handle or null, by the header's contract; no other code uses it.
         unsafe { handle::of_mut(frame) }.map_or(std::ptr::null_mut(), |held| held.frame.meta_mut().as_mut_ptr())
     }
 }
 
-/// Whether there can be so much at an address.
+/// Whether memory of this size can exist at an address.
 fn is_memory(at: *const c_void, bytes: usize) -> bool {
     !at.is_null() && isize::try_from(bytes).is_ok_and(|bytes| at.addr().checked_add_signed(bytes).is_some())
 }
 
-const NO_MEMORY: &str = "no frame, or no host memory of so many bytes";
+const NO_MEMORY: &str = "no frame, or no host memory of that size";
 
 for_c! {
     fn partita_frame_write(frame: *mut Holder<Frame>, from: *const c_void, bytes: usize) -> c_int, else FAILED; {
-        // SAFETY: a handle or null, by the header's word.
+        // SAFETY: a handle or null, by the header's contract.
         let Some(held) = (unsafe { handle::of(frame) }).filter(|_| is_memory(from, bytes)) else {
             return misuse(NO_MEMORY);
         };
-        // SAFETY: not null, so readable for as many bytes by the header's word.
+        // SAFETY: not null, so readable for as many bytes by the header's contract.
         let data = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
         held.frame.write(data).map_or_else(|error| fail(error.to_string()), |()| OK)
     }
@@ -372,11 +371,11 @@ for_c! {
 
 for_c! {
     fn partita_frame_read(frame: *mut Holder<Frame>, offset: u64, to: *mut c_void, bytes: usize) -> c_int, else FAILED; {
-        // SAFETY: a handle or null, by the header's word.
+        // SAFETY: a handle or null, by the header's contract.
         let Some(held) = (unsafe { handle::of(frame) }).filter(|_| is_memory(to, bytes)) else {
             return misuse(NO_MEMORY);
         };
-        // SAFETY: not null, so writable for as many bytes by the header's word.
+        // SAFETY: not null, so writable for as many bytes by the header's contract.
         let data = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes) };
         held.frame.read(offset, data).map_or_else(|error| fail(error.to_string()), |()| OK)
     }
@@ -384,7 +383,7 @@ for_c! {
 
 for_c! {
     fn partita_frame_is_whole(frame: *mut Holder<Frame>) -> c_int, else FAILED; {
-        // SAFETY: a handle or null, by the header's word.
+        // SAFETY: a handle or null, by the header's contract.
         let Some(held) = (unsafe { handle::of(frame) }) else { return misuse(NO_FRAME) };
         held.frame.is_whole().map_or_else(|error| fail(error.to_string()), c_int::from)
     }
@@ -393,13 +392,13 @@ for_c! {
 #[cfg(feature = "panics")]
 for_c! {
     fn partita_chain_panic(component: *mut Holder<Place>) -> c_int, else FAILED; {
-        // SAFETY: a handle or null, by the header's word.
+        // SAFETY: a handle or null, by the header's contract.
         let role = unsafe { handle::of(component) }.map(|place| place.component.role());
         panic!("component {role:?} panics because it was asked to")
     }
 }
 
-/// See the header. Nothing in it panics, and it must tell of those that did.
+/// See the header. It cannot panic, and it must report panics of others.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_chain_error() -> *const c_char {
     text::last()

@@ -1,4 +1,4 @@
-//! What went wrong last, for each thread.
+//! The last error of each thread.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -9,11 +9,11 @@ thread_local! {
 
 fn set(text: String) {
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
-    // A thread that is ending has nobody left to ask.
+    // An ending thread has no caller to ask for it.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// Keeps an error's words, and returns the number that says that there are some.
+/// Stores an error's text, and returns the number that means that there is one.
 pub fn fail(text: String) -> c_int {
     set(text);
     crate::FAILED
@@ -25,12 +25,12 @@ pub fn misuse(text: &str) -> c_int {
     crate::MISUSE
 }
 
-/// Nothing went wrong.
+/// No error.
 pub fn no_text() {
     set(String::new());
 }
 
-/// The words.
+/// The text.
 pub fn last() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }

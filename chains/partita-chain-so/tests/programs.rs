@@ -1,4 +1,4 @@
-//! C programs that are components, compiled as their users would.
+//! C programs as components, compiled as users would.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,8 +13,8 @@ fn built() -> &'static Path {
     &BUILT
 }
 
-/// The directory of the library, built so that its panics unwind as in the one that is to be used,
-/// with a function that panics.
+/// The directory of the library, built so that its panics unwind as in the installed one, with a
+/// function that panics.
 fn library() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         let target = built().parent().expect("a profile is in the target directory");
@@ -38,7 +38,7 @@ fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compiles the program; everything that a compiler complains about is an error.
+/// Compiles the program; every warning of the compiler is an error.
 fn compile(machine: &Machine, source: &str, archive: bool) -> PathBuf {
     let program = machine.path("component");
     let mut command = Command::new("cc");
@@ -114,7 +114,8 @@ fn a_chain_of_programs_with_the_archive() {
     three_components(true);
 }
 
-/// A bug of the library ends no program of others, and what it had goes back when that ends.
+/// A bug of the library ends no program of a user, and its memory is returned when the program
+/// ends.
 #[test]
 fn a_panic_is_an_error_of_the_call() {
     if partita_testing::needs_simulator("the program is linked with the simulated driver") {
@@ -144,7 +145,7 @@ fn the_header_is_cpp_as_well() {
     succeed(command.arg(sources().join("include/partita_chain.h")));
 }
 
-/// What C finds in the library is what the header declares.
+/// The library exports exactly what the header declares.
 #[test]
 fn the_library_exports_the_header() {
     let header = std::fs::read_to_string(sources().join("include/partita_chain.h")).unwrap();
@@ -161,7 +162,7 @@ fn the_library_exports_the_header() {
     let mut exported: Vec<_> =
         symbols.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect();
     exported.retain(|name| name.starts_with("partita_"));
-    // The tests' own.
+    // Only for tests.
     exported.retain(|name| name != "partita_chain_panic");
     exported.sort();
     assert_eq!(exported, declared);

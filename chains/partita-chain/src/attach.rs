@@ -1,4 +1,4 @@
-//! How a process gets its place in a chain.
+//! Attach a process to a chain.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,14 +16,14 @@ use crate::memory::{OwnSlabs, Slabs};
 use crate::process;
 use crate::steer::{Masks, Steer};
 
-/// How long the frames of a dead process rest that the kernel has not done away with yet.
+/// How long the frames of a dead process rest if the kernel has not removed the process yet.
 const REST_OF_UNDEAD: Duration = Duration::from_secs(2);
-/// How long a component looks for a frame before it sleeps, where every component of the chain has
-/// a core of its own: about what it takes to be woken on a core that has gone idle, so that who
-/// waits for longer loses no more than twice that.
+/// How long a component spins for a frame before it sleeps, if every component of the chain has its
+/// own core: about the time to wake a process on an idle core, so that a longer wait costs at most
+/// twice that.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Which of a chain's components.
+/// A component of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// By its number, from 0.
@@ -32,7 +32,7 @@ pub enum Role {
     Name(String),
 }
 
-/// What a process attaches with.
+/// The options of attaching.
 pub struct Attach<'g> {
     file: PathBuf,
     role: Role,
@@ -56,7 +56,7 @@ impl<'g> Attach<'g> {
     }
 
     /// To the chain and as the component that [`CHAIN_VARIABLE`] and [`COMPONENT_VARIABLE`] name,
-    /// with memory from the keeper that [`KEEPER_VARIABLE`] names, if it names one.
+    /// with memory from the keeper of [`KEEPER_VARIABLE`], if set.
     ///
     /// # Errors
     /// [`Error::Environment`]; [`Error::File`].
@@ -69,12 +69,12 @@ impl<'g> Attach<'g> {
         let file = get(CHAIN_VARIABLE)?;
         let number = get(COMPONENT_VARIABLE)?;
         let parsed = number.to_str().and_then(|text| text.parse().ok());
-        let role =
-            parsed.ok_or_else(|| wrong(COMPONENT_VARIABLE, format!("is {number:?}, which is no number")))?;
+        let role = parsed
+            .ok_or_else(|| wrong(COMPONENT_VARIABLE, format!("is {number:?}, which is not a number")))?;
         Self::new(file, Role::Number(role)).keeper_from_environment()
     }
 
-    /// With memory from the keeper that [`KEEPER_VARIABLE`] names; as before if it names none.
+    /// With memory from the keeper of [`KEEPER_VARIABLE`]; unchanged if it is not set.
     ///
     /// # Errors
     /// [`Error::File`]; [`Error::Environment`] if the chain's name cannot be its tenant's.
@@ -85,53 +85,52 @@ impl<'g> Attach<'g> {
         let tenant = ChainFile::open(&c_path(&self.file)?)?.plan().name.parse();
         let tenant = tenant.map_err(|error: BadName| Error::Environment {
             variable: KEEPER_VARIABLE,
-            reason: format!("names a keeper, and the chain has no tenant's name: {error}"),
+            reason: format!("names a keeper, but the chain's name cannot be a tenant's: {error}"),
         })?;
         let slabs = KeeperSlabs::new(socket, &self.file, tenant);
         Ok(self.slabs(slabs))
     }
 
-    /// Where the frames' memory comes from; [`OwnSlabs`] unless this says otherwise. Each component
-    /// needs it where a keeper has the memory, and otherwise the first one alone.
+    /// The source of the frames' memory; [`OwnSlabs`] by default. With a keeper each component
+    /// needs it, otherwise only the first one.
     #[must_use]
     pub fn slabs(mut self, slabs: impl Slabs<'g> + 'g) -> Self {
         self.slabs = Box::new(slabs);
         self
     }
 
-    /// How the component keeps to suggested compute units; [`Masks`] unless this says otherwise.
+    /// How the component applies suggested compute units; [`Masks`] by default.
     #[must_use]
     pub fn steer(mut self, steer: impl Steer<'g> + 'g) -> Self {
         self.steer = Box::new(steer);
         self
     }
 
-    /// How long the component looks for a frame, or for room, before it sleeps; 50 µs unless this
-    /// says otherwise, and not at all where the chain has more components than the process has
-    /// cores. One that does not look for frames does not look whether the GPU is done with them
-    /// either.
+    /// How long the component spins for a frame, or for room, before it sleeps. The default is 50
+    /// µs, or 0 if the chain has more components than the process has cores. A component that does
+    /// not spin for frames does not poll the GPU for their completion either.
     #[must_use]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = Some(spin);
         self
     }
 
-    /// Holds frames back until the GPU is done with them, instead of having the stream wait:
-    /// slower, but a process that dies cannot stop the stream.
+    /// Delays frames on the host until the GPU is done with them, instead of making the stream
+    /// wait: slower, but a process that dies cannot stop the stream.
     #[must_use]
     pub fn on_host(mut self, on_host: bool) -> Self {
         self.on_host = on_host;
         self
     }
 
-    /// Takes the component's place, and gives back what a dead process in it held. As the first
-    /// component, sees to the frames' memory.
+    /// Takes the component's place, and frees what a dead process in it held. As the first
+    /// component, provides the frames' memory.
     ///
     /// The place is this process's until the result is dropped or the process ends. `gpu` must be
     /// the GPU of the chain's other processes.
     ///
-    /// # Errors
-    /// [`Error::File`], among them that a living process has the place; [`Error::NoRole`];
+    /// [`Error::File`], for example if a living process has the place; [`Error::NoRole`];
+    /// [`Error::Driver`].
     /// [`Error::Driver`].
     pub fn attach(self, gpu: &'g Gpu<'g>) -> Result<Component<'g>, Error> {
         let file = ChainFile::open(&c_path(&self.file)?)?;
@@ -148,7 +147,7 @@ impl<'g> Attach<'g> {
         let rest = if gone { REST } else { REST_OF_UNDEAD };
         let rests_until_ns = monotonic_ns().saturating_add(rest.as_nanos() as u64);
         let (seat, _) = claim.take(process::own()?, rests_until_ns)?;
-        // Spinning on few cores keeps the one from running that is waited for.
+        // Spinning on few cores would keep the awaited process from running.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let is_roomy = cores > usize::from(seat.roles());
         let spin = self.spin.unwrap_or(if is_roomy { SPIN } else { Duration::ZERO });

@@ -1,4 +1,4 @@
-//! A whole chain, for whoever makes it, starts its processes and watches it.
+//! A whole chain, for the process that makes it, starts its processes and watches it.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -10,8 +10,7 @@ use partita_frames::{Census, ChainFile, ChainPlan, Recovered, RoleStatus, monoto
 
 use crate::error::Error;
 
-/// How long what the GPU may still be doing for a dead process is waited for before its frames are
-/// used again.
+/// How long to wait for work of a dead process on the GPU before its frames are used again.
 pub(crate) const REST: Duration = Duration::from_millis(20);
 
 pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
@@ -29,20 +28,20 @@ impl Chain {
     /// before the first component attaches.
     ///
     /// # Errors
-    /// [`Error::File`] for a plan that no chain can have, and for a file that is there already.
+    /// [`Error::File`] for an impossible plan, and for a file that exists already.
     pub fn create(path: &Path, plan: &ChainPlan) -> Result<Self, Error> {
         Ok(Self { file: ChainFile::create(&c_path(path)?, plan)? })
     }
 
-    /// Opens a chain that is there.
+    /// Opens an existing chain.
     ///
     /// # Errors
-    /// [`Error::File`]: what is wrong with it.
+    /// [`Error::File`]: its problem.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Ok(Self { file: ChainFile::open(&c_path(path)?)? })
     }
 
-    /// What it is made of.
+    /// The plan.
     pub fn plan(&self) -> &ChainPlan {
         self.file.plan()
     }
@@ -55,7 +54,7 @@ impl Chain {
         (0..self.file.roles()).map(|role| self.file.status(role).map_err(Error::from)).collect()
     }
 
-    /// Where its frames are.
+    /// The places of its frames.
     pub fn census(&self) -> Census {
         self.file.census()
     }
@@ -65,7 +64,7 @@ impl Chain {
         self.file.frames_finished()
     }
 
-    /// Suggests compute units to a component, which keeps to them from its next frame on. Returns
+    /// Suggests compute units to a component, which applies them from its next frame on. Returns
     /// the suggestion's number.
     ///
     /// # Errors
@@ -74,8 +73,8 @@ impl Chain {
         Ok(self.file.suggest(role, &set.to_words())?)
     }
 
-    /// Gives back what a dead component held; `None` if it lives. The next process in its place
-    /// would do it too.
+    /// Frees what a dead component held; `None` if it lives. The next process in its place would do
+    /// the same.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -84,7 +83,7 @@ impl Chain {
         Ok(self.file.recover(role, rests_until_ns)?)
     }
 
-    /// Tells every component to end: no frame begins any more, those on their way are finished.
+    /// Asks every component to end: no frame starts any more, frames on their way are finished.
     pub fn stop(&self) {
         self.file.stop();
     }

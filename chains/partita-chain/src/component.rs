@@ -1,4 +1,4 @@
-//! One role of a chain, in the process that has it.
+//! One role of a chain, for its process.
 
 mod frame;
 
@@ -18,45 +18,45 @@ use crate::steer::Steer;
 
 pub use self::frame::Frame;
 
-/// What came of waiting for a frame.
+/// The result of waiting for a frame.
 #[derive(Debug)]
 pub enum Received<'c, 'g> {
     /// A frame.
     Frame(Frame<'c, 'g>),
-    /// None came in time.
+    /// No frame in time.
     Late,
-    /// The chain ends, and nothing is left to do here.
+    /// The chain ends, and no work is left here.
     Ended,
 }
 
-/// What became of a frame that was passed on.
+/// The result of passing on a frame.
 #[derive(Debug)]
 pub enum Outcome<'c, 'g> {
-    /// It is on its way.
+    /// It was sent.
     Sent,
-    /// It is, and that many older ones were dropped for it.
+    /// It was sent, and this many older ones were dropped for it.
     DroppedOlder(u32),
     /// It was dropped: there was no room.
     Dropped,
     /// There was no room in time.
     Late(Frame<'c, 'g>),
-    /// There is no room, the chain ends, and the next component has gone; the frame went back to
+    /// There is no room, the chain ends, and the next component has ended; the frame went back to
     /// the pool.
     Ended,
 }
 
-/// One role of a chain. It belongs to the thread that attached, which has the GPU's primary context
-/// current.
+/// One role of a chain. It belongs to the thread that attached, in which the GPU's primary context
+/// is current.
 pub struct Component<'g> {
     gpu: &'g Gpu<'g>,
     seat: ChainSeat,
     opened: Opened<'g>,
     order: Order<'g>,
     steer: RefCell<Box<dyn Steer<'g> + 'g>>,
-    /// The suggestion that was looked at last, obeyed or not.
+    /// The last suggestion that was read, applied or not.
     epoch: Cell<u64>,
     own_stream: &'g Stream<'g>,
-    /// Where work goes, once green contexts have been at it.
+    /// The stream for work, if green contexts have changed it.
     handover: RefCell<Option<SharedEvent<'g>>>,
     spin_ns: u64,
     on_host: bool,
@@ -99,12 +99,12 @@ impl<'g> Component<'g> {
         self.seat.role()
     }
 
-    /// What the chain is made of.
+    /// The chain's plan.
     pub fn plan(&self) -> &ChainPlan {
         self.seat.plan()
     }
 
-    /// Whether frames begin here.
+    /// Whether frames start here.
     pub fn is_first(&self) -> bool {
         self.seat.is_first()
     }
@@ -119,31 +119,31 @@ impl<'g> Component<'g> {
         self.gpu
     }
 
-    /// The stream on which frames are in order. Where green contexts are used, another one after
-    /// each suggestion: ask again for each frame.
+    /// The stream on which frames are in order. With green contexts it changes with each
+    /// suggestion: ask again for each frame.
     pub fn stream(&self) -> StreamRef<'g> {
         self.steer.borrow().stream().unwrap_or_else(|| self.own_stream.as_ref())
     }
 
-    /// A stream of the primary context that is behind all that [`Component::stream`] was given.
+    /// A stream of the primary context, ordered after all work given to [`Component::stream`].
     pub(crate) fn joined(&self) -> Result<StreamRef<'g>, Error> {
         let own = self.own_stream.as_ref();
         let is_elsewhere = self.steer.borrow().join(own)?;
         Ok(if is_elsewhere { own } else { self.stream() })
     }
 
-    /// How the frames so far came to be in order behind those who had them before.
+    /// How the frames so far were ordered after their former holders' work.
     pub fn waits(&self) -> Waits {
         self.order.waits()
     }
 
-    /// Why the last suggestion was not obeyed, if it was not: the component goes on as before.
+    /// Why the last suggestion was not applied; then the component continues as before.
     pub fn refusal(&self) -> Option<String> {
         self.refused.borrow().clone()
     }
 
-    /// Waits for the next frame, for `limit` at most, or as long as it takes: from the component
-    /// before, or as the first one, memory for a new one. Obeys what was suggested since.
+    /// Waits for the next frame, for `limit` at most, or without limit: from the component before,
+    /// or as the first one, memory for a new one. Applies a new suggestion.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Driver`], [`Error::Damaged`].
@@ -179,8 +179,7 @@ impl<'g> Component<'g> {
         Error::Misplaced { what, role: self.role(), roles: self.seat.roles() }
     }
 
-    /// The frame of a lease that was taken, in order on the GPU; `None` if nothing is known of what
-    /// is in it.
+    /// The frame of a lease that was taken, in order on the GPU; `None` if its content is unknown.
     fn ready(&self, lease: Lease) -> Result<Option<Frame<'_, 'g>>, Error> {
         let memory = self.opened.of(self.gpu, &self.seat, &lease);
         let Some(memory) = memory.inspect_err(|_| _ = self.give_up(&lease))? else {
@@ -208,8 +207,7 @@ impl<'g> Component<'g> {
         Ok(self.seat.discard_of_dead(lease, rests_until_ns)?)
     }
 
-    /// Keeps to what was suggested last. What cannot be kept to is noted, and what was before holds
-    /// on.
+    /// Applies the last suggestion. A failure is recorded, and the former units stay in force.
     fn obey(&self) {
         if self.seat.suggestion_epoch() == self.epoch.get() {
             return;
@@ -228,7 +226,7 @@ impl<'g> Component<'g> {
         self.steer.borrow_mut().apply(self.gpu, set)?;
         let after = self.stream();
         if before != after {
-            // What the component keeps for itself is in order on the new stream as well.
+            // The component's own buffers are in order on the new stream as well.
             let failed = || Error::driver("the order of a component's streams");
             let mut handover = self.handover.borrow_mut();
             let event = match handover.take() {
@@ -242,7 +240,7 @@ impl<'g> Component<'g> {
         Ok(())
     }
 
-    /// Passes a frame on, and waits for room as long as it takes where that is the chain's policy.
+    /// Passes a frame on, and waits for room without limit if the chain's policy says so.
     ///
     /// # Errors
     /// As [`Component::send_within`].
@@ -287,16 +285,16 @@ impl<'g> Component<'g> {
         Ok(outcome)
     }
 
-    /// Orders the next user of the frame behind this component's work on it, and records for that
+    /// Orders the next user of the frame after this component's work on it, and records for that
     /// user that the work is done.
     fn let_go(&self, frame: &mut Frame<'_, 'g>) -> Result<(), Error> {
         let is_done = self.order.is_done_now(self.gpu, self.stream());
-        // It may have been let go of before, and come back.
+        // It may have been released before, and come back.
         frame.note.done_roles &= !(1 << self.role());
         frame.note.done_roles |= u64::from(is_done) << self.role();
         self.seat.describe(&frame.lease, &frame.note)?;
         if is_done {
-            // What the host sees done needs neither an event nor a stamp, and no wait of anybody's.
+            // If the host sees it done, it needs no event, no stamp, and no wait.
             return Ok(self.seat.note_recorded(&frame.lease, false)?);
         }
         let behind = self.joined()?;
@@ -304,13 +302,13 @@ impl<'g> Component<'g> {
         self.order.record(self.gpu, &self.seat, &frame.lease, behind)
     }
 
-    /// Gives a frame back, as the last component: it has gone through the whole chain.
+    /// Returns a frame, as the last component: it has passed through the whole chain.
     ///
     /// # Errors
     /// [`Error::Misplaced`] for another component; [`Error::File`]; [`Error::Driver`].
     pub fn finish<'c>(&'c self, mut frame: Frame<'c, 'g>) -> Result<(), Error> {
         if !self.is_last() {
-            return Err(self.misplaced("finish frames: others come behind it"));
+            return Err(self.misplaced("finish frames: it is not the last"));
         }
         if self.order.is_done_now(self.gpu, self.stream()) {
             self.seat.note_recorded(&frame.lease, false)?;
@@ -328,7 +326,7 @@ impl<'g> Component<'g> {
         Ok(self.seat.discard(&frame.lease)?)
     }
 
-    /// Whether the chain is to end.
+    /// Whether the chain ends.
     pub fn is_ending(&self) -> bool {
         self.seat.is_stopping()
     }
@@ -336,7 +334,7 @@ impl<'g> Component<'g> {
 
 impl Drop for Component<'_> {
     fn drop(&mut self) {
-        // What is queued may still use memory that goes with this.
+        // Queued work may still use memory that goes with this.
         let behind = self.joined().unwrap_or_else(|_| self.stream());
         if self.gpu.wait_on(behind, "a component's last work", KERNEL_DEADLINE_MS).is_ok() {
             // Its events go with it, and frames that it has passed on may not have been received.

@@ -1,8 +1,8 @@
-//! What can go wrong with a chain.
+//! Errors of chains.
 
 use partita_frames::ChainError;
 
-/// An error of a chain or a component: what it was about, why, and what helps.
+/// An error of a chain or a component: its subject, the reason, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,7 +12,7 @@ pub enum Error {
     /// A call of the driver.
     #[error("{what}: {source}")]
     Driver {
-        /// What was tried.
+        /// The attempt.
         what: &'static str,
         /// The driver's error.
         source: Box<partita_driver::Error>,
@@ -22,68 +22,68 @@ pub enum Error {
     Environment {
         /// The variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A path that no C string is.
+    /// A path that cannot be a C string.
     #[error("{path:?} holds a zero byte; choose another path")]
     Path {
         /// The path.
         path: std::path::PathBuf,
     },
-    /// A role that the chain has not.
+    /// A role that the chain does not have.
     #[error("chain {chain} has no component {role}; it has {known}")]
     NoRole {
         /// The chain's name.
         chain: String,
-        /// What was asked for.
+        /// The requested role.
         role: String,
         /// Its roles.
         known: String,
     },
     /// A frame whose memory is not where its slab is.
     #[error(
-        "the chain's file was damaged from outside: frame at offset {offset} of {bytes} bytes; define the chain anew"
+        "the chain's file was damaged from outside: frame at offset {offset} of {bytes} bytes; define the chain again"
     )]
     Damaged {
-        /// Where the frame begins in its allocation.
+        /// Offset of the frame in its allocation.
         offset: u64,
         /// The allocation's size.
         bytes: u64,
     },
-    /// Something that this role does not do.
+    /// An action that this role cannot take.
     #[error("component {role} of {roles} cannot {what}")]
     Misplaced {
-        /// What was tried.
+        /// The action.
         what: &'static str,
         /// The role.
         role: u8,
         /// How many there are.
         roles: u8,
     },
-    /// The memory manager refuses, or is not there.
+    /// The memory manager refuses, or is missing.
     #[error("{0}")]
     Memory(#[from] partita_memory::client::Error),
-    /// The memory manager is none that a chain can use.
+    /// A chain cannot use this memory manager.
     #[error("the keeper at {} {reason}", socket.display())]
     Keeper {
         /// Its socket.
         socket: std::path::PathBuf,
-        /// What is wrong with it, and what helps.
+        /// The problem, and the remedy.
         reason: String,
     },
-    /// Something of the system's.
+    /// A failed system call.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempt.
         what: &'static str,
         /// The system's error.
         source: std::io::Error,
     },
-    /// The suggested compute units cannot be kept to.
-    #[error("the suggested compute units cannot be kept to: {reason}")]
+    /// The suggested compute units cannot be applied.
+    #[error("the suggested compute units cannot be applied: {reason}")]
     Steer {
-        /// Why, and what helps.
+        /// The reason, and the remedy.
         reason: String,
     },
 }

@@ -14,17 +14,17 @@ use partita_memory::pool::{LeaseId, OwnerId, SlabId};
 use crate::error::Error;
 use crate::memory::{Granted, Memory, Slabs};
 
-/// How long a keeper is waited for.
+/// How long to wait for a keeper.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Memory that a keeper leases to the chain as a whole, for as long as any of its components lives.
+/// Memory that a keeper leases to the chain as a whole, while any of its components lives.
 ///
-/// Every component opens it through a connection of its own, by a handle or a descriptor as the
-/// keeper has them: so the keeper knows who can write there, and gives what a dead chain had to
-/// nobody before each of those processes is gone.
+/// Every component opens it through its own connection, by a handle or a descriptor as the keeper
+/// supports. So the keeper knows which processes can write there, and reuses a dead chain's memory
+/// only after each of those processes is gone.
 pub struct KeeperSlabs {
     socket: PathBuf,
-    /// The chain's file, by whose locks the keeper knows that the chain lives.
+    /// The chain's file: its locks show the keeper that the chain lives.
     chain: PathBuf,
     tenant: TenantName,
     link: Option<Link>,
@@ -34,7 +34,7 @@ pub struct KeeperSlabs {
 struct Link {
     keeper: Connection,
     chain: OwnerId,
-    /// What the keeper takes to be open here.
+    /// The slabs that the keeper counts as open here.
     opened: Vec<SlabId>,
 }
 
@@ -43,7 +43,7 @@ impl Link {
         self.keeper.welcome().instance
     }
 
-    /// The chain's leases, those too that were taken back: their memory is nobody else's while the
+    /// The chain's leases, including those that were ended: their memory is not reused while the
     /// chain lives.
     fn leases(&mut self) -> Result<Vec<Leased>, Error> {
         let rows = self.keeper.leases()?;
@@ -63,25 +63,25 @@ struct Leased {
 }
 
 impl Leased {
-    /// Whether it is the one that the chain's file means, with that keeper.
+    /// Whether it is the lease in the chain's file, with that keeper.
     fn is_of(&self, plan: &SlabPlan, instance: u64) -> bool {
         plan.owner == SlabOwner::Keeper(instance) && plan.tag == tag(self.id, self.slab)
     }
 }
 
-/// A lease, as the chain's file keeps it.
+/// A lease in the form of the chain's file.
 fn tag(lease: LeaseId, slab: SlabId) -> [u64; 2] {
     [slab.0, lease.0]
 }
 
 impl KeeperSlabs {
-    /// From the keeper at that socket, for the chain with that file. `tenant` is whose quota
-    /// counts.
+    /// From the keeper at that socket, for the chain with that file. It counts against the quota of
+    /// `tenant`.
     pub fn new(socket: impl Into<PathBuf>, chain: impl Into<PathBuf>, tenant: TenantName) -> Self {
         Self { socket: socket.into(), chain: chain.into(), tenant, link: None }
     }
 
-    /// The connection, if it is to that keeper, or to whichever serves the socket now.
+    /// The connection, if it is to that keeper, or to the one that serves the socket now.
     fn link(&mut self, gpu: &Gpu<'_>, instance: Option<u64>) -> Result<&mut Link, Error> {
         let link = match self.link.take() {
             Some(link) if instance.is_none_or(|instance| link.instance() == instance) => link,
@@ -108,7 +108,7 @@ impl KeeperSlabs {
     fn odd(&self, what: &str) -> Error {
         Error::Keeper {
             socket: self.socket.clone(),
-            reason: format!("{what}; it is of another version, start it anew"),
+            reason: format!("{what}; it is another version, restart it"),
         }
     }
 }
@@ -121,10 +121,10 @@ impl<'g> Slabs<'g> for KeeperSlabs {
         let lease = leases.first().copied().ok_or_else(|| self.odd("granted nothing"))?;
         let end = lease.offset.checked_add(bytes);
         Ok(Granted {
-            // Nobody opens it but through the keeper.
+            // Other processes open it only through the keeper.
             handle: [0; HANDLE_BYTES],
             begins_at: lease.offset,
-            bytes: end.ok_or_else(|| self.odd("granted a block that lies nowhere"))?,
+            bytes: end.ok_or_else(|| self.odd("granted a block with an impossible address"))?,
             keeper: Some(instance),
             tag: tag(lease.id, lease.slab),
             memory: None,
@@ -136,7 +136,7 @@ impl<'g> Slabs<'g> for KeeperSlabs {
         let (instance, mut leases) = (link.instance(), link.leases()?);
         leases.retain(|lease| !lease.has_ended);
         let strays = leases.iter().filter(|lease| !known.iter().any(|plan| lease.is_of(plan, instance)));
-        // The chain's file never had them, so nobody has written there.
+        // The chain's file never had them, so no process has written there.
         link.keeper.free(&strays.map(|lease| lease.id).collect::<Vec<_>>())?;
         Ok(known.iter().map(|plan| leases.iter().any(|lease| lease.is_of(plan, instance))).collect())
     }
@@ -156,7 +156,7 @@ impl<'g> Slabs<'g> for KeeperSlabs {
 
     fn closed(&mut self) {
         if let Some(mut link) = self.link.take() {
-            // A keeper that does not hear it waits for the end of this process.
+            // A keeper that misses this waits for the end of this process.
             let _ = link.keeper.close(&link.opened);
         }
     }

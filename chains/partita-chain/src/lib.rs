@@ -1,9 +1,9 @@
 //! Chains of components: receive a frame in GPU memory, work on it, pass it on.
 //!
-//! An application is a chain of processes on one GPU. Frames begin in the first one and end in the
-//! last; what passes from hand to hand is a number in shared memory, and the frame stays where it
-//! is. The GPU keeps the order: who gets a frame has its stream wait for the one before, and no
-//! host waits for any GPU.
+//! An application is a chain of processes on one GPU. Frames start in the first one and end in the
+//! last. Processes pass on only a number in shared memory; the frame stays in its place. The GPU
+//! keeps the order: the stream of a frame's receiver waits for its sender's, and no host waits for
+//! the GPU.
 //!
 //! ```no_run
 //! use partita_chain::{Attach, Received};
@@ -31,27 +31,27 @@
 //! ```
 //!
 //! [`Chain`] is the whole chain, for the process that makes it, starts its processes and watches
-//! it. [`Component`] is one role in it. Whatever happens to a process, no frame's memory is lost:
-//! see [`partita_frames`].
+//! it. [`Component`] is one role in it. A process that dies loses no frame's memory: see
+//! [`partita_frames`].
 //!
-//! # Whose the memory is
-//! Where there is a memory manager ([`KeeperSlabs`]; `partita chain` starts one), frames are its,
-//! and outlive every component. Without one, the first component allocates them itself
-//! ([`OwnSlabs`], the default): then frames that are on their way when it dies are dropped, and
-//! counted; the chain goes on with new ones.
+//! # The owner of the memory
+//! With a memory manager ([`KeeperSlabs`]; `partita chain` starts one), it owns the frames, which
+//! outlive every component. Without one, the first component allocates them itself ([`OwnSlabs`],
+//! the default): then frames that are on their way when it dies are dropped, and counted; the chain
+//! continues with new ones.
 //!
 //! # Compute units
-//! What was suggested to a component ([`Chain::suggest`]) holds from its next frame on. How is up
-//! to [`Steer`]: masks in every launch ([`Masks`], the default), prepared green contexts
+//! A suggestion to a component ([`Chain::suggest`]) applies from its next frame on. [`Steer`] is
+//! the method: masks in every launch ([`Masks`], the default), prepared green contexts
 //! ([`GreenContexts`]), or contexts of MPS ([`AffinityContexts`]).
 //!
-//! # What is not kept in order
-//! If a component dies while the next one's stream waits for its GPU work, what that stream does
-//! then is the driver's affair: the frame may come out with work missing. The last component can
-//! tell ([`Frame::is_whole`]): behind the work of each one the GPU writes a stamp, unless the host
-//! saw it done. Frames that have not been received by then are dropped. [`Attach::on_host`] holds
-//! frames back until the GPU is done with them, at the price of a wait on the host that ends when
-//! their sender dies.
+//! # Limits of the order
+//! If a component dies while the next one's stream waits for its GPU work, the driver decides what
+//! that stream does then: the frame may arrive with work missing. The last component can detect
+//! this ([`Frame::is_whole`]): the GPU writes a stamp after each component's work, unless the host
+//! saw it done. Frames that have not been received by then are dropped. [`Attach::on_host`] delays
+//! frames until the GPU is done with them, at the price of a wait on the host, which ends if their
+//! sender dies.
 
 mod attach;
 mod chain;

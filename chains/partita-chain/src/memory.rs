@@ -1,4 +1,4 @@
-//! Where frames' memory comes from, and how a process gets at that of another.
+//! The source of frames' memory, and access to that of another process.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,14 +12,14 @@ use partita_memory::client::OpenSlab;
 use crate::error::Error;
 
 /// Allocations are a multiple of this, in bytes: smaller ones may share a block of the driver's,
-/// which a handle would open as a whole.
+/// and a handle would open the whole block.
 const UNIT_BYTES: u64 = 2 << 20;
 
-/// An allocation, as this process has it.
+/// An allocation, in this process.
 pub enum Memory<'g> {
-    /// It allocated it.
+    /// Allocated here.
     Own(Buffer<'g>),
-    /// It opened it: a keeper's, or the first component's.
+    /// Opened: a keeper's, or the first component's.
     Opened(OpenSlab<'g>),
 }
 
@@ -33,57 +33,56 @@ impl Memory<'_> {
     }
 }
 
-/// Memory that was granted to a chain.
+/// Memory granted to a chain.
 pub struct Granted<'g> {
-    /// What others open it by; of no meaning with a keeper, which is asked.
+    /// Its handle for others; unused with a keeper, which gives handles on request.
     pub handle: [u8; HANDLE_BYTES],
-    /// Where the chain's part of it begins, in bytes.
+    /// Start of the chain's part of it, in bytes.
     pub begins_at: u64,
-    /// Where that ends, in bytes.
+    /// End of that part, in bytes.
     pub bytes: u64,
-    /// With whom it lives; `None` for this process.
+    /// Its owner; `None` for this process.
     pub keeper: Option<u64>,
-    /// Two words of whoever granted it, by which it is found again.
+    /// Two words of the granting owner, which identify it.
     pub tag: [u64; 2],
-    /// The memory, where this process has allocated it itself; otherwise it opens it as everybody
-    /// does.
+    /// The memory, if this process has allocated it itself; otherwise it opens it as all others do.
     pub memory: Option<Memory<'g>>,
 }
 
-/// Where a component's memory for frames comes from: the first one is granted it, and each opens
-/// what lives with a keeper.
+/// The source of a component's memory for frames: the first component gets it granted, and each
+/// component opens memory of a keeper.
 pub trait Slabs<'g> {
-    /// At least that many bytes, in one allocation.
+    /// At least this many bytes, in one allocation.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no memory.
     fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error>;
 
-    /// Which of these allocations, each granted by a keeper, the chain is to keep; they are all
-    /// that its file has of living ones. What the chain was granted beside them goes back: whoever
-    /// asked for it died before the file had it. Asked once, when the first component attaches.
+    /// Which of these allocations, each granted by a keeper, the chain keeps; they are all living
+    /// ones in its file. Other memory that was granted to the chain is returned: its requester died
+    /// before the file had it. Called once, when the first component attaches.
     ///
     /// # Errors
-    /// Why that cannot be told.
+    /// Why that cannot be found out.
     fn still_there(&mut self, gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Result<Vec<bool>, Error>;
 
-    /// Opens an allocation of a keeper's in this process; none if it is not the chain's any more.
+    /// Opens an allocation of a keeper's in this process; `None` if the chain no longer has it.
     ///
     /// # Errors
     /// Why it cannot be opened.
     fn open(&mut self, gpu: &'g Gpu<'g>, plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error>;
 
-    /// All that was opened is closed, and nothing uses it any more.
+    /// All opened memory is closed and unused.
     fn closed(&mut self);
 }
 
-/// The first component's own memory: it goes when that does.
+/// The first component's own memory: it goes with that component.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OwnSlabs;
 
 impl<'g> Slabs<'g> for OwnSlabs {
     fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error> {
-        // More than there can be is refused by the driver.
+        // The driver refuses impossible sizes.
         let bytes = bytes.checked_next_multiple_of(UNIT_BYTES).unwrap_or(bytes);
         let buffer = gpu.alloc(bytes as usize).map_err(Error::driver("memory for frames"))?;
         let handle =
@@ -103,9 +102,9 @@ impl<'g> Slabs<'g> for OwnSlabs {
     }
 
     fn open(&mut self, _gpu: &'g Gpu<'g>, _plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error> {
-        // Opened without its knowing, the keeper would give it away while this process can write
-        // there.
-        let reason = "is not set, and the memory of the chain's frames is a keeper's".to_owned();
+        // If this process opened it without the keeper's knowledge, the keeper would reuse it while
+        // this process can write there.
+        let reason = "is not set, but a keeper owns the memory of the chain's frames".to_owned();
         Err(Error::Environment { variable: KEEPER_VARIABLE, reason })
     }
 
@@ -125,7 +124,7 @@ impl<'g> Opened<'g> {
 
     fn keep(&self, slab: SlabRef, memory: Memory<'g>) -> Rc<Memory<'g>> {
         let memory = Rc::new(memory);
-        // What was there before is closed when the last frame in it has gone.
+        // The former memory is closed when its last frame has gone.
         self.slabs.borrow_mut().insert(slab.index, (slab.generation, Rc::clone(&memory)));
         memory
     }
@@ -165,7 +164,7 @@ impl<'g> Opened<'g> {
         Ok(())
     }
 
-    /// The memory of a lease; none if it is not the chain's any more.
+    /// The memory of a lease; `None` if the chain no longer has it.
     pub(crate) fn of(
         &self,
         gpu: &'g Gpu<'g>,
@@ -191,10 +190,10 @@ impl<'g> Opened<'g> {
         Ok(opened.map(|memory| self.keep(slab, memory)))
     }
 
-    /// Closes all of it. Nothing may use it any more.
+    /// Closes all of it. It must be unused.
     pub(crate) fn close(&self) {
         let slabs = std::mem::take(&mut *self.slabs.borrow_mut());
-        // One that a frame still has, which nobody gave back, is open to the end of this process.
+        // Memory of a frame that was not returned stays open to the end of this process.
         let left = slabs.into_values().filter_map(|(_, memory)| Rc::try_unwrap(memory).err()).count();
         if left == 0 {
             self.source.borrow_mut().closed();

@@ -1,4 +1,4 @@
-//! Order on the GPU: whoever gets a frame has its stream wait for whoever had it.
+//! Order on the GPU: a receiver's stream waits for the sender's.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,28 +10,27 @@ use partita_frames::{ChainSeat, Lease, Recorder, monotonic_ns};
 
 use crate::error::Error;
 
-/// How often a wait on the host looks whether the GPU is done, and whether the process that it
+/// How often a wait on the host checks whether the GPU is done, and whether the process that it
 /// works for lives.
 const LOOK: Duration = Duration::from_micros(20);
 const ALIVE: Duration = Duration::from_millis(5);
 
-/// Components from which on a chain's streams had better not wait for each other if the host sees
-/// the GPU done soon. Measured on an H200 (driver 580.159.04, clients of one MPS service): with
-/// waits on the GPU alone, chains of two and three components passed on 48 and 42 thousand frames a
-/// second, where ones that held back on the host passed on 39 and 39; but chains of five and eight
-/// 30 and 23 thousand, where those passed on 39 and 35. Each stream that waits takes turns with the
-/// others.
+/// From this number of components on, a chain's streams should not wait for each other if the host
+/// sees the GPU done soon. Measured on an H200 (driver 580.159.04, clients of one MPS service), in
+/// thousands of frames a second. With waits on the GPU alone: 48 and 42 for chains of two and three
+/// components, 30 and 23 for five and eight. With waits on the host: 39 and 39 for two and three,
+/// 39 and 35 for five and eight. Each waiting stream takes turns with the others.
 const LONG_CHAIN: u8 = 4;
-/// How long the host looks before it leaves the wait to the GPU, in nanoseconds: a short kernel,
-/// and what it takes to launch one.
+/// How long the host polls before it leaves the wait to the GPU, in nanoseconds: a short kernel and
+/// its launch.
 const POLL_NS: u64 = 30_000;
-/// So many looks in vain, one after the other, say that kernels are long here; then so many waits
-/// are left to the GPU before the host looks again.
+/// This many failed polls in a row mean that kernels are long here; then this many waits are left
+/// to the GPU before the host polls again.
 const IN_VAIN_MAX: u32 = 8;
 const LEFT_TO_GPU: u32 = 256;
 
-/// After so many frames with which the GPU was not done when they were passed on, one in so many is
-/// asked about.
+/// After this many frames that the GPU had not finished when they were passed on, only one in this
+/// many is queried.
 const BUSY_MAX: u32 = 8;
 const ASKED_OF: u32 = 32;
 
@@ -42,38 +41,37 @@ pub(crate) struct Order<'g> {
     own: RefCell<HashMap<usize, SharedEvent<'g>>>,
     /// By lease and role, with the incarnation that made it.
     others: RefCell<HashMap<(usize, u8), (u64, SharedEvent<'g>)>>,
-    /// Looks in vain since the last one that was not; beyond [`IN_VAIN_MAX`], waits that were left
-    /// to the GPU since.
+    /// Failed polls since the last successful one; beyond [`IN_VAIN_MAX`], waits left to the GPU
+    /// since.
     in_vain: Cell<u32>,
-    /// Frames since the GPU was last done with one when it was passed on.
+    /// Frames since the GPU last had finished one when it was passed on.
     busy: Cell<u32>,
     waits: Cell<Waits>,
 }
 
-/// How a component came to the order of the frames that it was given, since it attached.
+/// How a component ordered its frames, since it attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// Frames that the GPU was done with when they came.
+    /// Frames that the GPU had finished when they arrived.
     pub ready: u64,
-    /// Those with which it was done while the host looked.
+    /// Those that it finished while the host polled.
     pub polled: u64,
-    /// Those for which the stream was told to wait.
+    /// Those for which the stream waits.
     pub held: u64,
 }
 
 /// Whether a frame can be worked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// The stream waits for what has to be waited for.
+    /// The stream waits for everything necessary.
     Ordered,
-    /// Whoever had it has died, and nobody knows how far the GPU got.
+    /// Its former holder died, and the GPU's progress is unknown.
     Unknown,
 }
 
 impl<'g> Order<'g> {
-    /// Has `stream` wait for whoever had the lease last; or waits here, if `on_host`, for as long
-    /// as that one lives. Where the host `may_poll`, it has cores to look for a short while
-    /// instead.
+    /// Makes `stream` wait for the last holder of the lease; or waits here, if `on_host`, while
+    /// that process lives. If the host `may_poll`, it has cores to poll for a short while instead.
     pub(crate) fn follow(
         &self,
         gpu: &'g Gpu<'g>,
@@ -86,7 +84,7 @@ impl<'g> Order<'g> {
         let Some(recorder) = seat.recorder(lease) else { return Ok(Readiness::Ordered) };
         let (own, number) = (seat.recorder_of_own(), lease.ticket.lease());
         if recorder == own {
-            // Its own stream is in order, and so are those that follow each other.
+            // Its own stream is in order, and so are streams that follow each other.
             return Ok(Readiness::Ordered);
         }
         let mut others = self.others.borrow_mut();
@@ -100,9 +98,9 @@ impl<'g> Order<'g> {
             return Ok(Self::without_event(seat, lease));
         }
         let Some((_, event)) = others.get(&(number, recorder.role)) else { return Ok(Readiness::Unknown) };
-        // What is done needs no wait, and one that died since cannot be waited for. To ask costs
-        // the hand-over nothing that was measurable on an H200 (4.5 to 5.4 µs with or without), and
-        // streams that wait for each other slow long chains down.
+        // Finished work needs no wait, and a process that died since cannot be waited for. The
+        // query costs the hand-over nothing measurable on an H200 (4.5 to 5.4 µs with or without),
+        // and streams that wait for each other slow long chains down.
         let mut waits = self.waits.get();
         if event.is_done().unwrap_or(false) {
             waits.ready += 1;
@@ -121,13 +119,13 @@ impl<'g> Order<'g> {
         Ok(Readiness::Ordered)
     }
 
-    /// Where there is no event any more: who has ended in good order has noted before that nobody
-    /// need wait for it.
+    /// No event any more: a process that exits cleanly has recorded that no process needs to wait
+    /// for it.
     fn without_event(seat: &ChainSeat, lease: &Lease) -> Readiness {
         if seat.recorder(lease).is_none() { Readiness::Ordered } else { Readiness::Unknown }
     }
 
-    /// Looks for a while whether an event is done, unless that was in vain of late.
+    /// Polls an event for a while, unless that failed recently.
     fn is_done_soon(&self, event: &SharedEvent<'g>) -> bool {
         let in_vain = self.in_vain.get();
         if (IN_VAIN_MAX..IN_VAIN_MAX + LEFT_TO_GPU).contains(&in_vain) {
@@ -142,12 +140,12 @@ impl<'g> Order<'g> {
             }
             std::hint::spin_loop();
         }
-        // After a pause one look in vain is enough for the next.
+        // After a pause one failed poll suffices for the next.
         self.in_vain.set(in_vain.min(IN_VAIN_MAX - 1) + 1);
         false
     }
 
-    /// How the frames so far came to be in order.
+    /// How the frames so far were ordered.
     pub(crate) fn waits(&self) -> Waits {
         self.waits.get()
     }
@@ -173,7 +171,7 @@ impl<'g> Order<'g> {
         }
     }
 
-    /// Opens an event; none if it is gone.
+    /// Opens an event; `None` if it is gone.
     fn open(
         gpu: &'g Gpu<'g>,
         seat: &ChainSeat,
@@ -184,8 +182,8 @@ impl<'g> Order<'g> {
         SharedEvent::open(gpu.cuda(), &handle).ok()
     }
 
-    /// Whether the GPU has done all that `stream` was given: then nobody has to wait for it. Where
-    /// that was in vain of late it is asked now and then only.
+    /// Whether the GPU has done all work of `stream`: then no process has to wait for it. After
+    /// recent failures it is queried only now and then.
     pub(crate) fn is_done_now(&self, gpu: &Gpu<'_>, stream: StreamRef<'_>) -> bool {
         let busy = self.busy.get();
         let is_done =
@@ -194,7 +192,7 @@ impl<'g> Order<'g> {
         is_done
     }
 
-    /// Notes that the lease is done with when `stream` has got as far as it has been given.
+    /// Records the end of the lease's use after the present work of `stream`.
     pub(crate) fn record(
         &self,
         gpu: &'g Gpu<'g>,

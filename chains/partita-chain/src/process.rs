@@ -6,14 +6,14 @@ use partita_ledger::Owner;
 
 use crate::error::Error;
 
-/// How long a dead process may take to be gone: the kernel gives its locks back before everything
-/// else is.
+/// How long a dead process may take to be gone: the kernel releases its locks before everything
+/// else.
 const GONE_MAX: Duration = Duration::from_secs(2);
 
 /// State and start of a process.
 fn look(pid: i32) -> Option<(char, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name in parentheses, which may hold anything.
+    // After the name in parentheses, which may have any characters.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.chars().next()?;
     // Field 22 of all, from 1; the state is the third.
@@ -29,7 +29,8 @@ pub fn own() -> Result<Owner, Error> {
     Ok(Owner { pid, start_ticks })
 }
 
-/// Waits until a process that has lost its locks is gone, for [`GONE_MAX`] at most. Whether it is.
+/// Waits until a process that has lost its locks is gone, for [`GONE_MAX`] at most. Returns whether
+/// it is.
 pub fn wait_gone(former: Owner) -> bool {
     let began = Instant::now();
     loop {

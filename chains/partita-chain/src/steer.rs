@@ -1,4 +1,4 @@
-//! How a component keeps to the compute units that were suggested to it.
+//! Methods by which a component applies suggested compute units.
 
 mod affinity;
 mod green;
@@ -13,20 +13,20 @@ pub use affinity::AffinityContexts;
 pub use green::GreenContexts;
 pub use masks::Masks;
 
-/// Keeps a component's launches to some TPCs.
+/// Restricts a component's launches to some TPCs.
 pub trait Steer<'g> {
-    /// Has launches from now on keep to the set. Called between two frames.
+    /// Restricts launches from now on to the set. Called between two frames.
     ///
     /// # Errors
-    /// [`Error::Steer`] if it cannot; what was before holds on.
+    /// [`Error::Steer`] if it cannot; the former units stay in force.
     fn apply(&mut self, gpu: &'g Gpu<'g>, set: &TpcSet) -> Result<(), Error>;
 
-    /// The stream that work has to go to; `None` for the component's own.
+    /// The stream for work; `None` for the component's own.
     fn stream(&self) -> Option<StreamRef<'g>>;
 
-    /// Where [`Steer::stream`] is of another context than the GPU's primary one: has `stream`,
-    /// which is of that, wait for all that it was given. Whether it is. Events are of the primary
-    /// context, and recorded on its streams alone.
+    /// If [`Steer::stream`] belongs to another context than the GPU's primary one: makes `stream`,
+    /// which belongs to the primary one, wait for all work given to it. Returns whether it does.
+    /// Events belong to the primary context, and are recorded on its streams only.
     ///
     /// # Errors
     /// The driver's.
@@ -35,7 +35,7 @@ pub trait Steer<'g> {
         Ok(false)
     }
 
-    /// What it is called where chains are watched.
+    /// Its name in displays of chains.
     fn name(&self) -> &'static str;
 
     /// Its number in the chain's file: 1 for masks, 2 for green contexts, 3 for contexts of MPS; 0

@@ -1,4 +1,4 @@
-//! Why an operation on a chain's file failed.
+//! Errors of operations on a chain's file.
 
 use alloc::ffi::CString;
 use core::ffi::CStr;
@@ -12,13 +12,13 @@ use crate::fault::ChainFault;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChainError {
-    /// The file could not be used.
+    /// The file is unusable.
     File(LedgerError),
     /// The chain refuses the operation.
     Refused {
         /// The file.
         path: CString,
-        /// Why.
+        /// The reason.
         fault: ChainFault,
     },
 }

@@ -1,4 +1,4 @@
-//! What a chain refuses.
+//! A chain's refusals.
 
 use core::fmt;
 
@@ -9,9 +9,9 @@ use crate::plan::PlanFault;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChainFault {
-    /// No chain is made of that.
+    /// An impossible plan.
     Plan(PlanFault),
-    /// It has no role of that number.
+    /// It has no role with that number.
     NoRole {
         /// The number.
         role: u8,
@@ -22,36 +22,36 @@ pub enum ChainFault {
     RoleHeld {
         /// The number.
         role: u8,
-        /// The process, as it saw itself.
+        /// The process, in its own PID namespace.
         pid: u64,
     },
-    /// Memory is given by whoever has the first role.
+    /// Only the first role adds memory.
     NotFirst {
         /// The role that tried.
         role: u8,
     },
-    /// Every place for an allocation is in use.
+    /// All places for allocations are in use.
     SlabsFull,
-    /// An allocation with no room for a frame, or with an offset that no address has.
+    /// An allocation without room for a frame, or with an impossible offset.
     SlabBytes {
         /// Its size in bytes.
         bytes: u64,
         /// Bytes of a frame.
         lease_bytes: u64,
     },
-    /// The frame is not, or no longer, with the role.
+    /// The role does not, or no longer, hold the frame.
     NotHeld {
         /// The lease's number.
         lease: usize,
     },
-    /// A child of `fork` is not the process that has the role.
+    /// A child of `fork` is another process than the one that has the role.
     Forked,
 }
 
 impl fmt::Display for ChainFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Plan(fault) => write!(f, "holds {fault}; define the chain anew"),
+            Self::Plan(fault) => write!(f, "holds {fault}; define the chain again"),
             Self::NoRole { role, roles } => {
                 write!(f, "has no role {role}: it has roles 0 to {}", roles.saturating_sub(1))
             }
@@ -59,7 +59,7 @@ impl fmt::Display for ChainFault {
                 write!(f, "role {role} is held by a living process ({pid}); end it, or take another role")
             }
             Self::NotFirst { role } => {
-                write!(f, "role {role} gives memory, which is for role 0 to do")
+                write!(f, "role {role} cannot add memory; only role 0 can")
             }
             Self::SlabsFull => write!(
                 f,
@@ -72,7 +72,7 @@ impl fmt::Display for ChainFault {
                 )
             }
             Self::NotHeld { lease } => {
-                write!(f, "frame {lease} is not with this role any more; use each frame once")
+                write!(f, "this role no longer holds frame {lease}; use each frame once")
             }
             Self::Forked => {
                 write!(f, "is used by a child of `fork`; attach to the chain in the process that uses it")

@@ -1,4 +1,4 @@
-//! The chain file as anybody of its user has it: its maker, its supervisor, who watches it.
+//! The chain file for processes of its user: its maker, its supervisor, observers.
 
 use core::ffi::CStr;
 use core::time::Duration;
@@ -14,7 +14,7 @@ use crate::wait::wake;
 use partita_ledger::shared::{Access, MappedFile, is_locked, sleep, try_lock, unlink, unlock};
 use partita_ledger::{LedgerError, Owner, Problem};
 
-/// How long whoever writes a suggestion waits for another one, who takes microseconds.
+/// How long a writer of a suggestion waits for another one, which takes microseconds.
 const LOCK_WAIT_MS_MAX: u32 = 2000;
 
 /// A chain's file, mapped.
@@ -25,11 +25,11 @@ pub struct ChainFile {
 }
 
 impl ChainFile {
-    /// Makes the file, of mode 0600, with frames that have no memory yet.
+    /// Creates the file, of mode 0600, with frames that have no memory yet.
     ///
     /// # Errors
-    /// [`ChainError::Refused`] for a plan that no chain can have, [`Problem::Exists`], or the system
-    /// call that failed; then no file is left behind.
+    /// [`ChainError::Refused`] for an impossible plan, [`Problem::Exists`], or the failed system
+    /// call; the file is then removed.
     pub fn create(path: &CStr, plan: &ChainPlan) -> Result<Self, ChainError> {
         let fault = |fault| ChainError::refused(path, ChainFault::Plan(fault));
         plan.check().map_err(fault)?;
@@ -43,7 +43,7 @@ impl ChainFile {
     /// Maps an existing file.
     ///
     /// # Errors
-    /// What is wrong with the file, or the system call that failed.
+    /// The file's problem, or the failed system call.
     pub fn open(path: &CStr) -> Result<Self, ChainError> {
         let file = MappedFile::open(KIND, path.into())?;
         // SAFETY: as in `layout`.
@@ -53,23 +53,23 @@ impl ChainFile {
         Ok(Self { file, plan })
     }
 
-    /// Removes the file. Those who have it mapped keep it.
+    /// Removes the file. Processes that have it mapped keep it.
     pub fn remove(self) {
         unlink(self.file.place.at());
     }
 
     pub(crate) fn layout(&self) -> &Layout {
-        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout is
-        // words; the mapping is writable.
+        // SAFETY: the mapping has the size of the file, which is that of the layout; the layout
+        // consists of words; the mapping is writable.
         unsafe { self.file.as_ref() }
     }
 
-    /// The file's path, as it was opened.
+    /// The file's path at `open`.
     pub fn path(&self) -> &CStr {
         self.file.path()
     }
 
-    /// What the chain is made of.
+    /// The chain's plan.
     pub fn plan(&self) -> &ChainPlan {
         &self.plan
     }
@@ -104,29 +104,29 @@ impl ChainFile {
         Err(self.refuse(ChainFault::NoRole { role, roles }))
     }
 
-    /// How often the role was attached to.
+    /// How often a process attached to the role.
     pub fn incarnation(&self, role: u8) -> u64 {
-        // As it fits beside a role in one word.
+        // Truncated to the bits beside a role in one word.
         self.role_cells(role).incarnation.load() & (u64::MAX >> 8)
     }
 
     /// Whether a living process has the role.
     ///
     /// # Errors
-    /// [`Problem::Replaced`], or the system call that failed.
+    /// [`Problem::Replaced`], or the failed system call.
     pub fn is_held(&self, role: u8) -> Result<bool, ChainError> {
         let (start, bytes) = role_range(role);
-        // Anew: this description's own lock would not be seen.
+        // Open the file again: this description's own lock would not be visible.
         let fd = self.file.opened_anew(Access::ReadOnly)?;
         Ok(is_locked(self.file.path(), &fd, start, bytes)?)
     }
 
-    /// Takes a role's lock on this file's description. Nothing of the role is touched before
+    /// Takes a role's lock on this file's description. It changes nothing of the role before
     /// [`RoleClaim::take`].
     ///
     /// # Errors
-    /// [`ChainError::Refused`] if there is no such role or a living process has it; or the system call
-    /// that failed.
+    /// [`ChainError::Refused`] if there is no such role or a living process has it; or the failed
+    /// system call.
     pub fn claim(self, role: u8) -> Result<RoleClaim, ChainError> {
         self.known(role)?;
         let (start, bytes) = role_range(role);
@@ -137,9 +137,9 @@ impl ChainFile {
         Ok(RoleClaim { chain: self, role })
     }
 
-    /// Gives back what the dead owner of a role held; `None` if a living one has it. What it held
-    /// is not used again before `rests_until_ns` by the monotonic clock: the GPU may still work for
-    /// it when the process is gone.
+    /// Frees what the dead owner of a role held; `None` if a living one has it. The memory is not
+    /// used again before `rests_until_ns` by the monotonic clock: the GPU may still work on it when
+    /// the process is gone.
     ///
     /// # Errors
     /// As [`ChainFile::claim`]; [`Problem::Replaced`].
@@ -170,7 +170,7 @@ impl ChainFile {
         };
         add(&cells.counters.dropped_of_dead, recovered.dropped + recovered.stranded);
         add(&cells.counters.completed_of_dead, recovered.completed);
-        // Whatever it changed last, it may have died before it woke those who wait for it.
+        // The dead process may have ended before it woke others after its last change.
         self.note_freed();
         self.wake_all();
         recovered
@@ -190,8 +190,8 @@ impl ChainFile {
         }
     }
 
-    /// Tells everybody to end: no frame begins any more, those on their way are passed on, and who
-    /// waits for one that does not come is told.
+    /// Stops the chain: no frame starts any more, frames on their way are passed on, and a process
+    /// that waits for one that will not come gets an answer.
     pub fn stop(&self) {
         self.layout().common.stopping.0.store(1);
         self.wake_all();
@@ -202,18 +202,18 @@ impl ChainFile {
         self.layout().common.stopping.0.store(0);
     }
 
-    /// Whether everybody is to end.
+    /// Whether the chain is stopped.
     pub fn is_stopping(&self) -> bool {
         self.layout().common.stopping.0.load() != 0
     }
 
-    /// Suggests a set of TPCs to a role, one bit each, logical numbering; it obeys from its next
-    /// frame on. Returns the suggestion's epoch. `&mut`, because two threads with one description
-    /// would not exclude each other.
+    /// Suggests a set of TPCs to a role, one bit each, logical numbering; it applies from the
+    /// role's next frame on. Returns the suggestion's epoch. `&mut`, because two threads with one
+    /// description would not exclude each other.
     ///
     /// # Errors
-    /// [`ChainError::Refused`] if there is no such role; [`Problem::Locked`] if another one writes
-    /// suggestions for longer than that can take.
+    /// [`ChainError::Refused`] if there is no such role; [`Problem::Locked`] if another process
+    /// writes suggestions for longer than that can take.
     pub fn suggest(&mut self, role: u8, set: &[u64; 4]) -> Result<u64, ChainError> {
         self.known(role)?;
         let mut waited_ms = 0;
@@ -229,13 +229,13 @@ impl ChainFile {
         Ok(epoch)
     }
 
-    /// What was last suggested to a role, with its epoch; `None` if nothing was.
+    /// The last suggestion to a role, with its epoch; `None` before the first.
     pub fn suggestion(&self, role: u8) -> Option<(u64, [u64; 4])> {
         self.role_cells(role).suggestion.read().filter(|(epoch, _)| *epoch > 0)
     }
 }
 
-/// A role's lock, whose former owner has been looked at by nobody yet.
+/// A role's lock, before its former owner has been examined.
 #[derive(Debug)]
 pub struct RoleClaim {
     pub(crate) chain: ChainFile,
@@ -243,8 +243,8 @@ pub struct RoleClaim {
 }
 
 impl RoleClaim {
-    /// Who had the role last. Its process may still be about to end: the kernel releases its locks
-    /// early.
+    /// The last owner of the role. Its process may still be about to end: the kernel releases its
+    /// locks early.
     pub fn former(&self) -> Option<Owner> {
         let cells = self.chain.role_cells(self.role);
         let pid = i32::try_from(cells.pid.load()).ok().filter(|pid| *pid > 0)?;

@@ -2,53 +2,53 @@
 //! may die.
 //!
 //! # The state
-//! Each lease has a word that says where it is ([`State`]), with a version that grows with each
-//! move. That word is the truth: a lease is in exactly one place because a word has one value, and
-//! every move is one compare-and-swap of it. Between role *k* and role *k* + 1 there is a [`Ring`]
-//! of *tickets*: leases at a version. Tickets are hints. One whose lease has moved on since is
-//! stale, and is passed over.
+//! Each lease has a word with its place ([`State`]) and a version that grows with each move. The
+//! word is authoritative: a lease is in exactly one place because a word has one value, and every
+//! move is one compare-and-swap of it. Between role *k* and role *k* + 1 there is a [`Ring`] of
+//! *tickets*: leases at a version. Tickets are hints. A ticket whose lease has moved on is stale,
+//! and is skipped.
 //!
 //! # Sending
-//! Role *k*, the only one who writes the tail: 1. writes into the slot at the tail the ticket that
-//! the lease will have; 2. moves the lease from `Held(k)` to `Queued(k)`; 3. increments the tail.
-//! Killed before 2, the lease is still held, and [`Flow::recover`] frees it. Killed between 2 and
-//! 3, it is queued and its ticket stands at the tail: there is no other place where an unfinished
-//! send can have left it, so whoever recovers the role looks there, and does 3.
+//! Role *k*, the only writer of the tail: 1. writes into the slot at the tail the ticket that the
+//! lease will have; 2. moves the lease from `Held(k)` to `Queued(k)`; 3. increments the tail. If it
+//! dies before 2, the lease is still held, and [`Flow::recover`] frees it. If it dies between 2 and
+//! 3, the lease is queued and its ticket is at the tail: an unfinished send can be only there, so
+//! the process that recovers the role looks there, and does 3.
 //!
 //! # Taking
 //! 1. Reads the head, the tail, the ticket at the head, *and the head again*; 2. moves the lease
-//!    from `Queued(k)` to where it takes it;
-//! 3. moves the head on by a compare-and-swap.
+//!    from `Queued(k)` to its new place;
+//! 3. advances the head by a compare-and-swap.
 //!
-//! The consumer takes, and so does a producer that drops the oldest. Killed between 2 and 3, the
-//! ticket is stale and the next one passes over it, as whoever recovers the role does.
+//! The consumer takes, and so does a producer that drops the oldest. If one dies between 2 and 3,
+//! the ticket is stale; the next taker skips it, as does a process that recovers the role.
 //!
-//! **Why the head again.** A slot is written anew only after the head has passed it. A taker that
-//! slept between reading the head and reading the slot may have read a ticket of a later round, one
-//! whose send is not even finished. The writer of that ticket had seen a later head before it
-//! stored (release) the word that the taker has loaded (acquire), so the second look finds that
-//! later head. If it finds the same one, the ticket was that of this position, and the head does
-//! not move on without its lease having been taken.
+//! **Why the head again.** A slot is reused only after the head has passed it. A taker that slept
+//! between reading the head and reading the slot may have read a ticket of a later round, perhaps
+//! of an unfinished send. The writer of that ticket had seen a later head before it stored
+//! (release) the word that the taker has loaded (acquire), so the second read finds that later
+//! head. If it finds the same head, the ticket belongs to this position, and the head does not
+//! advance before its lease has been taken.
 //!
-//! **Why a stale ticket may be passed over.** Versions do not repeat, so a ticket that does not fit
-//! its lease never will.
+//! **Why a stale ticket may be skipped.** Versions do not repeat, so a ticket that does not fit its
+//! lease never will.
 //!
 //! # Hostile files
-//! Every index is checked or comes from a modulus, tries are counted ([`TRIES_MAX`]): bad words
-//! yield leases that are not found or [`Damaged`], never a panic or an endless loop.
+//! Every index is checked or comes from a modulus, and attempts are counted ([`TRIES_MAX`]):
+//! damaged words yield missing leases or [`Damaged`], never a panic or an endless loop.
 
 use crate::state::{Place, State, Ticket};
 use crate::sync::Word;
 
-/// How often a move starts again because others moved first; far beyond what scheduling can do.
+/// How often a move starts again because others moved first; far more often than scheduling can
+/// cause.
 pub const TRIES_MAX: u32 = 1 << 16;
 
-/// The words are none that operations have written, or something that is not Partita rewrites them
-/// without pause.
+/// No operation can have written these words, or another program rewrites them without pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damaged;
 
-/// A word with a cache line of its own.
+/// A word with a separate cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Line(pub Word);
@@ -59,13 +59,13 @@ impl AsRef<Word> for Line {
     }
 }
 
-/// What lies between two roles.
+/// The queue between two roles.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Ring<const N: usize> {
-    /// How many tickets were ever taken or passed over.
+    /// How many tickets were taken or skipped so far.
     pub head: Line,
-    /// How many were ever put in.
+    /// How many were added so far.
     pub tail: Line,
     slots: [Word; N],
 }
@@ -91,7 +91,7 @@ impl<const N: usize> Ring<N> {
         &self.slots[(position % N as u64) as usize]
     }
 
-    /// How many tickets are in it, stale ones included.
+    /// The number of its tickets, stale ones included.
     pub fn depth(&self) -> u64 {
         let tail = self.tail.0.load();
         tail.wrapping_sub(self.head.0.load()).min(N as u64)
@@ -101,22 +101,22 @@ impl<const N: usize> Ring<N> {
 /// Why a lease was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
-    /// As many as may be are queued already.
+    /// The queue has its largest length already.
     Full,
-    /// The ticket is not one of a lease that the role holds.
+    /// The role does not hold the ticket's lease.
     NotHeld,
     /// See [`Damaged`].
     Damaged,
 }
 
-/// What was found of a dead owner of a role.
+/// The remains of a dead owner of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// Sends that the dead one had not finished, and that are finished now.
+    /// Sends that the dead process had not finished, and that are finished now.
     pub completed: u32,
     /// Leases that it held, back in the pool.
     pub dropped: u32,
-    /// Leases that were queued and in no ring: never, but for a file that was damaged from outside.
+    /// Queued leases without a ticket: 0, unless the file was damaged from outside.
     pub stranded: u32,
 }
 
@@ -150,8 +150,8 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         Some(State(self.leases.get(lease)?.as_ref().load()))
     }
 
-    /// Moves the lease of a ticket, and returns its new one; `None` if it is not, or no longer,
-    /// there.
+    /// Moves the lease of a ticket, and returns its new one; `None` if it is not, or no longer, in
+    /// that place.
     pub fn pass(&self, ticket: Ticket, from: Place, to: Place) -> Option<Ticket> {
         let word = self.leases.get(ticket.lease())?.as_ref();
         let state = State(word.load());
@@ -162,13 +162,13 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         word.replace(state.0, moved.0).then(|| Ticket::new(ticket.lease(), moved))
     }
 
-    /// Whether the lease of a ticket is there.
+    /// Whether the lease of a ticket is in that place.
     pub fn is_at(&self, ticket: Ticket, place: Place) -> bool {
         let state = self.state(ticket.lease());
         state.is_some_and(|state| state.version() == ticket.version() && state.place() == Some(place))
     }
 
-    /// Every lease in a place, at an instant of its own.
+    /// Every lease in a place, each at a different instant.
     pub fn all_at(&self, place: Place) -> impl Iterator<Item = Ticket> + use<'m, L, E, N> {
         let flow = *self;
         (0..self.leases.len()).filter_map(move |lease| {
@@ -177,8 +177,8 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         })
     }
 
-    /// Takes a lease from the pool, the first from number `from` on (and then from 0) that is
-    /// `ready`.
+    /// Takes a lease from the pool: the first that is `ready`, from number `from` on (and then from
+    /// 0).
     pub fn take_free(&self, from: usize, to: Place, ready: impl Fn(usize) -> bool) -> Option<Ticket> {
         let count = self.leases.len();
         (0..count).map(|n| (from % count.max(1) + n) % count).find_map(|lease| {
@@ -191,7 +191,7 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
     }
 
     /// Queues a lease that `role` holds for the next one, if fewer than `depth_max` are queued. The
-    /// caller is the only one who queues there.
+    /// caller is the only process that queues there.
     pub fn queue(&self, role: u8, ticket: Ticket, depth_max: u64) -> Result<(), NotQueued> {
         let ring = self.ring(role).ok_or(NotQueued::Damaged)?;
         let tail = ring.tail.0.load();
@@ -229,7 +229,7 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
                 return Err(Damaged);
             }
             let taken = self.pass(ticket, Place::Queued(edge), to);
-            // If it fails, another one has done it.
+            // If it fails, another process has done it.
             let _ = ring.head.0.replace(head, head.wrapping_add(1));
             if taken.is_some() {
                 return Ok(taken);
@@ -238,13 +238,12 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         Err(Damaged)
     }
 
-    /// As the new owner of `role`, sets right what its former one left when it died: finishes its
-    /// last send, and frees what it held. `freed` says where a lease that it held goes,
-    /// [`Place::Free`] or [`Place::Vacant`].
+    /// As the new owner of `role`, repairs what its former owner left at its death: finishes its
+    /// last send, and frees its leases, which go to `freed`: [`Place::Free`] or [`Place::Vacant`].
     pub fn recover(&self, role: u8, mut freed: impl FnMut(usize) -> Place) -> Recovered {
         let mut recovered = Recovered::default();
-        // It may have taken a lease, from before it or back from behind it, without moving the head
-        // on.
+        // It may have taken a lease, from the role before it or back from the queue after it,
+        // without advancing the head.
         role.checked_sub(1).into_iter().chain([role]).for_each(|edge| self.pass_over(edge));
         if let Some(ring) = self.ring(role) {
             let tail = ring.tail.0.load();
@@ -270,7 +269,7 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         recovered
     }
 
-    /// Moves the head of an edge on past stale tickets.
+    /// Advances the head of an edge over stale tickets.
     fn pass_over(&self, edge: u8) {
         let Some(ring) = self.ring(edge) else { return };
         for _ in 0..N {
@@ -287,8 +286,8 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         }
     }
 
-    /// Whether a ticket that was queued just now is still in the ring. If it is not and its lease
-    /// has not moved, it never will be: a lease moves before the head does.
+    /// Whether a ticket that was just queued is still in the ring. If it is not and its lease has
+    /// not moved, it never will be: a lease moves before the head does.
     fn is_in(ring: &Ring<N>, ticket: Ticket) -> bool {
         let head = ring.head.0.load();
         let depth = ring.tail.0.load().wrapping_sub(head).min(N as u64);

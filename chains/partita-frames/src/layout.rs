@@ -1,4 +1,4 @@
-//! The chain file as it lies in memory: words only.
+//! The layout of the chain file in memory: words only.
 
 use core::ffi::CStr;
 use core::mem::{offset_of, size_of};
@@ -18,7 +18,7 @@ pub const ROLES_MAX: usize = 16;
 pub const FRAMES_MAX: usize = 256;
 /// Allocations that the frames of a chain lie in, at most.
 pub const SLABS_MAX: usize = 32;
-/// Words that whoever has a frame may leave in it for the next one.
+/// Words that the owner of a frame may leave in it for the next one.
 pub const META_WORDS: usize = 4;
 /// Bytes of a handle, of memory or of an event, between processes (`CU_IPC_HANDLE_SIZE`).
 pub const HANDLE_BYTES: usize = 64;
@@ -38,36 +38,36 @@ pub(crate) struct PlanCells {
     pub(crate) names: [[Word; 4]; ROLES_MAX + 1],
 }
 
-/// What belongs to no role.
+/// Words that belong to no role.
 #[repr(C)]
 pub(crate) struct Common {
-    /// Not zero once everybody is to end.
+    /// Not zero once the chain is stopped.
     pub(crate) stopping: Line,
-    /// How many frames were ever begun.
+    /// How many frames were started so far.
     pub(crate) begun: Line,
-    /// How often a lease came back to the pool.
+    /// How many times a lease came back to the pool.
     pub(crate) freed: Line,
-    /// Locked by whoever writes suggestions.
+    /// A writer of suggestions locks it.
     pub(crate) suggesting: Line,
 }
 
-/// A role. Its owner, who holds a lock on these bytes, writes all but `suggestion`.
+/// A role. Its owner, which holds a lock on these bytes, writes all fields but `suggestion`.
 #[repr(C, align(64))]
 pub(crate) struct RoleCells {
     pub(crate) pid: Word,
     pub(crate) start_ticks: Word,
-    /// How often it was attached to.
+    /// How often a process attached to it.
     pub(crate) incarnation: Word,
     /// Not zero while its owner sleeps, or died sleeping.
     pub(crate) sleeping: Word,
     pub(crate) counters: Counters,
-    /// The suggestion that it obeys, and how, in words of the client library.
+    /// The suggestion in force, and its method, in words of the client library.
     pub(crate) applied_epoch: Word,
     pub(crate) applied_how: Word,
     pub(crate) suggestion: DoubleBuffer<4>,
 }
 
-/// Of a role, since the file was made.
+/// Of a role, since the creation of the file.
 #[repr(C)]
 pub(crate) struct Counters {
     pub(crate) frames_in: Word,
@@ -87,31 +87,31 @@ pub(crate) struct Counters {
 /// An allocation. The first role's owner writes it.
 #[repr(C, align(64))]
 pub(crate) struct SlabCells {
-    /// Generation above 8 bits of what it is.
+    /// Generation, above 8 bits for its kind.
     pub(crate) state: Word,
     pub(crate) begins_at: Word,
     pub(crate) bytes: Word,
     pub(crate) lease_bytes: Word,
-    /// Whose it is: the keeper's number, or the incarnation of the first role.
+    /// Its owner: the keeper's number, or the incarnation of the first role.
     pub(crate) owner: Word,
-    /// Two words of the owner's.
+    /// Two words for the owner.
     pub(crate) tag: [Word; 2],
     pub(crate) handle: Handle,
 }
 
-/// What a lease stands for, and the frame in it. Whoever holds the lease writes it.
+/// The memory of a lease, and its frame. The holder of the lease writes it.
 #[repr(C, align(64))]
 pub(crate) struct FrameCells {
     /// Its slab's number, below its slab's generation.
     pub(crate) slab: Word,
     pub(crate) offset: Word,
-    /// When it may be used again after its owner died.
+    /// When it may be used again after its owner's death.
     pub(crate) rests_until_ns: Word,
     pub(crate) sequence: Word,
     pub(crate) bytes: Word,
     pub(crate) born_ns: Word,
-    /// Who had it last and noted when the GPU is done with it: role plus one, below the
-    /// incarnation; 0 for nobody.
+    /// The last role that recorded when the GPU is done with it: role plus one, below the
+    /// incarnation; 0 for none.
     pub(crate) recorded_by: Word,
     /// [`Note::done_roles`](super::Note::done_roles).
     pub(crate) done_roles: Word,
@@ -154,7 +154,7 @@ pub(crate) fn role_range(role: u8) -> (usize, usize) {
     (at, size_of::<RoleCells>())
 }
 
-/// The byte that whoever writes suggestions locks.
+/// The byte that a writer of suggestions locks.
 pub(crate) const SUGGESTING_OFFSET: usize = offset_of!(Layout, common) + offset_of!(Common, suggesting);
 
 pub(crate) fn store_bytes(cells: &[Word], bytes: &[u8]) {

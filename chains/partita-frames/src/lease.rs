@@ -1,22 +1,22 @@
-//! A frame's memory, and what is said of the frame in it.
+//! A frame's memory, and the data about the frame in it.
 
 use crate::file::ChainFile;
 use crate::layout::{FRAMES_MAX, FrameCells, HANDLE_BYTES, META_WORDS, ROLES_MAX, load_handle, store_bytes};
 use crate::slabs::SlabRef;
 use crate::state::Ticket;
 
-/// A frame's memory, with whoever took it.
+/// A frame's memory, held by a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// What it is taken by.
+    /// Its ticket.
     pub ticket: Ticket,
-    /// The allocation that it is in.
+    /// The allocation with its memory.
     pub slab: SlabRef,
-    /// Where it begins in that, in bytes.
+    /// Its offset in that, in bytes.
     pub offset: u64,
 }
 
-/// Who noted when the GPU is done with a frame.
+/// The role that recorded when the GPU is done with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorder {
     /// The role.
@@ -36,16 +36,16 @@ impl Recorder {
     }
 }
 
-/// What is said of a frame.
+/// The data about a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Note {
-    /// Its number in the order in which frames were begun, from 0.
+    /// Its number in the order of their starts, from 0.
     pub sequence: u64,
-    /// How many bytes of its memory count.
+    /// How many bytes of its memory are in use.
     pub bytes: u64,
-    /// When it was begun, by the monotonic clock, in nanoseconds.
+    /// When it was started, by the monotonic clock, in nanoseconds.
     pub born_ns: u64,
-    /// The roles, a bit each, that saw the GPU done with their work on it before they passed it on.
+    /// The roles, a bit each, that saw the GPU finish their work on it before they passed it on.
     pub done_roles: u64,
     /// Words for the next one.
     pub meta: [u64; META_WORDS],
@@ -61,7 +61,7 @@ impl ChainFile {
         Lease { ticket, slab: self.slab_of(ticket.lease()), offset }
     }
 
-    /// What is said of the frame in a lease that the caller holds.
+    /// The data about the frame in a lease that the caller holds.
     pub fn note(&self, lease: &Lease) -> Note {
         let cells = self.frame_cells(lease.ticket.lease());
         Note {
@@ -82,8 +82,8 @@ impl ChainFile {
         cells.meta.iter().zip(note.meta).for_each(|(cell, word)| cell.store(word));
     }
 
-    /// Who noted last when the GPU is done with a lease that the caller holds; nobody if nothing
-    /// has to be waited for.
+    /// The last role that recorded when the GPU is done with a lease that the caller holds; `None`
+    /// if there is no need to wait.
     pub fn recorder(&self, lease: &Lease) -> Option<Recorder> {
         Recorder::from_word(self.frame_cells(lease.ticket.lease()).recorded_by.load())
     }
@@ -92,18 +92,18 @@ impl ChainFile {
         self.frame_cells(lease).recorded_by.store(Recorder::to_word(recorder));
     }
 
-    /// Notes for all leases, whoever holds them, that nothing that this one recorded has to be
-    /// waited for any more.
+    /// Records for all leases, whichever role holds them, that nothing recorded by this role needs
+    /// to be waited for any more.
     pub(crate) fn clear_recorded(&self, recorder: Recorder) {
         let word = Recorder::to_word(Some(recorder));
         for cells in &self.layout().frames {
-            // Whoever holds the lease may note itself meanwhile: then that stays.
+            // The holder of the lease may record itself meanwhile: then that stays.
             cells.recorded_by.replace(word, 0);
         }
     }
 
-    /// The handle of the event that was recorded for a lease that the caller holds; `None` if that
-    /// role has been taken by another process since, or never left one.
+    /// The handle of the event that was recorded for a lease that the caller holds; `None` if
+    /// another process has taken that role since, or the role left none.
     pub fn event_handle(&self, lease: &Lease, recorder: Recorder) -> Option<[u8; HANDLE_BYTES]> {
         let cells = &self.layout().events.get(usize::from(recorder.role))?[lease.ticket.lease() % FRAMES_MAX];
         let current = self.incarnation(recorder.role) == recorder.incarnation;

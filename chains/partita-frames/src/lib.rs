@@ -1,31 +1,31 @@
 //! The chain file: frames in GPU memory that pass from process to process by number.
 //!
 //! A chain is up to [`ROLES_MAX`] *roles* in a row, each a process; its frames are *leases* of
-//! device memory, which lie in a few allocations (*slabs*) that are known to all by a handle.
-//! [`ChainFile`] is the file as anybody of the chain's user has it; [`ChainSeat`] is a role in it,
-//! for the process that has the role's lock.
+//! device memory, in a few allocations (*slabs*) that all roles know by a handle. [`ChainFile`] is
+//! the file for any process of the chain's user; [`ChainSeat`] is a role in it, for the process
+//! that has the role's lock.
 //!
 //! # What keeps it right
-//! * A lease is where its state word says, so each is in one place and none is lost, at whatever
-//!   instruction a process dies (`flow.rs`).
-//! * A role belongs to whoever holds an open-file-description lock on it. The next owner, or
-//!   anybody who sweeps, gives back what a dead one held.
-//! * Only who holds a lease writes what it stands for: its frame, its event. Only who has the first
+//! * A lease is in the place that its state word says, so each is in one place and none is lost, at
+//!   whatever instruction a process dies (`flow.rs`).
+//! * The owner of a role holds an open-file-description lock on it. The next owner, or a process
+//!   that sweeps, frees what a dead one held.
+//! * Only the holder of a lease writes its data: its frame, its event. Only the owner of the first
 //!   role writes the table of slabs.
 //! * A reference to a slab has its generation, so a lease of memory that is gone is never used
-//!   again, wherever it comes to light.
+//!   again, in whatever place it is.
 //! * Suggestions are a double buffer with an epoch, as limits are.
 //!
 //! # GPU-side order
-//! Each role has an event of its own for each lease, whose handle it leaves here. Whoever passes a
-//! lease on records that event in its stream and notes who it is; whoever gets the lease next has
-//! its stream wait for that event. So an event is not recorded again before whoever must wait for
-//! it has taken it up: both have to hold the lease. The pool is no exception, so recycled memory is
+//! Each role has one event for each lease, whose handle is in this file. A process that passes a
+//! lease on records that event in its stream and notes its role; the next holder makes its stream
+//! wait for that event. So an event is not recorded again before the process that must wait for it
+//! has done so: both need to hold the lease. The pool is no exception, so recycled memory is
 //! overwritten only when its last reader is done.
 //!
 //! # Who trusts whom
-//! The file is its user's alone (mode 0600), as the chain is. What is in it is checked all the
-//! same: no word of it makes anybody panic, loop or leave a mapping.
+//! Only its user has access to the file (mode 0600), as to the chain. Its content is still checked:
+//! no word of it makes a process panic, loop or leave a mapping.
 
 #![no_std]
 
@@ -43,11 +43,11 @@ use partita_ledger::sync;
 #[path = "../../../crates/partita-ledger/src/sync.rs"]
 mod sync;
 
-/// The environment variable by which a component finds its chain: the chain's file.
+/// The environment variable with a component's chain: the path of the chain's file.
 pub const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
-/// That which says which component it is: the number of its role.
+/// The variable with the number of the component's role.
 pub const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
-/// That which names the socket of the keeper of its frames' memory; unset without one.
+/// The variable with the socket of the keeper of its frames' memory; unset without one.
 pub const KEEPER_VARIABLE: &str = "PARTITA_KEEPER";
 
 #[cfg(not(loom))]

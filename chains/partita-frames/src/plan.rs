@@ -1,4 +1,4 @@
-//! What a chain is made of, as its file says from its first byte on.
+//! The plan of a chain, which its file has from its first byte on.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -10,11 +10,11 @@ use crate::layout::{FRAMES_MAX, PlanCells, ROLES_MAX};
 /// The longest name of a chain or of a role in bytes.
 pub const CHAIN_NAME_BYTES_MAX: usize = 31;
 
-/// As the driver aligns what it allocates («CUDA C++ Programming Guide», device memory accesses).
+/// The driver's alignment of allocations («CUDA C++ Programming Guide», device memory accesses).
 const ALIGNMENT_BYTES: u64 = 256;
 const _: () = assert!(ROLES_MAX as u64 * 4 <= ALIGNMENT_BYTES);
 
-/// What becomes of a frame for which there is no room in the next role's queue.
+/// What happens to a frame if the next role's queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// The sender waits: back-pressure up to the first role.
@@ -31,7 +31,7 @@ impl Policy {
     pub const NAMES: [(&'static str, Self); 3] =
         [("wait", Self::Wait), ("drop-newest", Self::DropNewest), ("drop-oldest", Self::DropOldest)];
 
-    /// Its name.
+    /// The policy's name.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, policy)| *policy == self).map_or("", |(name, _)| name)
     }
@@ -42,7 +42,7 @@ impl Policy {
     }
 }
 
-/// What a chain is made of. It does not change while its file lives.
+/// The plan of a chain. It does not change while its file lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainPlan {
     /// The chain's name.
@@ -51,33 +51,33 @@ pub struct ChainPlan {
     pub roles: Vec<String>,
     /// Bytes of device memory of a frame.
     pub frame_bytes: u64,
-    /// How many frames there are, on their way and free ones together.
+    /// How many frames there are, in use and free.
     pub frames: u32,
     /// How many frames wait for a role at most.
     pub queue_max: u32,
-    /// What becomes of one more.
+    /// What happens to one more.
     pub policy: Policy,
-    /// UUID of the GPU on which the memory is; zeros if not known.
+    /// UUID of the GPU with the memory; zeros if unknown.
     pub gpu_uuid: [u8; 16],
 }
 
-/// A plan that no chain can have.
+/// An impossible plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanFault {
-    /// No role, or too many.
+    /// No roles, or too many.
     Roles(u64),
-    /// No frame, or too many.
+    /// No frames, or too many.
     Frames(u64),
-    /// A queue of none, or of more than there can be frames.
+    /// A queue length of 0, or of more than the possible frames.
     Queue(u64),
-    /// Frames without a byte.
+    /// Frames of 0 bytes.
     FrameBytes,
-    /// A policy of another number.
+    /// An unknown number of a policy.
     Policy(u64),
     /// A name that is empty, too long or not UTF-8: of the chain, or of a role.
     Name,
-    /// Two roles of one name.
+    /// Two roles with one name.
     SameName,
 }
 
@@ -99,10 +99,10 @@ impl fmt::Display for PlanFault {
 }
 
 impl ChainPlan {
-    /// Checks what no chain can have. Every file is made and read through this.
+    /// Checks for impossible values. Every creation and every read of a file applies it.
     ///
     /// # Errors
-    /// The first fault that is found.
+    /// The first fault.
     pub fn check(&self) -> Result<(), PlanFault> {
         let within = |n: u64, most: usize| (1..=most as u64).contains(&n);
         if !within(self.roles.len() as u64, ROLES_MAX) {
@@ -128,18 +128,18 @@ impl ChainPlan {
         Ok(())
     }
 
-    /// Where the stamps of a frame lie behind its beginning, in bytes: a number of four bytes for
-    /// each role, which the GPU writes when it is done with the role's work.
+    /// Offset of a frame's stamps from its start, in bytes: a four-byte number for each role, which
+    /// the GPU writes when it is done with the role's work.
     pub fn stamps_offset_bytes(&self) -> u64 {
         self.frame_bytes.checked_next_multiple_of(ALIGNMENT_BYTES).unwrap_or(u64::MAX)
     }
 
-    /// How far frames lie apart in an allocation, in bytes.
+    /// The distance of frames in an allocation, in bytes.
     pub fn stride_bytes(&self) -> u64 {
         self.stamps_offset_bytes().saturating_add(ALIGNMENT_BYTES)
     }
 
-    /// The number of the role of that name.
+    /// The number of the role with that name.
     pub fn role(&self, name: &str) -> Option<u8> {
         self.roles.iter().position(|role| role == name).map(|at| at as u8)
     }

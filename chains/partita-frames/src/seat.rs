@@ -1,4 +1,4 @@
-//! A role, as the process that has it uses it.
+//! A role, for its process.
 
 use core::ops::Deref;
 
@@ -16,46 +16,47 @@ use crate::wait::{monotonic_ns, wake, while_idle};
 use partita_ledger::shared::Process;
 use partita_ledger::{Owner, Problem};
 
-/// How long a role that is to end waits between two looks at those beside it, in nanoseconds.
+/// How long a role that should end waits between two looks at its neighbours, in nanoseconds.
 const LOOK_NS: u64 = 5_000_000;
 
-/// What came of waiting for a frame.
+/// The result of waiting for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Got {
     /// A frame, which the role now holds.
     Frame(Lease),
-    /// None until the deadline.
+    /// No frame until the deadline.
     Late,
-    /// None, everybody is to end, and no frame is on its way that living roles would pass on to
-    /// here.
+    /// No frame, the chain is stopped, and no frame is on its way that living roles would pass on
+    /// to this one.
     Stopping,
 }
 
-/// What became of a frame that was sent.
+/// The result of sending a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// It is on its way.
+    /// It was sent.
     Queued,
-    /// It is, and that many older ones were dropped for it.
+    /// It was sent, and this many older ones were dropped for it.
     DroppedOldest(u32),
     /// It was dropped: there was no room.
     DroppedNewest,
     /// There was no room until the deadline; the role still holds it.
     Late,
-    /// There is no room, everybody is to end, and the next role has gone; the role still holds it.
+    /// There is no room, the chain is stopped, and the next role has ended; the role still holds
+    /// it.
     Stopping,
 }
 
-/// A role of a chain, for the process that took it. It is given back when this is dropped or the
+/// A role of a chain, for the process that took it. It is released when this is dropped or the
 /// process ends.
 ///
-/// One thread at a time uses it. What it holds when it is dropped is given back by the next owner.
+/// One thread at a time uses it. The next owner frees what it holds when it is dropped.
 #[derive(Debug)]
 pub struct ChainSeat {
     chain: ChainFile,
     role: u8,
     process: Process,
-    /// Where the search for a free lease begins: behind the last one, so that memory rests as long
+    /// Where the search for a free lease starts: after the last one, so that memory rests as long
     /// as it can.
     next_free: core::cell::Cell<usize>,
 }
@@ -69,7 +70,7 @@ impl Deref for ChainSeat {
 }
 
 impl RoleClaim {
-    /// Takes the role, and gives back what its former owner held, as [`ChainFile::recover`] does.
+    /// Takes the role, and frees what its former owner held, as [`ChainFile::recover`] does.
     ///
     /// # Errors
     /// [`Problem::BadOwner`].
@@ -102,7 +103,7 @@ impl ChainSeat {
         self.role
     }
 
-    /// Whether frames begin here.
+    /// Whether frames start here.
     pub fn is_first(&self) -> bool {
         self.role == 0
     }
@@ -132,7 +133,7 @@ impl ChainSeat {
         self.wrong(Problem::Damaged)
     }
 
-    /// Takes free memory for a new frame, as the first role; `None` if none is free.
+    /// Takes free memory for a new frame, as the first role; `None` without free memory.
     ///
     /// # Errors
     /// [`ChainError::Refused`] in a child of `fork`, and for another role.
@@ -164,7 +165,7 @@ impl ChainSeat {
         Ok(None)
     }
 
-    /// Takes the oldest frame that waits for this role; `None` if none does.
+    /// Takes the oldest frame in this role's queue; `None` if it is empty.
     ///
     /// # Errors
     /// [`ChainError::Refused`] in a child of `fork`; [`Problem::Damaged`].
@@ -185,7 +186,7 @@ impl ChainSeat {
     }
 
     /// As [`ChainSeat::take`], or [`ChainSeat::acquire`] as the first role, and waits until
-    /// `deadline_ns` by the monotonic clock: `spin_ns` long awake, then asleep.
+    /// `deadline_ns` by the monotonic clock: first spins for `spin_ns`, then sleeps.
     ///
     /// # Errors
     /// As [`ChainSeat::take`].
@@ -199,12 +200,12 @@ impl ChainSeat {
                 break Got::Frame(lease);
             }
             let is_stopping = self.is_stopping();
-            // In this order: what was on its way may have come meanwhile.
+            // In this order: a frame on its way may have arrived meanwhile.
             if is_stopping && !self.is_fed()? && !self.has_frame() {
                 break Got::Stopping;
             }
-            // A frame that rests comes free by the clock alone, and nobody tells that a role before
-            // this one has gone.
+            // The clock alone frees a resting frame, and no process reports that an earlier role
+            // has ended.
             let now_ns = monotonic_ns();
             let rested_ns = if self.is_first() { self.resting_until(now_ns) } else { None };
             let until_ns = match rested_ns {
@@ -228,7 +229,7 @@ impl ChainSeat {
         Ok(got)
     }
 
-    /// Whether a frame is on its way here, which the living roles from where it is up to this one
+    /// Whether a frame is on its way here, which the living roles between its place and this one
     /// will pass on.
     fn is_fed(&self) -> Result<bool, ChainError> {
         let mut from = self.role;
@@ -238,14 +239,14 @@ impl ChainSeat {
             from = before;
         }
         let is_any = |place| self.flow().all_at(place).next().is_some();
-        // From the far end on: a frame that moves meanwhile is met later.
+        // From the far end on: a frame that moves meanwhile is seen later.
         let mut roles = from..self.role;
         Ok(roles.any(|role| {
             role.checked_sub(1).is_some_and(|edge| is_any(Place::Queued(edge))) || is_any(Place::Held(role))
         }))
     }
 
-    /// When the next of the leases that rest may be used.
+    /// When the next of the resting leases may be used.
     fn resting_until(&self, now_ns: u64) -> Option<u64> {
         let rests = |ticket: Ticket| self.frame_cells(ticket.lease()).rests_until_ns.load();
         self.flow().all_at(Place::Free).map(rests).filter(|until_ns| *until_ns > now_ns).min()
@@ -263,7 +264,7 @@ impl ChainSeat {
         }
     }
 
-    /// Says something of a frame that the role holds.
+    /// Describes a frame that the role holds.
     ///
     /// # Errors
     /// [`ChainError::Refused`] if it does not hold it.
@@ -281,7 +282,7 @@ impl ChainSeat {
         self.fault(ChainFault::NotHeld { lease: lease.ticket.lease() })
     }
 
-    /// Leaves the handle of the event that this role records for a lease that it holds.
+    /// Stores the handle of the event that this role records for a lease that it holds.
     ///
     /// # Errors
     /// As [`ChainSeat::describe`].
@@ -291,12 +292,12 @@ impl ChainSeat {
         Ok(())
     }
 
-    /// This role, as it notes that it recorded an event.
+    /// This role, in the form in which it records an event.
     pub fn recorder_of_own(&self) -> Recorder {
         Recorder { role: self.role, incarnation: self.incarnation(self.role) }
     }
 
-    /// Notes that this role's event was recorded for a lease that it holds; or that there is
+    /// Records that this role's event was recorded for a lease that it holds; or that there is
     /// nothing to wait for.
     ///
     /// # Errors
@@ -307,17 +308,18 @@ impl ChainSeat {
         Ok(())
     }
 
-    /// Notes that the GPU is done with all that this role has recorded: its events may go, and
-    /// whoever has not opened them yet need not.
+    /// Records that the GPU is done with all work that this role recorded: its events may be
+    /// destroyed, and processes that have not opened them yet need not.
     pub fn note_all_done(&self) {
         self.clear_recorded(self.recorder_of_own());
     }
 
-    /// Passes a frame on to the next role, as the chain's policy says; waits for room until
-    /// `deadline_ns` where that is the policy.
+    /// Passes a frame on to the next role by the chain's policy; waits for room until `deadline_ns`
+    /// if the policy says so.
     ///
     /// # Errors
-    /// [`ChainError::Refused`] if the role does not hold it, or is the last one; [`Problem::Damaged`].
+    /// [`ChainError::Refused`] if the role does not hold it, or is the last one;
+    /// [`Problem::Damaged`].
     pub fn send_until(&self, lease: &Lease, spin_ns: u64, deadline_ns: u64) -> Result<Sent, ChainError> {
         self.check_process()?;
         let roles = usize::from(self.roles());
@@ -346,7 +348,7 @@ impl ChainSeat {
                 Policy::Wait => {
                     let began_ns = monotonic_ns();
                     let is_full = || ring.depth() >= depth_max;
-                    // Who comes next makes room before it leaves, if it lives.
+                    // The next role makes room before it ends, if it lives.
                     let is_stopping = self.is_stopping();
                     if is_stopping && !self.is_held(self.role + 1)? {
                         return Ok(Sent::Stopping);
@@ -379,7 +381,7 @@ impl ChainSeat {
         }
     }
 
-    /// Gives a frame back, as the last role: it has done its work.
+    /// Returns a frame, as the last role: its work is done.
     ///
     /// # Errors
     /// As [`ChainSeat::describe`].
@@ -394,7 +396,7 @@ impl ChainSeat {
         Ok(())
     }
 
-    /// Gives a frame back that will not be passed on, and counts it.
+    /// Returns a frame that will not be passed on, and counts it.
     ///
     /// # Errors
     /// As [`ChainSeat::describe`].
@@ -404,7 +406,7 @@ impl ChainSeat {
         Ok(())
     }
 
-    /// As [`ChainSeat::discard`], for a frame of somebody who died before the GPU was done with it.
+    /// As [`ChainSeat::discard`], for a frame whose sender died before the GPU was done with it.
     ///
     /// # Errors
     /// As [`ChainSeat::describe`].
@@ -427,7 +429,7 @@ impl ChainSeat {
         Ok(())
     }
 
-    /// Gives the chain memory, as the first role, and makes frames of it.
+    /// Adds memory to the chain, as the first role, and makes frames of it.
     ///
     /// # Errors
     /// [`ChainError::Refused`] for another role, if there is no place for it or no room in it.
@@ -439,8 +441,8 @@ impl ChainSeat {
         self.enter_slab(plan)
     }
 
-    /// Takes memory away that is gone, as the first role. Returns how many frames were on their way
-    /// in it.
+    /// Removes memory that is gone, as the first role. Returns how many frames were on their way in
+    /// it.
     ///
     /// # Errors
     /// [`ChainError::Refused`] for another role.
@@ -454,8 +456,8 @@ impl ChainSeat {
         Ok(dropped)
     }
 
-    /// As a new owner of the first role: what its former one allocated itself went with it, and
-    /// what it had not finished to divide is finished.
+    /// As a new owner of the first role: memory that the former one allocated itself is gone; a
+    /// slab that it had not finished dividing is now divided.
     fn give_up_stale_slabs(&self) {
         if !self.is_first() {
             return;
@@ -470,18 +472,18 @@ impl ChainSeat {
         self.divide_slabs();
     }
 
-    /// Notes how long the role worked.
+    /// Records how long the role worked.
     pub fn note_busy(&self, busy_ns: u64) {
         add(&self.cells().counters.busy_ns, busy_ns);
     }
 
-    /// Notes which suggestion the role obeys, and how in a word of the client library's.
+    /// Records which suggestion is in force, and its method, as a word of the client library.
     pub fn note_applied(&self, epoch: u64, how: u64) {
         self.cells().applied_how.store(how);
         self.cells().applied_epoch.store(epoch);
     }
 
-    /// The epoch of what was last suggested to this role: one load from memory.
+    /// The epoch of the last suggestion to this role: one load from memory.
     #[inline]
     pub fn suggestion_epoch(&self) -> u64 {
         self.cells().suggestion.epoch()

@@ -1,4 +1,4 @@
-//! The allocations that a chain's frames lie in.
+//! The allocations of a chain's frames.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use crate::file::ChainFile;
 use crate::layout::{FRAMES_MAX, HANDLE_BYTES, SLABS_MAX, SlabCells, load_handle, store_bytes};
 use crate::state::{Place, State, Ticket};
 
-/// What a slab's state says in its low byte.
+/// The values of a slab's state in its low byte.
 const KEEPER: u64 = 1;
 const FIRST_ROLE: u64 = 2;
 const RETIRED: u64 = 3;
@@ -19,7 +19,7 @@ const KIND_BITS: u32 = 8;
 pub struct SlabRef {
     /// Its number, below [`SLABS_MAX`].
     pub index: u8,
-    /// How often the place was given away up to then.
+    /// How often the place had been freed until then.
     pub generation: u64,
 }
 
@@ -33,10 +33,10 @@ impl SlabRef {
     }
 }
 
-/// With whom an allocation lives and dies.
+/// The owner on whose life an allocation depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlabOwner {
-    /// The memory manager of that number.
+    /// The keeper with that number.
     Keeper(u64),
     /// The process that has the first role in that incarnation.
     FirstRole(u64),
@@ -47,24 +47,24 @@ pub enum SlabOwner {
 pub struct SlabPlan {
     /// The handle by which other processes open it.
     pub handle: [u8; HANDLE_BYTES],
-    /// Where frames may begin in it, in bytes: before that it is others'.
+    /// Where frames may start in it, in bytes: memory before that belongs to others.
     pub begins_at: u64,
-    /// Where they end at the latest, in bytes: what of it is opened.
+    /// Where they end at the latest, in bytes: the opened part of it.
     pub bytes: u64,
-    /// With whom it lives.
+    /// Its owner.
     pub owner: SlabOwner,
     /// Two words of the owner's, to find it again.
     pub tag: [u64; 2],
 }
 
-/// An allocation that a chain has.
+/// An allocation of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlabInfo {
-    /// Which.
+    /// Its reference.
     pub slab: SlabRef,
-    /// What was told of it.
+    /// Its description.
     pub plan: SlabPlan,
-    /// Whether its memory is still there.
+    /// Whether its memory still exists.
     pub live: bool,
 }
 
@@ -80,7 +80,7 @@ impl ChainFile {
         let owner = match state & ((1 << KIND_BITS) - 1) {
             KEEPER => SlabOwner::Keeper(number),
             FIRST_ROLE => SlabOwner::FirstRole(number),
-            // What it was is of no use any more.
+            // Its old state is no longer needed.
             RETIRED => SlabOwner::Keeper(0),
             _ => return None,
         };
@@ -97,17 +97,17 @@ impl ChainFile {
         })
     }
 
-    /// The chain's allocations, also those that are gone and still referred to.
+    /// The chain's allocations, including those that are gone but still referenced.
     pub fn slabs(&self) -> Vec<SlabInfo> {
         (0..SLABS_MAX).filter_map(|index| self.slab_at(index)).collect()
     }
 
-    /// An allocation by its reference; `None` if its place has been given away since.
+    /// An allocation by its reference; `None` if its place has been reused.
     pub fn slab(&self, slab: SlabRef) -> Option<SlabInfo> {
         self.slab_at(slab.index.into()).filter(|info| info.slab == slab)
     }
 
-    /// Whether the memory that a lease refers to is there.
+    /// Whether the memory of a lease exists.
     pub(crate) fn is_backed(&self, lease: usize) -> bool {
         let slab = self.slab_of(lease);
         let state = self.slab_cells(slab.index.into()).state.load();
@@ -121,7 +121,7 @@ impl ChainFile {
         SlabRef::from_word(self.frame_cells(lease).slab.load())
     }
 
-    /// Leases that are somewhere, with their slabs.
+    /// Leases in any place, with their slabs.
     fn leased(&self) -> impl Iterator<Item = (usize, SlabRef)> {
         (0..FRAMES_MAX).filter_map(|lease| {
             let somewhere = self.flow().state(lease)?.place() != Some(Place::Vacant);
@@ -161,14 +161,14 @@ impl ChainFile {
         cells.owner.store(number);
         cells.tag.iter().zip(plan.tag).for_each(|(cell, word)| cell.store(word));
         store_bytes(&cells.handle, &plan.handle);
-        // Last: until then the place is what it was.
+        // Last: until then the place keeps its old state.
         cells.state.store(generation << KIND_BITS | kind);
         self.divide_slabs();
         Ok(SlabRef { index: index as u8, generation: generation & (u64::MAX >> KIND_BITS) })
     }
 
-    /// As the first role, makes frames of what the slabs have room for, up to the plan's number. A
-    /// dead owner may have left off in the middle.
+    /// As the first role, makes frames of the slabs' free room, up to the plan's number. A dead
+    /// owner may have stopped in the middle.
     pub(crate) fn divide_slabs(&self) {
         let lease_bytes = self.plan().stride_bytes();
         let mut missing = self.frames_missing();
@@ -200,8 +200,8 @@ impl ChainFile {
         }
     }
 
-    /// As the first role, gives up an allocation whose memory is gone: nobody gets a frame of it
-    /// any more. Returns how many were on their way; those that a role holds go when it lets go of
+    /// As the first role, removes an allocation whose memory is gone: no role gets a frame of it
+    /// any more. Returns how many were on their way; frames that a role holds go when it releases
     /// them.
     pub(crate) fn give_up_slab(&self, slab: SlabRef) -> u32 {
         let Some(info) = self.slab(slab).filter(|info| info.live) else { return 0 };
@@ -217,7 +217,7 @@ impl ChainFile {
         dropped
     }
 
-    /// Takes a lease out of the pool or a queue for good. Where it was, if it was there.
+    /// Removes a lease from the pool or a queue for good. Returns its place, if it was there.
     fn vacate(&self, lease: usize, state: State) -> Option<Place> {
         let place = state.place().filter(|place| matches!(place, Place::Free | Place::Queued(_)))?;
         self.flow().pass(Ticket::new(lease, state), place, Place::Vacant).map(|_| place)

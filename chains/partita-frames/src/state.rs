@@ -1,22 +1,22 @@
-//! Where a lease is: the one word that says so.
+//! The place of a lease: one word.
 
 /// Bits of a state, and of a ticket, below the version.
 const LOW_BITS: u32 = 16;
-/// Where [`Place::Held`] begins.
+/// The first number of [`Place::Held`].
 const HELD: u64 = 0x100;
-/// Where [`Place::Queued`] begins.
+/// The first number of [`Place::Queued`].
 const QUEUED: u64 = 0x200;
 
-/// Where a lease is. There is no other place, and it is in one at a time.
+/// The place of a lease. There is no other place, and it is in one at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// Nowhere: no memory stands behind it.
+    /// Without memory.
     Vacant,
     /// In the pool.
     Free,
-    /// With the role of that number.
+    /// Held by the role with that number.
     Held(u8),
-    /// Between the role of that number and the next one.
+    /// Between the role with that number and the next one.
     Queued(u8),
 }
 
@@ -30,7 +30,7 @@ impl Place {
         }
     }
 
-    /// `None` for what no operation has written.
+    /// `None` for a word that no operation has written.
     fn from_code(code: u64) -> Option<Self> {
         match code {
             0 => Some(Self::Vacant),
@@ -49,12 +49,12 @@ impl Place {
 pub struct State(pub u64);
 
 impl State {
-    /// How often the lease was moved.
+    /// How many times the lease was moved.
     pub fn version(self) -> u64 {
         self.0 >> LOW_BITS
     }
 
-    /// Where it is; `None` for a word that no operation has written.
+    /// Its place; `None` for a word that no operation has written.
     pub fn place(self) -> Option<Place> {
         Place::from_code(self.0 & ((1 << LOW_BITS) - 1))
     }
@@ -65,7 +65,7 @@ impl State {
     }
 }
 
-/// A lease at one of its versions: whoever has a ticket of an earlier one can do nothing with it.
+/// A lease at one of its versions: a ticket of an earlier version has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(pub(crate) u64);
 

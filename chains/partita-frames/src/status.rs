@@ -1,4 +1,4 @@
-//! What a chain shows to whoever watches it.
+//! The status of a chain, for observers.
 
 use alloc::vec::Vec;
 
@@ -6,33 +6,33 @@ use crate::error::ChainError;
 use crate::file::ChainFile;
 use crate::state::Place;
 
-/// What a role shows. Counts are since the file was made; one that was killed may have left out
-/// what it was just counting.
+/// The status of a role. Counts are since the creation of the file; a process that was killed may
+/// have missed its last count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleStatus {
     /// Its number.
     pub role: u8,
     /// Whether a living process has it.
     pub live: bool,
-    /// The process that has or had it last, as it saw itself; 0 for none.
+    /// The last process with the role, in its own PID namespace; 0 for none.
     pub pid: u64,
-    /// When that started, in clock ticks since boot.
+    /// When that process started, in clock ticks since boot.
     pub start_ticks: u64,
-    /// How often it was attached to.
+    /// How often a process attached to it.
     pub incarnation: u64,
-    /// Frames that it got.
+    /// Frames that it received.
     pub frames_in: u64,
     /// Frames that it passed on, or finished as the last role.
     pub frames_out: u64,
     /// Frames of its own that it dropped because the next role's queue was full.
     pub dropped_newest: u64,
-    /// Frames that it took from the next role's full queue, and dropped.
+    /// Frames that it dropped from the next role's full queue.
     pub dropped_oldest: u64,
     /// Frames that it chose to drop.
     pub dropped_by_owner: u64,
-    /// Frames that were dropped because somebody died.
+    /// Frames dropped because a process died.
     pub dropped_of_dead: u64,
-    /// Sends that a dead owner had begun, and that were finished for it.
+    /// Sends that a dead owner had started, and that were finished for it.
     pub completed_of_dead: u64,
     /// How long it worked, in nanoseconds.
     pub busy_ns: u64,
@@ -40,48 +40,48 @@ pub struct RoleStatus {
     pub wait_in_ns: u64,
     /// How long it waited for room, in nanoseconds.
     pub wait_out_ns: u64,
-    /// Ages of the frames that it finished, as the last role, added up, in nanoseconds.
+    /// Sum of the ages of the frames that it finished, as the last role, in nanoseconds.
     pub latency_ns: u64,
-    /// When it last got or passed on a frame, or gave up waiting, by the monotonic clock, in
+    /// When it last received or passed on a frame, or stopped waiting, by the monotonic clock, in
     /// nanoseconds.
     pub seen_ns: u64,
     /// Frames that wait for the role; free ones for the first.
     pub queued: u32,
     /// Frames that it holds.
     pub held: u32,
-    /// The epoch and the set that were last suggested to it.
+    /// The epoch and the set of the last suggestion to it.
     pub suggested: Option<(u64, [u64; 4])>,
-    /// The epoch of the suggestion that it obeys; 0 for none.
+    /// The epoch of the suggestion in force; 0 for none.
     pub applied_epoch: u64,
-    /// How it obeys, in a word of the client library's.
+    /// Its method, as a word of the client library.
     pub applied_how: u64,
 }
 
-/// Where a chain's leases are. At rest, and with nobody dead who is not recovered, the sum is the
+/// The places of a chain's leases. At rest, with every dead process recovered, the sum is the
 /// number of frames that have memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Census {
-    /// In the pool, those that rest included.
+    /// In the pool, including resting ones.
     pub free: u32,
-    /// With each role.
+    /// Held by each role.
     pub held: Vec<u32>,
-    /// Behind each role.
+    /// Queued after each role.
     pub queued: Vec<u32>,
-    /// Of those, how many whose memory is gone.
+    /// The number of those whose memory is gone.
     pub unbacked: u32,
     /// In none of these places: lost.
     pub lost: u32,
 }
 
 impl Census {
-    /// All that have a place.
+    /// All leases that have a place.
     pub fn total(&self) -> u32 {
         self.free + self.held.iter().chain(&self.queued).sum::<u32>()
     }
 }
 
 impl ChainFile {
-    /// What a role shows.
+    /// The status of a role.
     ///
     /// # Errors
     /// As [`ChainFile::is_held`].
@@ -116,13 +116,12 @@ impl ChainFile {
         })
     }
 
-    /// Frames that the last role has finished so far: what a throughput is computed from. Two
-    /// loads.
+    /// Frames that the last role has finished so far, for computing a throughput. Two loads.
     pub fn frames_finished(&self) -> u64 {
         self.role_cells(self.roles() - 1).counters.frames_out.load()
     }
 
-    /// Where the leases are, each at an instant of its own.
+    /// The places of the leases, each at a different instant.
     pub fn census(&self) -> Census {
         let roles = self.plan().roles.len();
         let mut census =

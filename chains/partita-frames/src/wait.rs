@@ -1,20 +1,20 @@
-//! Sleeping until a word changes, and waking those who do.
+//! Sleep until a word changes, and wake sleepers.
 
 use core::ptr;
 use core::time::Duration;
 
 use crate::sync::{Word, see_each_other};
 
-/// The longest sleep without a look: what a waker that died between its change and the wake-up
-/// costs.
+/// The longest sleep without a check: the delay if a process dies between its change and the
+/// wake-up.
 const SLEEP_NS_MAX: u64 = 50_000_000;
-/// Looks between two readings of the clock.
+/// Checks between two readings of the clock.
 const LOOKS: u32 = 64;
 
-/// The monotonic clock, in nanoseconds: the one of every deadline and time in a chain file.
+/// The monotonic clock, in nanoseconds, for all deadlines and times of a chain file.
 pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is what the call writes; this clock is always there.
+    // SAFETY: the call writes the structure; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32).as_nanos() as u64
 }
@@ -24,8 +24,8 @@ fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Sleeps while the low half of `word` is what it was, until `until_ns` at most; a signal may end
-/// it early.
+/// Sleeps while the low half of `word` is unchanged, until `until_ns` at most; a signal may end it
+/// early.
 fn sleep(word: &Word, was: u32, until_ns: u64) {
     let until = timespec(until_ns);
     // SAFETY: the word is mapped for the length of the borrow, and aligned; the kernel reads the
@@ -43,8 +43,8 @@ fn sleep(word: &Word, was: u32, until_ns: u64) {
     };
 }
 
-/// Wakes whoever sleeps on `word`, if `sleeping` says that somebody may. The change that it waits
-/// for has been made.
+/// Wakes the sleepers on `word`, if `sleeping` says that there may be any. The change that they
+/// wait for has been made.
 pub(crate) fn wake(word: &Word, sleeping: &Word) {
     see_each_other();
     if sleeping.load() != 0 {
@@ -53,8 +53,8 @@ pub(crate) fn wake(word: &Word, sleeping: &Word) {
     }
 }
 
-/// Waits while `idle`, which what changes `word` may end, and until `deadline_ns` at most: first
-/// `spin_ns` long awake, then asleep. Whether it ended before the deadline.
+/// Waits while `idle`, which a change of `word` may end, and until `deadline_ns` at most: first
+/// spins for `spin_ns`, then sleeps. Returns whether it ended before the deadline.
 pub(crate) fn while_idle(
     word: &Word,
     sleeping: &Word,

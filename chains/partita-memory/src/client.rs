@@ -1,8 +1,8 @@
 //! The client side: leases of the keeper's memory, open in this process.
 //!
-//! [`Connection`] speaks to the keeper and needs no GPU: for administration, and for those who open
-//! memory themselves. [`Client`] opens each slab once, keeps what was given back for the next
-//! lease, and gives out [`Leased`] memory that goes back when it is dropped.
+//! [`Connection`] speaks to the keeper and needs no GPU: for administration, and for callers that
+//! open memory themselves. [`Client`] opens each slab once, caches returned leases for the next
+//! one, and gives out [`Leased`] memory that is returned when it is dropped.
 
 mod connection;
 mod error;
@@ -29,15 +29,15 @@ use crate::wire::{Beat, Code, Welcome};
 use slabs::Slabs;
 use stash::Stash;
 
-/// How a client is to be.
+/// Options of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long without a sign of life ends its leases; none does if `None`. The client gives one
-    /// with every request, and while it leases from what it keeps as often as is needed. What it
-    /// has kept silent for longer it loses, though nobody else gets it before this process has
-    /// given it back or is gone.
+    /// After how long without a sign of life its leases end; `None` for never. The client sends one
+    /// with every request, and as often as needed while it leases from its cache. A cached lease
+    /// that is silent for longer is lost, though no other client gets its memory before this
+    /// process has returned it or is gone.
     pub ttl: Option<Duration>,
-    /// Bytes that it keeps at most for the next leases; 0 for none.
+    /// Bytes that it caches at most for later leases; 0 for none.
     pub kept_bytes_max: u64,
     /// How long it waits for an answer.
     pub patience: Duration,
@@ -51,10 +51,10 @@ impl Default for Options {
 
 /// Leases of one keeper's memory, for the thread that has the GPU.
 ///
-/// Memory that goes back may be leased again at once, by anybody of the tenant: what was launched
-/// on it must be done by then, as the driver does not wait for it as it does in `cuMemFree`.
+/// Returned memory may be leased again at once, by any client of the tenant: work launched on it
+/// must be done by then, because the driver does not wait for it as in `cuMemFree`.
 pub struct Client<'a> {
-    /// First, so that slabs are closed before the keeper is left.
+    /// First, so that slabs are closed before the connection to the keeper.
     slabs: RefCell<Slabs<'a>>,
     stash: RefCell<Stash>,
     connection: RefCell<Connection>,
@@ -62,10 +62,10 @@ pub struct Client<'a> {
     ttl_ms: u32,
     beat_every: Option<Duration>,
     last_beat: Cell<Instant>,
-    /// Leases that ended by their deadline, since somebody asked.
+    /// Leases that ended by their deadline since the last query.
     expired: Cell<u32>,
-    /// How often leases of this client were told to have ended: which, is not told, so none from
-    /// before is kept.
+    /// How often the keeper reported ended leases of this client. It does not say which, so no
+    /// older lease is cached.
     endings: Cell<u64>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Client<'a> {
     /// Connects to the keeper of this GPU, for a tenant.
     ///
     /// # Errors
-    /// [`Error::NoKeeper`], [`Error::OtherGpu`], and what the keeper refuses.
+    /// [`Error::NoKeeper`], [`Error::OtherGpu`], and refusals of the keeper.
     pub fn connect(
         gpu: &'a Gpu<'a>,
         socket: &Path,
@@ -96,7 +96,7 @@ impl<'a> Client<'a> {
             connection: RefCell::new(connection),
             gpu,
             ttl_ms,
-            // Two may be late before the third comes too late.
+            // Two signs of life may be late before the third is too late.
             beat_every: options.ttl.map(|ttl| ttl / 3),
             last_beat: Cell::new(Instant::now()),
             expired: Cell::new(0),
@@ -116,8 +116,8 @@ impl<'a> Client<'a> {
         self.gpu
     }
 
-    /// Leases at least so many bytes, open in this process. What was in them is not told. Where
-    /// there is no room otherwise, what this client keeps for the next leases goes back for it.
+    /// Leases at least this many bytes, open in this process. The old content is unspecified. If
+    /// there is no other room, cached leases of this client are returned for it.
     ///
     /// # Errors
     /// [`Error`].
@@ -134,8 +134,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Joins a chain by its file, on which somebody holds a lock: its leases live until nobody
-    /// does. Returns its number, for [`Client::lease_for`].
+    /// Joins a chain by its file, on which a process must hold a lock: the chain's leases live as
+    /// long as such a lock. Returns its number, for [`Client::lease_for`].
     ///
     /// # Errors
     /// [`Error`].
@@ -143,8 +143,8 @@ impl<'a> Client<'a> {
         self.connection.borrow_mut().join_chain(file)
     }
 
-    /// Leases blocks for a chain, all or none. They are the chain's: nothing gives them back when
-    /// this client ends.
+    /// Leases blocks for a chain, all or none. They belong to the chain: the end of this client
+    /// does not return them.
     ///
     /// # Errors
     /// [`Error`].
@@ -152,7 +152,7 @@ impl<'a> Client<'a> {
         self.connection.borrow_mut().lease(Some(chain), bytes, count, 0)
     }
 
-    /// Gives leases back that are no [`Leased`], all or none: a chain's. Any client of the tenant
+    /// Returns leases that are not a [`Leased`], all or none: a chain's. Any client of the tenant
     /// may.
     ///
     /// # Errors
@@ -161,8 +161,8 @@ impl<'a> Client<'a> {
         self.connection.borrow_mut().free(leases)
     }
 
-    /// A slab, opened if it is not open yet. It stays open while somebody has it, and after that
-    /// until the keeper asks to close it.
+    /// A slab, opened if it is not open yet. It stays open while it is in use, and after that until
+    /// the keeper asks to close it.
     ///
     /// # Errors
     /// [`Error`].
@@ -170,9 +170,9 @@ impl<'a> Client<'a> {
         self.slabs.borrow_mut().get(slab, &mut self.connection.borrow_mut())
     }
 
-    /// Gives a sign of life, gives back what has not been used since the last one, and closes what
-    /// the keeper wants closed. Worth calling every second or so where there is time to;
-    /// [`Client::lease`] does when deadlines ask for it.
+    /// Sends a sign of life, returns leases that were unused since the last one, and closes slabs
+    /// at the keeper's request. Call it about every second if possible; [`Client::lease`] does when
+    /// deadlines require it.
     ///
     /// # Errors
     /// [`Error`].
@@ -183,8 +183,8 @@ impl<'a> Client<'a> {
         connection.free(&surplus)?;
         let beat = connection.beat()?;
         if beat.expired > 0 {
-            // Some of them may be among those that are kept; they are still ours to give back, and
-            // nobody else's before that.
+            // Some of them may be in the cache; this client still returns them, and no other client
+            // has them before that.
             self.expired.set(self.expired.get().saturating_add(beat.expired));
             self.endings.set(self.endings.get() + 1);
             let kept = self.stash.borrow_mut().take_all();
@@ -194,8 +194,8 @@ impl<'a> Client<'a> {
         Ok(beat)
     }
 
-    /// How many leases ended by their deadline since this was last asked: their memory is still
-    /// this process's until they are dropped.
+    /// How many leases ended by their deadline since the last call: their memory is still this
+    /// process's until they are dropped.
     pub fn take_expired(&self) -> u32 {
         self.expired.take()
     }
@@ -215,14 +215,14 @@ impl<'a> Client<'a> {
         let count = stash.batch(bytes);
         let mut connection = self.connection.borrow_mut();
         let leased = connection.lease(None, bytes, count, self.ttl_ms);
-        // A batch is a wish, one lease is the need.
+        // A batch is optional, one lease is necessary.
         let leased = match leased {
             Err(Error::Refused { .. }) if count > 1 => connection.lease(None, bytes, 1, self.ttl_ms),
             leased => leased,
         };
         let leased = match leased {
-            // What is lacking may be what this client keeps, and slabs that it has open for
-            // nothing.
+            // The missing memory may be in this client's cache, or in slabs that it has open
+            // without use.
             Err(Error::Refused { code: Code::Quota | Code::OutOfMemory | Code::TooMany, .. }) => {
                 connection.free(&stash.take_all())?;
                 self.slabs.borrow_mut().close_all(&mut connection)?;
@@ -236,8 +236,8 @@ impl<'a> Client<'a> {
         Ok(lease)
     }
 
-    /// Keeps a lease for the next one, or gives some back: one that may have ended since it was
-    /// taken in any case. What the keeper does not get back now, it takes when the connection ends.
+    /// Caches a lease for the next one, or returns some: always one that may have ended since it
+    /// was taken. Leases that are not returned now are returned when the connection ends.
     fn give_back(&self, lease: Lease, endings: u64) {
         let has_ended = endings != self.endings.get();
         let over = if has_ended { vec![lease.id] } else { self.stash.borrow_mut().put(lease) };
@@ -249,8 +249,8 @@ impl<'a> Client<'a> {
 
 impl Drop for Client<'_> {
     fn drop(&mut self) {
-        // Leave with nothing behind, so that nothing has to rest until this process ends. If the
-        // keeper is gone, so is everything.
+        // Return everything, so that no memory has to rest until this process ends. If the keeper
+        // is gone, its memory is gone too.
         let kept = self.stash.borrow_mut().take_all();
         let mut connection = self.connection.borrow_mut();
         let _ = connection.free(&kept);

@@ -1,17 +1,17 @@
 //! The process that owns a GPU's leased memory.
 //!
-//! One thread waits for whatever happens next: a request, an end of a client, the end of a client's
-//! process. Each request is answered before the next one is read, so the answers of one client come
-//! in order and no lock is needed. What it does about a request is [`Service`], which knows no
+//! One thread waits for the next event: a request, the end of a client, the end of a client's
+//! process. It answers each request before it reads the next one, so one client's answers come in
+//! order and no lock is needed. [`Service`] decides what to do about a request, and knows no
 //! socket; [`run`] is the program around it.
 //!
 //! # What it survives
-//! A client that dies, at any instruction: the kernel closes its connection, what it had rests
-//! until its process is gone, and is then free. A client that sends anything else than frames: it
-//! is told so. The end of whoever started it: it is a process of its own. It ends when it is told
-//! to ([`Privileged::End`](crate::wire::Privileged::End), `SIGTERM`), and when for
-//! [`Options::idle`] nobody has leased anything and nobody is connected for a tenant. When it ends,
-//! the memory ends with it; its clients get [`KeeperGone`](crate::client::Error::KeeperGone).
+//! A client that dies, at any instruction: the kernel closes its connection, its memory rests until
+//! its process is gone, and is then free. A client that does not send frames: it gets an error. The
+//! end of the process that started it: it is a separate process. It ends on
+//! [`Privileged::End`](crate::wire::Privileged::End) or `SIGTERM`, and if for [`Options::idle`]
+//! there is no lease and no connection for a tenant. The memory ends with it; its clients get
+//! [`KeeperGone`](crate::client::Error::KeeperGone).
 
 mod chains;
 mod clients;

@@ -1,4 +1,4 @@
-//! Names of tenants, as they stand in frames.
+//! Names of tenants, in the form of frames.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,14 +10,14 @@ use thiserror::Error;
 /// digit, as everywhere in Partita.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantName {
-    /// Filled up with zeros.
+    /// Padded with zeros.
     bytes: [u8; NAME_BYTES_MAX + 1],
 }
 
-/// A text that is no tenant's name.
+/// A text that is not a tenant's name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{0}` is no name of a tenant: 1 to 63 letters, digits, `.`, `_` and `-`, the first a letter or a digit"
+    "`{0}` is not a name of a tenant: 1 to 63 letters, digits, `.`, `_` and `-`, the first a letter or a digit"
 )]
 pub struct BadName(pub String);
 
@@ -44,7 +44,7 @@ impl TenantName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         let length = self.bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
-        // Checked when it was made.
+        // Checked at its creation.
         std::str::from_utf8(&self.bytes[..length]).unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! Where the sockets of keepers are.
+//! The places of keepers' sockets.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,26 +11,24 @@ const SUFFIX: &str = ".sock";
 pub struct Place {
     /// Its user.
     pub user: u32,
-    /// The GPU's name for directories: its UUID, or that of a simulated one.
+    /// The GPU's name for directories: its UUID, or the name of a simulated one.
     pub gpu_key: String,
     /// Its socket.
     pub socket: PathBuf,
 }
 
 impl Place {
-    /// Where the keeper of a user and GPU listens unless it was told otherwise: in the run
-    /// directory.
+    /// The default socket of the keeper of a user and GPU: in the run directory.
     #[must_use]
     pub fn of(run_directory: &Path, user: u32, gpu_key: &str) -> Self {
         let socket = run_directory.join(format!("{PREFIX}{user}-{gpu_key}{SUFFIX}"));
         Self { user, gpu_key: gpu_key.to_owned(), socket }
     }
 
-    /// The sockets of a run directory, in order; whether anybody listens there is known when one
-    /// connects.
+    /// The sockets of a run directory, in order; only connecting shows whether a keeper listens.
     ///
     /// # Errors
-    /// If the directory cannot be read; one that is not there has none.
+    /// If the directory cannot be read; a missing one has none.
     pub fn all(run_directory: &Path) -> io::Result<Vec<Self>> {
         let entries = match std::fs::read_dir(run_directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,30 +1,31 @@
-//! Device memory on lease: who has which part of it, and how much of it is kept ready.
+//! Device memory on lease: which owner has which part of it, and how much is kept ready.
 //!
 //! Nothing here touches a GPU or reads a clock. A [`Pool`] knows *slabs*, each one allocation of
-//! the driver's, cut into blocks of one size. An *owner* leases blocks. Whoever holds the memory
-//! (the keeper) makes and frees slabs as the pool's [`Step`]s say, passes the time in, and tells
-//! who opened which slab and whose process is gone.
+//! the driver's, divided into blocks of one size. An *owner* leases blocks. The owner of the memory
+//! (the keeper) makes and frees slabs by the pool's [`Step`]s, passes the time in, and reports
+//! which owner opened which slab and whose process is gone.
 //!
 //! # Active and inactive memory
 //! Leased blocks are the active part, free blocks the inactive one: a lease from it costs no call
-//! of the driver. How much is kept follows the demand, measured in windows of [`Limits::window_ms`]
-//! for each tenant and size: as many blocks as were leased at one time during [`WINDOWS`] windows,
-//! and while their number grows from window to window, as many more as it grew. So a ramp finds
-//! memory before it asks, bursts that come again find what the last one had, and what is not needed
-//! any more goes back slab by slab, the newest first, after the windows have forgotten it. Steady
-//! traffic, however fast, keeps nothing beyond what it uses at one time.
+//! of the driver. The size of the inactive part follows the demand, measured in windows of
+//! [`Limits::window_ms`] for each tenant and size: as many blocks as were leased at one time during
+//! [`WINDOWS`] windows, and while their number grows from window to window, as many more as it
+//! grew. So a ramp finds memory before it asks, and repeated bursts find the memory of the last
+//! one. Unneeded memory is freed slab by slab, the newest first, after the windows have passed.
+//! Steady traffic, however fast, keeps only what it uses at one time.
 //!
 //! # When a block may be used again
 //! A process that has a slab open can write to all of it, and so can work that it has queued on the
-//! GPU, after its death too. Hence
-//! * a slab is one tenant's, from its making to its end;
+//! GPU, even after its death. Hence
+//! * a slab belongs to one tenant, from its creation to its end;
 //! * the block of an owner that ended, or of a lease whose deadline has passed, *rests*, until
-//!   nobody who could still write through that lease has the slab open: each has closed it, or its
-//!   process is gone ([`Pool::gone`]). Resting blocks count as used;
-//! * a slab goes back to the driver when none of its blocks is used and nobody has it open.
+//!   every process that could still write through that lease has closed the slab or is gone
+//!   ([`Pool::gone`]). Resting blocks count as used;
+//! * a slab is returned to the driver when none of its blocks is used and no process has it open.
 //!
 //! # Limits
-//! A tenant's quota counts whole slabs: what the GPU has less because of it. It is never exceeded.
+//! A tenant's quota counts whole slabs: the memory that the GPU lacks because of it. It is never
+//! exceeded.
 
 mod class;
 mod demand;
@@ -58,7 +59,7 @@ use slab::Slab;
 #[derive(Debug)]
 pub struct Pool {
     limits: Limits,
-    /// The last number given to anything.
+    /// The last number that was given out.
     last: u64,
     tenants: BTreeMap<TenantId, Tenant>,
     owners: BTreeMap<OwnerId, Owner>,
@@ -84,14 +85,14 @@ struct Size {
     demand: Demand,
     /// Blocks of all slabs of the size.
     blocks: u64,
-    /// Of those, the used ones: leased or resting.
+    /// The used ones of those: leased or resting.
     used: u64,
-    /// Slabs with a free block, the oldest first: so the newest fall empty.
+    /// Slabs with a free block, the oldest first, so that the newest become empty.
     with_room: BTreeSet<SlabId>,
 }
 
 impl Pool {
-    /// Books with nothing in them.
+    /// Empty books.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -106,7 +107,7 @@ impl Pool {
         }
     }
 
-    /// What it was made with.
+    /// Its limits.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -133,7 +134,7 @@ impl Pool {
     /// Sets a tenant's quota.
     ///
     /// # Errors
-    /// [`Refusal::QuotaInUse`] below what it has, which stays as it is; [`Refusal::UnknownTenant`].
+    /// [`Refusal::QuotaInUse`] below its present slabs, which stay; [`Refusal::UnknownTenant`].
     pub fn set_quota(&mut self, tenant: TenantId, quota_bytes: u64) -> Result<(), Refusal> {
         let known = self.tenants.get_mut(&tenant).ok_or(Refusal::UnknownTenant)?;
         if quota_bytes < known.slab_bytes {
@@ -143,7 +144,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Forgets a tenant that has no owner and no slab; whether it did.
+    /// Forgets a tenant without owners and slabs; returns whether it did.
     pub fn forget_tenant(&mut self, tenant: TenantId) -> bool {
         let is_empty =
             self.tenants.get(&tenant).is_some_and(|known| known.owners == 0 && known.slab_bytes == 0);

@@ -12,15 +12,15 @@ use rustix::net::{
 
 use crate::wire::FRAME_BYTES_MAX;
 
-/// Descriptors that are taken up with one packet; the kernel closes the others.
+/// Descriptors accepted with one packet; the kernel closes the others.
 const DESCRIPTORS_MAX: usize = 4;
 
-/// What was received.
+/// A received packet.
 pub(crate) struct Packet<'b> {
-    /// The bytes: one more than any frame has if it was longer.
+    /// The bytes: if it was too long, one more than a frame can have.
     pub(crate) bytes: &'b [u8],
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Whether more descriptors came than were taken.
+    /// Whether more descriptors came than were accepted.
     pub(crate) lost_descriptors: bool,
 }
 
@@ -33,7 +33,7 @@ impl Buffer {
     }
 }
 
-/// A socket that is not connected.
+/// An unconnected socket.
 pub(crate) fn packet_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     let flags = flags | SocketFlags::CLOEXEC;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
@@ -84,7 +84,7 @@ pub(crate) fn receive<'b>(
             descriptors.extend(rights);
         }
     }
-    // An empty packet cannot be told from the end; neither is a frame.
+    // An empty packet looks like the end; neither is a frame.
     if received.bytes == 0 && descriptors.is_empty() {
         return Ok(None);
     }

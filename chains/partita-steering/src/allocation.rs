@@ -1,5 +1,5 @@
-//! [`Allocation`]: how many TPCs each component of a chain may use, and the portions among which is
-//! chosen.
+//! [`Allocation`]: how many TPCs each component of a chain may use, and the portions to choose
+//! from.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,8 +9,8 @@ use thiserror::Error;
 
 /// How many TPCs each component of a chain may use, in the chain's order.
 ///
-/// Numbers, not sets: which TPCs they are says [`place`](super::place). They may add up to more
-/// than the chain has; then sets overlap.
+/// Numbers, not sets: [`place`](super::place) chooses the TPCs. They may add up to more than the
+/// chain has; then sets overlap.
 ///
 /// ```
 /// use partita_steering::Allocation;
@@ -38,14 +38,13 @@ impl Allocation {
         }
     }
 
-    /// The same number for all of so many components, one of each at least.
+    /// The same number for each of this many components, at least one.
     #[must_use]
     pub fn uniform(components: usize, tpcs: u32) -> Self {
         Self(vec![tpcs.max(1); components.max(1)])
     }
 
-    /// What it comes to where there are so many TPCs: no component has more than there are, and
-    /// none fewer than one.
+    /// The allocation on this many TPCs: no component has more than that, and none fewer than one.
     ///
     /// ```
     /// # use partita_steering::Allocation;
@@ -63,13 +62,13 @@ impl Allocation {
         &self.0
     }
 
-    /// How many components there are, at least 1.
+    /// The number of components, at least 1.
     #[must_use]
     pub fn components(&self) -> usize {
         self.0.len()
     }
 
-    /// What all components have together, counted once for each.
+    /// The sum over all components.
     #[must_use]
     pub fn total_tpcs(&self) -> u32 {
         self.0.iter().fold(0, |sum, &tpcs| sum.saturating_add(tpcs))
@@ -98,7 +97,7 @@ impl fmt::Display for Allocation {
     }
 }
 
-/// Numbers that are no allocation.
+/// Numbers that are not an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocationError {
@@ -118,10 +117,10 @@ pub enum AllocationError {
 /// Steps between the portions of [`ladder`], in per cent.
 const STEP_PERCENT: u32 = 5;
 
-/// The portions of so many TPCs among which the published algorithm chooses: 5 % to 100 % in steps
-/// of 5 %, in whole TPCs, rounded down as [`Share`](partita_core::Share) rounds but at least 1, each once,
-/// smallest first. (The paper gives the range, not the step; with 20 portions the 108 SMs of its
-/// A100 are told apart to 3 TPCs.)
+/// The portions of this many TPCs from which the published algorithm chooses: 5 % to 100 % in steps
+/// of 5 %, in whole TPCs, rounded down as [`Share`](partita_core::Share) rounds but at least 1,
+/// each once, smallest first. (The paper gives the range, not the step; with 20 portions the
+/// resolution on the 108 SMs of its A100 is 3 TPCs.)
 ///
 /// ```
 /// use partita_steering::ladder;

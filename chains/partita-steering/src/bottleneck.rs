@@ -1,36 +1,36 @@
-//! Which components a chain's throughput depends on: section 3.1.1 of the paper.
+//! The components that limit a chain's throughput: section 3.1.1 of the paper.
 
 use alloc::vec::Vec;
 
 use super::trial::{Purpose, Trials};
 use super::{Allocation, Plant, Stop, ladder};
 
-/// How bottlenecks are told.
+/// The criteria for bottlenecks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BottleneckOptions {
-    /// What all components have together while one after the other is restricted, in per cent of
-    /// the chain's TPCs: the paper's R_SM, 200.
+    /// The total of all components while each in turn is restricted, in per cent of the chain's
+    /// TPCs: the paper's R_SM, 200.
     pub together_percent: u32,
     /// A component is a bottleneck if restricting it costs more than this part of the throughput.
     pub threshold: f64,
 }
 
 impl Default for BottleneckOptions {
-    /// 200 %, as in the paper, and a half: it speaks of a predefined threshold and names none. A
-    /// component whose time falls as its TPCs grow takes eight times as long on 5 % as on its 40 %
-    /// (of five components); the chain loses more than half if that is twice the slowest one's
-    /// time. So bottlenecks are those that take more than a quarter as long as the slowest: in the
-    /// paper's sets of larger load that makes several, as it says.
+    /// 200 %, as in the paper, and a half: the paper mentions a predefined threshold without a
+    /// number. A component whose time falls as its TPCs grow takes eight times as long on 5 % as on
+    /// its 40 % (of five components); the chain loses more than half if that is twice the slowest
+    /// one's time. So bottlenecks are those that take more than a quarter as long as the slowest:
+    /// in the paper's sets of larger load that makes several, as it says.
     fn default() -> Self {
         Self { together_percent: 200, threshold: 0.5 }
     }
 }
 
-/// What was found out about the components.
+/// The findings about the components.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bottlenecks {
-    /// The part of the throughput that each component's restriction costs, 0 to 1; below 0 where
-    /// the chain was faster.
+    /// The part of the throughput that each component's restriction costs, 0 to 1; negative if the
+    /// chain was faster.
     pub losses: Vec<f64>,
     /// The bottlenecks, at least one, in the chain's order.
     pub components: Vec<usize>,
@@ -38,7 +38,7 @@ pub struct Bottlenecks {
     pub equal_frames_per_s: f64,
 }
 
-/// The equal part of each of so many components: R_eq1 = R_SM / N, in TPCs, no more than there are.
+/// The equal part of each component: R_eq1 = R_SM / N, in TPCs, at most all.
 #[must_use]
 pub fn equal_part(components: usize, tpcs: u32, options: &BottleneckOptions) -> Allocation {
     let components = components.max(1);
@@ -46,8 +46,8 @@ pub fn equal_part(components: usize, tpcs: u32, options: &BottleneckOptions) -> 
     Allocation::uniform(components, u32::try_from(part).unwrap_or(tpcs).clamp(1, tpcs.max(1)))
 }
 
-/// Finds the bottlenecks of a chain on which `in_force` is in force, of so many TPCs; afterwards
-/// `in_force` is in force again.
+/// Finds the bottlenecks of a chain with the allocation `in_force` on this many TPCs, and restores
+/// `in_force` afterwards.
 ///
 /// # Errors
 /// Why the search was stopped.
@@ -60,8 +60,7 @@ pub fn find_bottlenecks<P: Plant + ?Sized>(
 ) -> Result<Bottlenecks, Stop> {
     let mut trials = Trials::new(plant, in_force, settle_periods);
     let found = search(&mut trials, in_force.components(), tpcs, options);
-    // What was in force comes back even where the search was stopped; why it was stopped is the
-    // better answer.
+    // Restore the allocation even if the search was stopped, and return the first error.
     let back = trials.apply(in_force);
     let found = found?;
     back.map(|()| found)
@@ -70,11 +69,11 @@ pub fn find_bottlenecks<P: Plant + ?Sized>(
 /// Gives all components equal parts, restricts each in turn to the smallest portion of [`ladder`],
 /// and compares.
 ///
-/// The paper says that a component is restricted strongly, not how much: the smallest portion is as
-/// strongly as its portions go. More than one component may be beyond the threshold (the paper
-/// speaks of several bottlenecks in its larger chains); if none is, the one that costs most is
-/// taken, since the throughput of a chain always depends on one. At the end the equal parts are in
-/// force again.
+/// The paper says that a component is restricted strongly, not how much: the smallest portion is
+/// the strongest possible. More than one component may exceed the threshold (the paper mentions
+/// several bottlenecks in its larger chains); if none does, the one that costs most is chosen,
+/// since the throughput of a chain always depends on one. At the end the equal parts are in force
+/// again.
 pub(super) fn search<P: Plant + ?Sized>(
     trials: &mut Trials<'_, P>,
     components: usize,

@@ -1,34 +1,33 @@
-//! Whether one allocation is better than another, from measurements that are not exact.
+//! Compare two allocations by inexact measurements.
 //!
-//! Gains are relative: 0.05 for 5 % more. A candidate is compared with measurements of the
-//! incumbent taken just before, so that what changes slowly falls out; each measurement of it is a
-//! *look*. After k looks with mean gain g over r measurements of the incumbent and a standard error
-//! s (by 1 / k + 1 / r), the candidate is
+//! Gains are relative: 0.05 for 5 % more. A candidate is compared with recent measurements of the
+//! incumbent, which cancels slow drift; each measurement of it is a *look*. After k looks with mean
+//! gain g, over r measurements of the incumbent, with a standard error s (by 1 / k + 1 / r), the
+//! candidate is
 //!
-//! * **better** once g is at least the smallest gain that counts and g > 2.6 s, after two looks at
-//!   least;
-//! * **not better** once g + 1.3 s is below that gain: worse if g is below its negative, even
-//!   otherwise;
-//! * **even** when the looks are used up.
+//! * **better** once g is at least the smallest gain that counts and g > 2.6 s, after at least two
+//!   looks;
+//! * **not better** once g + 1.3 s is below that gain: worse if g is below its negative, otherwise
+//!   even;
+//! * **even** when all looks are used.
 //!
-//! So a false «better» about an allocation that is as good as the incumbent has a chance of one in
-//! 200 a look, and one that is worse needs a larger error still; a false «not better» costs a gain
-//! and nothing else. With little noise two looks accept and one rejects.
+//! So the chance of a false «better» for an allocation as good as the incumbent is one in 200 for
+//! each look; a worse one needs a larger error. A false «not better» only loses a gain. With little
+//! noise two looks accept and one rejects.
 //!
-//! Where looks differ because of what was before them (rhythms after different disturbances), how
-//! exact their means are follows from them alone: [`Sample`], by the same rules.
+//! If looks differ because of earlier disturbances (rhythms), the error of their means follows from
+//! the looks alone: [`Sample`], by the same rules.
 
-/// A normal variable is beyond this with a chance of 0.0047: squared.
+/// A normal variable exceeds this with a probability of 0.0047: squared.
 const ACCEPT_SQUARED: f64 = 2.6 * 2.6;
-/// And beyond this with 0.097: squared.
+/// And this with 0.097: squared.
 const REJECT_SQUARED: f64 = 1.3 * 1.3;
-/// Looks that a candidate must stand before it is better: one may have met a hiccup of the
-/// incumbent.
+/// Looks before a candidate is better: a single one may have met an outlier of the incumbent.
 const LOOKS_MIN: u32 = 2;
-/// How many differences what is supposed of the noise before anything is known counts for.
+/// The weight of the initial assumption about the noise, in differences.
 const SUPPOSED: f64 = 2.0;
 
-/// How much measurements of one allocation differ.
+/// The variation of measurements of one allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noise {
     /// Sum of estimates of the relative variance.
@@ -37,7 +36,7 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// Before anything is known: a standard deviation, relative.
+    /// The initial assumption: a standard deviation, relative.
     pub(super) fn supposed(deviation: f64) -> Self {
         Self { sum: SUPPOSED * deviation * deviation, count: SUPPOSED }
     }
@@ -73,7 +72,7 @@ impl Noise {
     }
 }
 
-/// What a comparison has come to.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Better,
@@ -81,20 +80,21 @@ pub(super) enum Verdict {
     Worse,
 }
 
-/// What the median of a few measurements is worth, in means of as many: 0.74 for three.
+/// The precision of the median of a few measurements, relative to the mean of as many: 0.74 for
+/// three.
 const MEDIAN_EFFICIENCY: f64 = 0.74;
 
-/// A comparison under way.
+/// A running comparison.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Comparison {
     sum: f64,
     looks: u32,
-    /// Measurements of the incumbent behind the gains.
+    /// Measurements of the incumbent that the gains use.
     references: u32,
 }
 
 impl Comparison {
-    /// Against the median of so many measurements of the incumbent.
+    /// Against the median of this many measurements of the incumbent.
     pub(super) fn against(references: usize) -> Self {
         Self { references: u32::try_from(references).unwrap_or(u32::MAX), ..Self::default() }
     }
@@ -105,7 +105,7 @@ impl Comparison {
         self.looks += 1;
     }
 
-    /// The incumbent was measured once more: what comes is compared with that, too.
+    /// The incumbent was measured once more: later gains use that, too.
     pub(super) fn refer(&mut self) {
         self.references = self.references.saturating_add(1);
     }
@@ -121,14 +121,14 @@ impl Comparison {
         noise.variance() * parts.map(|count| 1.0 / count.max(MEDIAN_EFFICIENCY)).iter().sum::<f64>()
     }
 
-    /// Whether the gain is more than nothing, by 1.3 standard errors: that it does not count may be
-    /// all that the comparison has come to.
+    /// Whether the gain is positive by 1.3 standard errors: the comparison may show only that it is
+    /// too small.
     pub(super) fn is_above(&self, noise: &Noise) -> bool {
         let gain = self.gain();
         gain > 0.0 && gain * gain > REJECT_SQUARED * self.squared_error(noise)
     }
 
-    /// What follows, if anything does yet. `counts` is the smallest gain that counts.
+    /// The verdict, if there is one yet. `counts` is the smallest gain that counts.
     pub(super) fn verdict(&self, noise: &Noise, counts: f64, looks_max: u32) -> Option<Verdict> {
         if self.looks == 0 {
             return None;
@@ -141,7 +141,7 @@ impl Comparison {
     }
 }
 
-/// Measurements of one allocation that differ because the disturbances before them did.
+/// Measurements of one allocation that vary with the disturbances before them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sample {
     sum: f64,
@@ -157,7 +157,7 @@ impl Sample {
         self.looks += 1;
     }
 
-    /// How many there are.
+    /// The number of measurements.
     fn looks(&self) -> usize {
         self.looks as usize
     }
@@ -167,7 +167,7 @@ impl Sample {
         if self.looks == 0 { 0.0 } else { self.sum / f64::from(self.looks) }
     }
 
-    /// The variance of the mean, relative, where one measurement has `variance_min` at least.
+    /// The variance of the mean, relative, if one measurement has at least `variance_min`.
     fn squared_error(&self, variance_min: f64) -> f64 {
         let (count, mean) = (f64::from(self.looks), self.mean());
         let own = (self.squares - mean * mean * count) / (count - 1.0).max(1.0);
@@ -175,13 +175,13 @@ impl Sample {
         relative.max(variance_min) / count.max(1.0)
     }
 
-    /// What it gains over the incumbent's measurements, relative.
+    /// Its gain over the incumbent's measurements, relative.
     pub(super) fn gain(&self, incumbent: &Self) -> f64 {
         gain(self.mean(), incumbent.mean())
     }
 
-    /// As [`Comparison::verdict`], of a candidate with so many looks at least, by how much either's
-    /// own measurements differ.
+    /// As [`Comparison::verdict`], for a candidate with at least this many looks, by the variation
+    /// of both samples.
     pub(super) fn verdict(
         &self,
         incumbent: &Self,
@@ -197,16 +197,16 @@ impl Sample {
     }
 }
 
-/// What one throughput gains over another, relative.
+/// The gain of one throughput over another, relative.
 pub(super) fn gain(frames_per_s: f64, over: f64) -> f64 {
     match over > 0.0 {
         true => frames_per_s / over - 1.0,
-        // Anything is more than nothing.
+        // Any number is more than zero.
         false => f64::from(u8::from(frames_per_s > 0.0)),
     }
 }
 
-/// What a mean gain with that squared error comes to; `None` if it takes more looks to tell.
+/// The verdict for a mean gain with that squared error; `None` if it needs more looks.
 fn judge(gain: f64, squared_error: f64, counts: f64) -> Option<Verdict> {
     if gain >= counts && gain * gain > ACCEPT_SQUARED * squared_error {
         return Some(Verdict::Better);
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(compared(&[-0.01], 0.02), None);
         assert_eq!(compared(&[-0.01; 4], 0.02), Some(Verdict::Even));
         assert_eq!(compared(&[0.01; 6], 0.02), Some(Verdict::Even));
-        // One hiccup does not decide.
+        // A single outlier does not decide.
         assert_eq!(compared(&[0.3], 0.002), None);
         assert_eq!(compared(&[0.3, -0.001, 0.001, 0.0, 0.001, 0.0], 0.05), Some(Verdict::Even));
     }
@@ -268,14 +268,14 @@ mod tests {
         assert_eq!(verdict(&[0.05; 5], &even), Some(Verdict::Better));
         assert_eq!(verdict(&even, &even), Some(Verdict::Even));
         assert_eq!(verdict(&[-0.05; 5], &even), Some(Verdict::Worse));
-        // Always the faster of two rhythms, against one in two: a gain of 4.3 % with an error of 2
-        // %, and after as many again of 1.3 %.
+        // Always the faster of two rhythms, against half of each: a gain of 4.3 % with an error of
+        // 2 %, and after as many again of 1.3 %.
         let both = [0.0, 0.08, 0.0, 0.08];
         assert_eq!(verdict(&[0.08; 5], &both), None);
         assert_eq!(verdict(&[0.08; 5], &both.repeat(3)), Some(Verdict::Better));
-        // Two that have both rhythms as often.
+        // Two that have both rhythms equally often.
         assert_eq!(verdict(&both.repeat(3), &both.repeat(3)), Some(Verdict::Even));
-        // However alike the looks are, none is exacter than what is known of all.
+        // However similar the looks are, the error is not below the known one.
         assert_eq!(sample(&[0.05; 5]).verdict(&sample(&even), (0.002, 0.01), (5, 10)), None);
     }
 

@@ -1,23 +1,22 @@
-//! [`Controller`]: watches a chain's throughput, searches when it has changed for good, and takes
-//! back what turns out badly.
+//! [`Controller`]: watches a chain's throughput, searches when it has changed for good, and undoes
+//! changes that turn out badly.
 //!
 //! # Its rules
-//! * **Level.** What the chain does when nothing happens: the median of its first periods, then
-//!   followed slowly while it stays within [`ControllerOptions::shift_permille`].
-//! * **Hysteresis.** A period beyond that is a *deviation*. Only
-//!   [`ControllerOptions::shift_periods`] of them on end, all to the same side, are a *shift*,
-//!   which makes it search again. A deviation that goes away before is written down and causes
-//!   nothing.
+//! * **Level.** The undisturbed throughput: the median of the first periods, then a slow average
+//!   while the throughput stays within [`ControllerOptions::shift_permille`].
+//! * **Hysteresis.** A period outside that range is a *deviation*. Only
+//!   [`ControllerOptions::shift_periods`] of them in a row, all to the same side, are a *shift*,
+//!   which starts another search. A shorter deviation is recorded and has no effect.
 //! * **No oscillation.** After a search it rests for [`ControllerOptions::rest_periods`]. A search
-//!   that changed nothing doubles the rest, up to 64 times as long: a chain whose input swings is
-//!   not searched at every swing, and one that has swung back when the rest is over is not searched
-//!   at all. One that changed something makes it the first length again.
-//! * **Rollback.** For [`ControllerOptions::probation_periods`] after a change, two periods on end
-//!   below what the chain did before the search, by more than a quarter of a shift, put back what
-//!   was in force then, in the second of them. That guards against what no search sees: a change
-//!   that is bad only under load to come, and an algorithm that does not compare at its end (the
-//!   published one).
-//! * **A chain that stands still** (no input) is not searched: there is nothing to be better than.
+//!   without a change doubles the rest, up to 64 times as long: a chain with an alternating input
+//!   is not searched at every change, and not at all if it is back at its level when the rest is
+//!   over. A search with a change restores the first length.
+//! * **Rollback.** For [`ControllerOptions::probation_periods`] after a change, two periods in a
+//!   row that are below the throughput before the search, by more than a quarter of a shift,
+//!   restore the former allocation, in the second of them. That guards against effects that no
+//!   search sees: a change that is bad only under later load, and an algorithm without a comparison
+//!   at its end (the published one).
+//! * **A chain that stands still** (no input) is not searched: there is no throughput to compare.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +26,7 @@ use alloc::vec::Vec;
 
 use super::{Allocation, Found, Plant, PublishedOptions, SteadyOptions, Stop, Trial, published, steady};
 
-/// Which search is run.
+/// The kind of search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Algorithm {
     /// Partita's own.
@@ -36,20 +35,20 @@ pub enum Algorithm {
     Published(PublishedOptions),
 }
 
-/// How a chain is watched.
+/// Options for watching a chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ControllerOptions {
-    /// What searches.
+    /// The search.
     pub algorithm: Algorithm,
-    /// By how much the throughput must be off its level, in thousandths of it.
+    /// The size of a shift, in thousandths of the level.
     pub shift_permille: u32,
-    /// For how many periods on end, at least 1.
+    /// Its length in periods in a row, at least 1.
     pub shift_periods: u32,
-    /// Periods after a search in which there is no other one.
+    /// Periods after a search without another one.
     pub rest_periods: u32,
-    /// Periods after a change in which it is taken back if the chain is slower than before.
+    /// Periods after a change in which it is undone if the chain is slower than before.
     pub probation_periods: u32,
-    /// Records kept; older ones are forgotten.
+    /// The number of records; older ones are dropped.
     pub records_max: usize,
 }
 
@@ -67,16 +66,16 @@ impl Default for ControllerOptions {
     }
 }
 
-/// Something that the controller found or did.
+/// An event or an action of the controller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The period after which it was, counted from 1 since the controller began.
+    /// The period before it, counted from 1 since the controller began.
     pub period: u64,
-    /// What.
+    /// The event.
     pub what: Happening,
 }
 
-/// What the controller found or did.
+/// A finding or an action of the controller.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Happening {
@@ -84,40 +83,40 @@ pub enum Happening {
     Deviation {
         /// The level, in frames per second.
         level_frames_per_s: f64,
-        /// What was furthest from it, in frames per second.
+        /// The furthest throughput from it, in frames per second.
         frames_per_s: f64,
-        /// For how many periods.
+        /// Its length in periods.
         periods: u32,
     },
     /// The throughput left its level for good.
     Shift {
         /// The level, in frames per second.
         level_frames_per_s: f64,
-        /// What it is now, in frames per second.
+        /// The present throughput, in frames per second.
         frames_per_s: f64,
     },
     /// A search.
     Search {
-        /// What was in force before.
+        /// The allocation before.
         before: Allocation,
-        /// What is in force now.
+        /// The allocation now.
         after: Allocation,
         /// The throughput before, in frames per second.
         before_frames_per_s: f64,
-        /// The throughput measured by the search with what it found, in frames per second.
+        /// The throughput that the search measured with its result, in frames per second.
         after_frames_per_s: f64,
         /// Every measurement of it.
         trials: Vec<Trial>,
         /// Periods that it took.
         periods: u64,
     },
-    /// What a search had found was taken back.
+    /// The result of a search was undone.
     Rollback {
-        /// What was taken back.
+        /// The undone allocation.
         from: Allocation,
-        /// What is in force again.
+        /// The restored allocation.
         to: Allocation,
-        /// The throughput that made it, in frames per second.
+        /// The throughput that caused it, in frames per second.
         frames_per_s: f64,
         /// The throughput before the search, in frames per second.
         before_frames_per_s: f64,
@@ -145,16 +144,16 @@ pub struct Controller {
     in_force: Allocation,
     period: u64,
     phase: Phase,
-    /// The throughput that is usual; `None` until it is known.
+    /// The usual throughput; `None` until it is known.
     level: Option<f64>,
-    /// Periods since the level was asked for.
+    /// Periods since the level was invalidated.
     first: Vec<f64>,
     deviation: Option<Deviation>,
     rest: u32,
-    /// Searches on end that changed nothing.
+    /// Searches in a row without a change.
     fruitless: u32,
     wants_search: bool,
-    /// The level after the last search, once it is known; until then the next level found is that.
+    /// The level after the last search, once known; until then the next level.
     searched: Searched,
     records: VecDeque<Record>,
 }
@@ -169,7 +168,7 @@ enum Searched {
 #[derive(Clone, Debug)]
 enum Phase {
     Settled,
-    /// A change may still be taken back.
+    /// A change that may still be undone.
     Probation {
         left: u32,
         before: Allocation,
@@ -187,13 +186,13 @@ struct Deviation {
 
 /// The longest rest, in doublings.
 const DOUBLINGS_MAX: u32 = 6;
-/// Part of the way to a new measurement that the level goes in a period.
+/// How far the level moves towards a new measurement in a period.
 const FOLLOWS: f64 = 0.1;
-/// Periods below what there was that take a change back.
+/// Periods below the former throughput that undo a change.
 const BELOW: u32 = 2;
 
 impl Controller {
-    /// Watches a chain of so many TPCs on which `in_force` is in force. It searches as soon as it
+    /// Watches a chain on this many TPCs with the allocation `in_force`. It searches as soon as it
     /// knows the level.
     #[must_use]
     pub fn new(in_force: Allocation, tpcs: u32, options: ControllerOptions) -> Self {
@@ -214,13 +213,13 @@ impl Controller {
         }
     }
 
-    /// What is in force.
+    /// The allocation in force.
     #[must_use]
     pub fn in_force(&self) -> &Allocation {
         &self.in_force
     }
 
-    /// The throughput that is usual, in frames per second; `None` until it is known.
+    /// The usual throughput, in frames per second; `None` until it is known.
     #[must_use]
     pub fn level_frames_per_s(&self) -> Option<f64> {
         self.level
@@ -232,24 +231,24 @@ impl Controller {
         self.period
     }
 
-    /// What happened, oldest first.
+    /// The records, oldest first.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &Record> + ExactSizeIterator {
         self.records.iter()
     }
 
-    /// Searches at the next step, whatever the throughput does.
+    /// Searches at the next step, whatever the throughput is.
     pub fn search_now(&mut self) {
         self.wants_search = true;
         self.rest = 0;
         self.searched = Searched::Never;
     }
 
-    /// Lets a period pass and does what follows from it, a search with all its periods included.
-    /// Returns the period's throughput, in frames per second.
+    /// Lets a period pass and acts on it, including a search with all its periods. Returns the
+    /// period's throughput, in frames per second.
     ///
     /// # Errors
-    /// Why the chain cannot be watched or steered any more. What is in force then is what there was
-    /// or better.
+    /// Why the chain cannot be watched or steered any more. The allocation in force is then the
+    /// former one or a better one.
     pub fn step<P: Plant + ?Sized>(&mut self, plant: &mut P) -> Result<f64, Stop> {
         let frames_per_s = plant.throughput()?;
         let frames_per_s = if frames_per_s.is_finite() { frames_per_s.max(0.0) } else { 0.0 };
@@ -277,7 +276,7 @@ impl Controller {
         Ok(frames_per_s)
     }
 
-    /// Takes a change back that has made things worse; says whether it did.
+    /// Undoes a change that has made the chain slower; returns whether it did.
     fn on_probation<P: Plant + ?Sized>(&mut self, frames_per_s: f64, plant: &mut P) -> Result<bool, Stop> {
         let tolerance = f64::from(self.options.shift_permille) / 4_000.0;
         let Phase::Probation { left, before, before_frames_per_s, below } = &mut self.phase else {
@@ -307,7 +306,7 @@ impl Controller {
     }
 
     fn find_level(&mut self, frames_per_s: f64) {
-        // A chain that stands still has none.
+        // A chain that stands still has no level.
         if frames_per_s > 0.0 {
             self.first.push(frames_per_s);
         }
@@ -349,7 +348,7 @@ impl Controller {
         }
     }
 
-    /// The level is to be found again.
+    /// The level has to be found again.
     fn look_anew(&mut self) {
         self.level = None;
         self.first.clear();
@@ -388,7 +387,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether the chain does what it did after the last search.
+    /// Whether the chain has the throughput that it had after the last search.
     fn is_searched(&self, level: f64) -> bool {
         let Searched::At(searched) = self.searched else { return false };
         (level - searched).abs() <= searched * f64::from(self.options.shift_permille) / 1_000.0

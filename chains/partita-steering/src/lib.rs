@@ -1,8 +1,8 @@
-//! Chains of components: which part of the GPU each component may use, found online.
+//! Chains of components: which part of the GPU each component may use, determined online.
 //!
-//! Nothing here reads a clock or touches a GPU. Whoever runs a chain says what its throughput was
-//! over a period ([`Objective`]) and gives components their TPCs ([`Actuator`]); what is here
-//! decides. Time is counted in periods.
+//! Nothing here reads a clock or touches a GPU. The program that runs a chain reports its
+//! throughput over a period ([`Objective`]) and sets the components' TPCs ([`Actuator`]); the code
+//! here decides. Time is counted in periods.
 
 #![no_std]
 #![forbid(unsafe_code)]

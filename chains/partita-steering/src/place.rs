@@ -1,4 +1,4 @@
-//! [`place`]: which TPCs the components of a chain get.
+//! [`place`]: the TPCs of the components of a chain.
 
 #[cfg(test)]
 mod tests;
@@ -9,23 +9,23 @@ use core::cmp::Reverse;
 use super::Allocation;
 use partita_core::{Topology, TpcSet};
 
-/// The TPCs of each component: as many of `within` as the allocation says, all of it where it says
+/// The TPCs of each component: as many of `within` as the allocation says, all of it if it says
 /// more.
 ///
-/// The TPCs of `within` stand in one order, GPC by GPC, those of a GPC that has most of them first,
-/// and the order is closed to a ring. The components lie on it one behind the other, each where the
-/// one before ended. From that follows:
+/// The TPCs of `within` are in one order, GPC by GPC, those of a GPC with most of them first, and
+/// the order is closed to a ring. The components lie on it one after the other, each starting where
+/// the one before ended. It follows:
 ///
-/// * **Packed.** A set is a run of the order, so it has whole GPCs but for the two at its ends.
-/// * **Disjoint where they fit.** If the numbers add up to no more than there are, nobody goes
-///   round the ring.
-/// * **Least overlap otherwise.** Of any two TPCs one is in at most one set more than the other. So
-///   no other choice has fewer components on its busiest TPC, or fewer pairs of components that
-///   meet: the number of sets on a TPC is as even as it can be, and what is convex in it (pairs
-///   are) is least where it is even.
-/// * **Little moves.** If one component is given `k` more or fewer, each later one slides by `k` at
-///   most: with `n` components no more than `(2n - 1) k` TPCs change hands. A component with all
-///   TPCs goes round the whole ring, and nobody notices.
+/// * **Packed.** A set is a run of the order, so it has whole GPCs except for the two at its ends.
+/// * **Disjoint where they fit.** If the numbers add up to no more than there are, no component
+///   goes around the ring.
+/// * **Least overlap otherwise.** The numbers of sets on any two TPCs differ by at most one. So no
+///   other choice has fewer components on its busiest TPC, or fewer pairs of components that share
+///   one: the number of sets on a TPC is as even as it can be, and a convex function of it (pairs
+///   are one) is least if it is even.
+/// * **Small moves.** If one component gets `k` more or fewer, each later one moves by at most `k`:
+///   with `n` components no more than `(2n - 1) k` TPCs change hands. A component with all TPCs
+///   goes around the whole ring, and moves no other.
 /// * The same arguments always give the same sets.
 ///
 /// ```
@@ -52,7 +52,7 @@ pub fn place(topology: &Topology, within: TpcSet, allocation: &Allocation) -> Ve
     sets.collect()
 }
 
-/// The TPCs of a set in the order in which components take them.
+/// The TPCs of a set in the order in which components get them.
 fn ring(topology: &Topology, within: TpcSet) -> Vec<u8> {
     let mut gpcs: Vec<TpcSet> = topology.gpcs().iter().map(|gpc| gpc.tpcs & within).collect();
     gpcs.sort_by_key(|tpcs| Reverse(tpcs.len()));

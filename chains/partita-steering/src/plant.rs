@@ -1,4 +1,4 @@
-//! What an optimizer sees of a running chain: a throughput to be read, and TPCs to be set.
+//! The optimizer's interface to a running chain: a throughput to read, and TPCs to set.
 
 use alloc::string::String;
 
@@ -6,9 +6,9 @@ use thiserror::Error;
 
 use super::Allocation;
 
-/// The throughput of a chain: frames that its last component has finished.
+/// The throughput of a chain: frames finished by its last component.
 pub trait Objective {
-    /// Lets one period pass and returns the throughput in it, in frames per second, finite and not
+    /// Lets one period pass and returns its throughput, in frames per second, finite and not
     /// negative.
     ///
     /// # Errors
@@ -16,16 +16,16 @@ pub trait Objective {
     fn throughput(&mut self) -> Result<f64, Stop>;
 }
 
-/// What gives the components of a chain their TPCs.
+/// The actuator of a chain's TPCs.
 pub trait Actuator {
-    /// Launches from now on keep to this. Kernels that run already end where they are.
+    /// Applies to launches from now on. Running kernels end where they are.
     ///
     /// # Errors
-    /// Why it cannot be applied; then the allocation before it is still in force.
+    /// Why it cannot be applied; then the former allocation is still in force.
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop>;
 }
 
-/// A chain that can be optimized: measured and steered. Everything that is an [`Objective`] and an
+/// A chain that can be optimized: measured and steered. Every type that is an [`Objective`] and an
 /// [`Actuator`] is one; so is a pair of them.
 pub trait Plant: Objective + Actuator {}
 
@@ -47,7 +47,7 @@ impl<O, A: Actuator> Actuator for (O, A) {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Stop {
-    /// Somebody asked it to.
+    /// A stop was requested.
     #[error("the optimizer was asked to stop")]
     Asked,
     /// The throughput cannot be read any more, or an allocation cannot be applied.

@@ -1,67 +1,68 @@
-//! Partita's own search: from what runs, in steps that are taken back unless they have proved
+//! Partita's own search: it starts from the present allocation, and undoes steps that do not prove
 //! better.
 //!
 //! # What it does
-//! The *incumbent* is what was in force at the beginning. A *candidate* differs from it in one
-//! component's TPCs, or in a group's. It is put in force for a period to settle and one to be
-//! measured, compared with the incumbent ([`compare`](super::compare)), and becomes the incumbent
-//! if it is better. In this order:
+//! The *incumbent* is the allocation in force, at first the initial one. A *candidate* differs from
+//! it in one component's TPCs, or in a group's. The search applies it, lets one period pass to
+//! settle and measures another, compares it with the incumbent ([`compare`](super::compare)), and
+//! makes it the incumbent if it is better. In this order:
 //!
-//! 1. The whole GPU for all, if that is not what there was: nobody is left below default sharing.
-//! 2. Each component gives up a fifth of the TPCs. That tells at once which ones the chain needs
-//!    (throughput falls), which do not matter, and which do *better* with less: a kernel of more
+//! 1. The whole GPU for all, if that is not the initial allocation: the result is never below
+//!    default sharing.
+//! 2. Each component gives up a fifth of the TPCs. That shows at once which ones the chain needs
+//!    (throughput falls), which do not matter, and which do *better* with less: a kernel with more
 //!    blocks than fit at once leaves part of the GPU empty in its last round, and a component that
-//!    stays away from a few TPCs costs itself nothing and gives the others a place to run
-//!    meanwhile. (On the model that is where most of what can be gained is, and it is closed to the
-//!    published algorithm, which gives bottlenecks everything.) A step that was better is taken
-//!    again. Where one was, components are in each other's way, and single steps lead to the
-//!    nearest place where that is less: then each component in turn has everything while the others
-//!    share as much in equal parts, and if that was better, the steps begin anew from there. (Equal
-//!    parts for all but one are also where the published one begins.)
+//!    avoids a few TPCs loses nothing itself and lets the others run there meanwhile. (On the model
+//!    most of the possible gain is there, and the published algorithm cannot reach it, because it
+//!    gives bottlenecks all TPCs.) A better step is repeated. If one was better, components
+//!    compete, and single steps lead to the nearest local optimum: then each component in turn has
+//!    all TPCs while the others share as much in equal parts, and if that was better, the steps
+//!    start again from there. (Equal parts for all but one are also the start of the published
+//!    algorithm.)
 //! 3. If two or more matter and have room, they grow together: one alone would not help. Each that
-//!    the chain does not clearly need is held to a twentieth of the TPCs, alone; while that is
-//!    better, to half of it. So one that is quick sets the pace, and its frames meet the others' as
-//!    they had better. (A fifth less says nothing of that: on an H200 the chain SC-1 in the paper's
+//!    the chain does not clearly need is limited to a twentieth of the TPCs, alone; while that is
+//!    better, to half of it. So a quick one sets the pace, and its frames meet the others' at
+//!    better times. (A fifth less does not show that: on an H200 the chain SC-1 in the paper's
 //!    sizes gained 5 % with its last component on three TPCs, 12 % on two, and nothing on six to
 //!    sixty.) If one was better, the others join it, each in turn.
-//! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size goes round
-//!    until it brings nothing. What did not mind losing a fifth is not asked again.
-//! 5. Where the throughput changed meanwhile with nothing changed, the chain may have rhythms, and
-//!    all of the above saw one of them. Then what was found is compared after disturbances with
-//!    what may have no slow rhythm: [`rhythm`].
+//! 4. Those that mattered try a tenth, and a twentieth, less and more. Each step size repeats until
+//!    it gains nothing. Components that lost nothing with a fifth less are not tried again.
+//! 5. If the throughput changed without a change of the allocation, the chain may have rhythms, and
+//!    all of the above saw one of them. Then the result is compared after disturbances with
+//!    allocations that may have no slow rhythm: [`rhythm`].
 //!
 //! # Why fewer trials
-//! Every component is restricted once, gently, and that one trial is both the search for
-//! bottlenecks and a step of the optimization. The published one restricts each to find the
-//! bottlenecks, and then searches each of the others through all portions, those that do not matter
-//! too.
+//! Every component is restricted once, slightly, and that one trial is both the search for
+//! bottlenecks and a step of the optimization. The published algorithm restricts each to find the
+//! bottlenecks, and then searches each of the others through all portions, including those that do
+//! not matter.
 //!
 //! # Why it ends, and where
-//! An incumbent is replaced only by one measured better by [`SteadyOptions::better_permille`] at
-//! least. Throughput is bounded by what the GPU can do, so with right verdicts there are at most
-//! log(best / first) / log(1 + better) replacements. Between two of them each step size asks each
-//! component at most twice, no allocation is tried twice but for its rhythms, once more, and the
-//! step sizes only fall. So it ends, after [`SteadyOptions::looks_max_in_all`] measurements of
-//! candidates at the latest. At the end none of the steps last asked about was better by what
-//! counts: a local optimum of the finest steps, in the directions that matter. A better one
-//! elsewhere is not excluded; on the model the shortfall is in `research/bench/results/chains.md`.
+//! An incumbent is replaced only by a candidate measured better by at least
+//! [`SteadyOptions::better_permille`]. The GPU bounds the throughput, so with right verdicts there
+//! are at most log(best / first) / log(1 + better) replacements. Between two of them each step size
+//! tries each component at most twice, no allocation is tried twice except once more for its
+//! rhythms, and the step sizes only fall. So it ends, after [`SteadyOptions::looks_max_in_all`]
+//! measurements of candidates at the latest. At the end none of the last steps was better by the
+//! smallest gain: a local optimum of the finest steps, in the directions that matter. A better one
+//! elsewhere is possible; for the shortfall on the model see `research/bench/results/chains.md`.
 //!
 //! # Why it never leaves a chain worse off
 //! * A candidate that looks worse is in force for [`SteadyOptions::settle_periods`] + 1 periods at
-//!   a time, two if not told otherwise; then the incumbent is back. One that looks even or better
-//!   stays for a second look; then the two alternate. A comparison of rhythms has a period before
-//!   each of these in which one component has a single TPC.
-//! * «Better» needs two looks and a difference beyond the noise, which is measured all along from
-//!   repeated measurements of the incumbent.
-//! * A throughput that changes by itself meanwhile (the incumbent's own, measured again after
-//!   everything that was worse) restarts the comparison at hand; after three such shifts the search
-//!   ends. One back to where the same incumbent has been is no shift: a chain that goes to and fro
-//!   is the chain that it was, and how far it goes is noise, which what counts must exceed.
-//! * At the end what was found is compared with the beginning once more, side by side. If it is not
-//!   clearly better, what was found before it is compared, and what was before that; if none of
-//!   them is better, the beginning is put back. What is better only in its rhythms has been
-//!   compared side by side with what it replaces.
-//! * Stopped from outside or failing, it puts the incumbent back, which is the beginning or has
+//!   a time, by default two; then the incumbent is back. One that looks even or better stays for a
+//!   second look; then the two alternate. A comparison of rhythms has a period before each of these
+//!   in which one component has a single TPC.
+//! * «Better» needs two looks and a difference beyond the noise, which repeated measurements of the
+//!   incumbent estimate throughout.
+//! * A throughput that changes by itself meanwhile (the incumbent's own, measured again after every
+//!   worse candidate) restarts the present comparison; after three such shifts the search ends. A
+//!   return to an earlier throughput of the same incumbent is not a shift: an alternating chain has
+//!   not changed, and its amplitude is noise, which the smallest gain must exceed.
+//! * At the end the result is compared with the initial allocation once more, in turns. If it is
+//!   not clearly better, its predecessor is compared, and so on; if none of them is better, the
+//!   initial allocation is restored. A result that is better only in its rhythms has been compared
+//!   in turns with the one that it replaces.
+//! * If it is stopped or fails, it restores the incumbent, which is the initial allocation or has
 //!   proved better.
 
 mod rhythm;
@@ -76,18 +77,18 @@ use super::compare::{Comparison, Noise, Verdict, gain};
 use super::trial::{Found, Purpose, Trials};
 use super::{Allocation, Plant, Stop};
 
-/// What the search has to be told.
+/// The parameters of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteadyOptions {
-    /// The smallest gain worth a change, in thousandths of the throughput. Where single
-    /// measurements differ by more, that is two of their standard deviations: to tell less from
-    /// nothing would take more periods than it brings.
+    /// The smallest gain worth a change, in thousandths of the throughput. If single measurements
+    /// vary more, the smallest gain is two of their standard deviations: distinguishing less would
+    /// take more periods than it gains.
     pub better_permille: u32,
-    /// Periods that pass unmeasured after a change, for frames on their way.
+    /// Periods without a measurement after a change, for frames on their way.
     pub settle_periods: u32,
-    /// Measurements of one candidate at most.
+    /// Largest number of measurements of one candidate.
     pub looks_max: u32,
-    /// Measurements of candidates at most, all together.
+    /// Largest number of measurements of all candidates together.
     pub looks_max_in_all: u32,
 }
 
@@ -98,11 +99,11 @@ impl Default for SteadyOptions {
     }
 }
 
-/// Searches on a chain on which `in_force` is in force, over so many TPCs. What it finds is in
-/// force afterwards, and was measured to be at least as good.
+/// Searches on a chain with the allocation `in_force`, over this many TPCs. Its result is in force
+/// afterwards, and was measured to be at least as good.
 ///
 /// # Errors
-/// Why it was stopped; then the best so far is in force, if it can be applied.
+/// Why it was stopped; then the best allocation so far is in force, if it can be applied.
 pub fn steady<P: Plant + ?Sized>(
     plant: &mut P,
     in_force: &Allocation,
@@ -128,7 +129,7 @@ pub fn steady<P: Plant + ?Sized>(
             Ok(search.trials.finish(frames_per_s))
         }
         Err(stop) => {
-            // Why it was stopped is the better answer.
+            // The reason for the stop is the better error.
             let _: Result<(), Stop> = search.trials.apply(&search.incumbent);
             Err(stop)
         }
@@ -137,28 +138,28 @@ pub fn steady<P: Plant + ?Sized>(
 
 /// Parts of the TPCs by which components grow and shrink, the largest first.
 const STEPS: [u32; 3] = [5, 10, 20];
-/// Part of the TPCs to which one component alone is held that the chain does not clearly need.
+/// The part of the TPCs for a single component that the chain does not clearly need.
 const FEW_PART: u32 = 20;
-/// A loss is clear from so many times what counts on.
+/// A loss is clear from this multiple of the smallest gain.
 const CLEARLY: f64 = 3.0;
-/// Measurements of the beginning, for a first idea of the noise.
+/// Measurements of the initial allocation, for a first estimate of the noise.
 const FIRST_REFERENCES: usize = 3;
-/// Measurements of the incumbent of which the median counts.
+/// Measurements of the incumbent for its median.
 const REFERENCES: usize = 3;
-/// Looks at a candidate one after the other, at most: more of them add little to what is known of
-/// their difference from the incumbent.
+/// Looks at a candidate in a row, at most: further ones add little to the knowledge of their
+/// difference from the incumbent.
 const LOOKS_ON_END: u32 = 2;
-/// Pairs of the comparison at the end, at least: a chain may settle into one rhythm or another each
-/// time that its allocation changes.
+/// Least number of pairs in the final comparison: a chain may settle into one rhythm or another
+/// each time that its allocation changes.
 const VERIFICATIONS: usize = 3;
-/// Allocations that are compared with the beginning at the end, at most.
+/// Largest number of allocations in the final comparison with the initial one.
 const VERIFIED_MAX: usize = 3;
-/// Shifts of the throughput after which nothing that was learned is worth much.
+/// Shifts of the throughput after which the earlier findings are void.
 const SHIFTS_MAX: u32 = 3;
-/// The incumbent has shifted when it is off by this many standard errors, squared.
+/// The incumbent has shifted if its throughput differs by this many standard errors, squared.
 const SHIFT_SQUARED: f64 = 16.0;
 
-/// Which way a component's TPCs change.
+/// The direction in which a component's TPCs change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Fewer,
@@ -170,17 +171,17 @@ fn worth(options: &SteadyOptions) -> f64 {
     f64::from(options.better_permille.max(1)) / 1_000.0
 }
 
-/// What the standard deviation of a measurement is taken for before anything is known, relative.
+/// The initial assumption for the standard deviation of a measurement, relative.
 fn supposed_deviation(options: &SteadyOptions) -> f64 {
     worth(options) / 5.0
 }
 
-/// How many of its TPCs a component needs, as far as steps have told.
+/// A component's need of its TPCs, as far as steps have shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
-    /// The chain loses clearly with fewer, or nobody knows.
+    /// The chain loses clearly with fewer, or it is unknown.
     All,
-    /// It loses little, which may be how frames meet, or it gains.
+    /// It loses little, perhaps by chance, or it gains.
     Most,
     /// Fewer make no difference.
     Few,
@@ -192,16 +193,16 @@ struct Search<'a, P: ?Sized> {
     tpcs: u32,
     noise: Noise,
     incumbent: Allocation,
-    /// The incumbents before it, from what was in force at the beginning on.
+    /// The former incumbents, from the initial allocation on.
     replaced: Vec<Allocation>,
-    /// The incumbent's last measurements, oldest first, since it became that or its throughput
-    /// shifted.
+    /// The incumbent's last measurements, oldest first, since it became the incumbent or its
+    /// throughput shifted.
     measured: Vec<f64>,
     tried: BTreeSet<Allocation>,
     looks: u32,
-    /// Where the incumbent's throughput was before it shifted, each time.
+    /// The incumbent's throughput before each shift.
     levels: Vec<f64>,
-    /// Throughputs that an incumbent had not had before.
+    /// Shifts to a throughput that the incumbent had not had before.
     shifts: u32,
 }
 
@@ -240,8 +241,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         }
     }
 
-    /// Asks every component that matters, round and round: what one has given up, another may use,
-    /// as long as that brings something.
+    /// Tries every component that matters, in turns: what one has given up, another may use, as
+    /// long as that gains something.
     fn ask_all(&mut self, needs: &mut [Needs], step: u32) -> Result<(), Stop> {
         loop {
             let before = self.incumbent.clone();
@@ -271,7 +272,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         Ok(self.incumbent != before)
     }
 
-    /// Lets a component have fewer TPCs, and more.
+    /// Tries fewer TPCs for a component, and more.
     fn ask(&mut self, component: usize, step: u32) -> Result<Needs, Stop> {
         let mut needs = Needs::Few;
         for way in [Way::Fewer, Way::More] {
@@ -299,13 +300,13 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                 return Ok(Needs::Most);
             }
         }
-        // Who could not be asked may need them.
+        // Untried components may need them.
         Ok(if self.incumbent.tpcs()[component] <= step { Needs::All } else { needs })
     }
 
-    /// Holds each that the chain does not clearly need to few TPCs, alone. What is better than that
-    /// alone is better at the next one's turn, too; and whoever was better so may have still fewer,
-    /// and be joined by the others.
+    /// Limits each component that the chain does not clearly need to few TPCs, alone. A component
+    /// that is better alone is better at the next one's turn, too; such a one may have still fewer,
+    /// and the others may join it.
     fn ask_alone(&mut self, needs: &[Needs]) -> Result<(), Stop> {
         let few = self.few();
         let before = self.incumbent.clone();
@@ -330,12 +331,12 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         Ok(())
     }
 
-    /// To how many TPCs a component is held that is to be out of the others' way.
+    /// The number of TPCs for a component that should not compete with the others.
     fn few(&self) -> u32 {
         (self.tpcs / FEW_PART).max(1)
     }
 
-    /// Lets those that matter have more, all at once: one alone has been asked.
+    /// Tries more for all that matter together: single ones have been tried.
     fn grow_together(&mut self, needs: &[Needs], step: u32) -> Result<(), Stop> {
         let growing: Vec<usize> =
             (0..needs.len()).filter(|&component| needs[component] != Needs::Few).collect();
@@ -356,8 +357,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         Ok(matches!(self.challenge(candidate)?, Some((Verdict::Better, _))))
     }
 
-    /// Compares a candidate with the incumbent, and makes it the incumbent if it is better; with
-    /// what it gains. `None` if there is nothing to compare, or no look left.
+    /// Compares a candidate with the incumbent, and makes it the incumbent if it is better; returns
+    /// the gain. `None` if there is nothing to compare, or no look left.
     fn challenge(&mut self, candidate: &Allocation) -> Result<Option<(Verdict, f64)>, Stop> {
         if self.is_over() || !self.tried.insert(candidate.clone()) {
             return Ok(None);
@@ -377,14 +378,15 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             if self.is_over() {
                 return Ok(None);
             }
-            // What does not look worse may stay for another period: to go and come back takes four.
+            // A candidate that does not look worse may stay for another period: a change and back
+            // takes four.
             if on_end < LOOKS_ON_END && comparison.gain() > -self.counts() {
                 continue;
             }
             on_end = 0;
             match self.refresh()? {
                 true => {
-                    // What was compared before was compared with something else.
+                    // The earlier comparison was with another throughput.
                     comparison = Comparison::against(self.measured.len());
                     of_candidate.clear();
                 }
@@ -402,7 +404,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                 let surplus = self.measured.len().saturating_sub(REFERENCES);
                 self.measured.drain(..surplus);
             }
-            // What is as good may stay until the next candidate.
+            // An equal one may stay until the next candidate.
             Verdict::Even => {}
             Verdict::Worse => _ = self.refresh()?,
         }
@@ -428,12 +430,12 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         }
     }
 
-    /// What a throughput gains over the incumbent's.
+    /// The gain of a throughput over the incumbent's.
     fn gain(&self, frames_per_s: f64) -> f64 {
         gain(frames_per_s, self.reference())
     }
 
-    /// Measures the incumbent again; says whether its throughput has shifted.
+    /// Measures the incumbent again; returns whether its throughput has shifted.
     fn refresh(&mut self) -> Result<bool, Stop> {
         let incumbent = self.incumbent.clone();
         let now = self.trials.measure(&incumbent, Purpose::Reference)?;
@@ -443,7 +445,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             gain * gain > SHIFT_SQUARED * error && gain.abs() > 2.0 * search.counts()
         };
         if self.measured.len() >= FIRST_REFERENCES - 1 && is_off(self, now) {
-            // A hiccup, or another throughput from now on: the next measurement tells.
+            // An outlier, or another throughput from now on: the next measurement shows it.
             let again = self.trials.measure(&incumbent, Purpose::Reference)?;
             if is_off(self, again) {
                 let before = self.reference();
@@ -475,8 +477,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         self.measured.push(frames_per_s);
     }
 
-    /// Compares what was found with the beginning; where that is as good, what was found before it;
-    /// and puts the beginning back unless one of them is clearly better.
+    /// Compares the result with the initial allocation; if it is only equal, its predecessor, and
+    /// so on; and restores the initial allocation unless one of them is clearly better.
     fn verify(&mut self, start: &Allocation) -> Result<(), Stop> {
         let mut of_start = None;
         for _ in 0..VERIFIED_MAX {
@@ -498,8 +500,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         self.trials.apply(start)
     }
 
-    /// Compares the incumbent with the beginning, in turns; if it is not clearly better, what was
-    /// measured of the beginning.
+    /// Compares the incumbent with the initial allocation, in turns; if it is not clearly better,
+    /// returns the measurements of the initial one.
     fn is_above(&mut self, start: &Allocation) -> Result<Option<Vec<f64>>, Stop> {
         let found = self.incumbent.clone();
         let mut comparison = Comparison::default();
@@ -511,8 +513,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             comparison.refer();
             comparison.look(gain(after, before));
             self.remember(after);
-            // Either way it must be clear which is the better one; where it is not, what was there
-            // before is as good.
+            // The better one must be clear in either case; if it is not, the earlier one is as
+            // good.
             if of_start.len() < VERIFICATIONS {
                 continue;
             }

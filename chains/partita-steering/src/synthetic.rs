@@ -1,4 +1,4 @@
-//! Chains for tests: throughput as a formula of the allocation, with noise, and changing when told.
+//! Chains for tests: throughput as a formula of the allocation, with noise, and with changes.
 
 use std::vec::Vec;
 
@@ -8,8 +8,8 @@ use super::{Actuator, Allocation, Objective, Stop, place};
 use crate::testing::h200;
 use partita_core::Topology;
 
-/// A component by Amdahl's law: so much time that no TPC shortens, so much that they share, up to a
-/// number of them.
+/// A component by Amdahl's law: a time that no TPC shortens, a time that TPCs share, and a largest
+/// number of TPCs.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub fixed_ms: f64,
@@ -21,8 +21,8 @@ pub struct Part {
 #[derive(Clone, Debug)]
 pub struct Law {
     pub parts: Vec<Part>,
-    /// What a TPC loses by each further component that may use it: 0 for nothing, 1 for what that
-    /// one takes if it always runs.
+    /// A TPC's loss by each further component that may use it: 0 for nothing, 1 for the part that
+    /// the component takes if it always runs.
     pub contention: f64,
 }
 
@@ -42,17 +42,17 @@ impl Law {
     }
 }
 
-/// A chain that behaves by a law, and by another one from some period on.
+/// A chain with one law, and another one from some period on.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     pub topology: Topology,
-    /// The law from that period on, in order; the first from 0.
+    /// The laws with their first periods, in order; the first from 0.
     pub laws: Vec<(usize, Law)>,
     /// Standard deviation of a measurement, relative.
     pub noise: f64,
     pub random: u64,
     pub in_force: Allocation,
-    /// What was in force in each period, and its true throughput.
+    /// The allocation of each period, and its true throughput.
     pub history: Vec<(Allocation, f64)>,
 }
 
@@ -68,18 +68,18 @@ impl Synthetic {
         Self { in_force: in_force.clone(), ..self }
     }
 
-    /// What holds now.
+    /// The present law.
     pub fn law(&self) -> &Law {
         let now = self.history.len();
         &self.laws.iter().rev().find(|(from, _)| *from <= now).unwrap_or(&self.laws[0]).1
     }
 
-    /// The true throughput of an allocation now.
+    /// The present true throughput of an allocation.
     pub fn truth(&self, allocation: &Allocation) -> f64 {
         self.law().throughput(&self.topology, allocation)
     }
 
-    /// Nearly normal, with a standard deviation of 1: the sum of twelve even ones.
+    /// Nearly normal, with a standard deviation of 1: the sum of twelve uniform ones.
     fn normal(&mut self) -> f64 {
         let mut sum = -6.0;
         for _ in 0..12 {
@@ -105,8 +105,8 @@ impl Actuator for Synthetic {
     }
 }
 
-/// Laws of one to six components: some bound by TPCs and some not, several alike, with and without
-/// contention.
+/// Laws of one to six components: some limited by TPCs and some not, several alike, with and
+/// without contention.
 pub fn laws() -> impl Strategy<Value = Law> {
     let part = (0.0..2.0, prop_oneof![1.0..40.0, 40.0..400.0], 1..=66_u32)
         .prop_map(|(fixed_ms, shared_ms, tpcs_max)| Part { fixed_ms, shared_ms, tpcs_max });
@@ -114,7 +114,7 @@ pub fn laws() -> impl Strategy<Value = Law> {
         .prop_map(|(parts, contention)| Law { parts, contention })
 }
 
-/// Allocations for so many components.
+/// Allocations for this many components.
 pub fn allocations(components: usize) -> impl Strategy<Value = Allocation> {
     prop::collection::vec(1..=66_u32, components).prop_map(|tpcs| Allocation::new(tpcs).expect("no zeros"))
 }

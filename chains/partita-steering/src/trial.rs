@@ -1,23 +1,23 @@
-//! Trials: what is applied, measured and written down.
+//! Trials: apply, measure and record allocations.
 
 use alloc::vec::Vec;
 
 use super::{Allocation, Plant, Stop};
 
-/// Why something was measured.
+/// The purpose of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
-    /// The chain as it runs, to compare with.
+    /// The chain as it runs, for comparison.
     Reference,
-    /// A component was restricted strongly, to see how much the chain needs it.
+    /// A component was restricted strongly, to find out how much the chain needs it.
     Restriction {
-        /// Which one.
+        /// Its number.
         component: usize,
     },
     /// An allocation that may be better.
     Candidate,
-    /// Whether what was found is still better than what there was at the beginning.
+    /// Whether the result is still better than the initial allocation.
     Verification,
 }
 
@@ -39,55 +39,55 @@ impl Purpose {
 pub struct Trial {
     /// The period in which it was measured, counted from 1 at the beginning of the search.
     pub period: u64,
-    /// Why.
+    /// The purpose.
     pub purpose: Purpose,
-    /// What was in force.
+    /// The allocation.
     pub allocation: Allocation,
-    /// What was measured, in frames per second.
+    /// The throughput, in frames per second.
     pub frames_per_s: f64,
 }
 
-/// What a search has come to.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// What is in force now.
+    /// The allocation in force now.
     pub allocation: Allocation,
     /// The throughput measured with it, in frames per second.
     pub frames_per_s: f64,
-    /// Every measurement, in order.
+    /// All measurements, in order.
     pub trials: Vec<Trial>,
-    /// Periods that the search took, those in which the chain settled included.
+    /// Periods of the search, including those for settling.
     pub periods: u64,
 }
 
 impl Found {
-    /// How often an allocation was put in force and measured: the trials but those of what ran
-    /// anyway.
+    /// How many times an allocation was applied and measured: the trials without those of the
+    /// running one.
     #[must_use]
     pub fn candidates(&self) -> usize {
         self.trials.iter().filter(|trial| trial.purpose != Purpose::Reference).count()
     }
 }
 
-/// A plant on which allocations are tried.
+/// A plant for trying allocations.
 pub(super) struct Trials<'a, P: ?Sized> {
     plant: &'a mut P,
     in_force: Allocation,
-    /// Periods that pass unmeasured after a change.
+    /// Periods without a measurement after a change.
     settle_periods: u32,
-    /// Of those, how many are still to pass.
+    /// How many of those remain.
     unsettled: u32,
     periods: u64,
     log: Vec<Trial>,
 }
 
 impl<'a, P: Plant + ?Sized> Trials<'a, P> {
-    /// A plant on which `in_force` is in force.
+    /// A plant with the allocation `in_force`.
     pub(super) fn new(plant: &'a mut P, in_force: &Allocation, settle_periods: u32) -> Self {
         Self { plant, in_force: in_force.clone(), settle_periods, unsettled: 0, periods: 0, log: Vec::new() }
     }
 
-    /// Puts an allocation in force, if it is not.
+    /// Applies an allocation, unless it is in force.
     pub(super) fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
         if self.in_force != *allocation {
             self.plant.apply(allocation)?;
@@ -97,7 +97,7 @@ impl<'a, P: Plant + ?Sized> Trials<'a, P> {
         Ok(())
     }
 
-    /// Puts an allocation in force, lets the chain settle and measures.
+    /// Applies an allocation, lets the chain settle and measures.
     pub(super) fn measure(&mut self, allocation: &Allocation, purpose: Purpose) -> Result<f64, Stop> {
         self.apply(allocation)?;
         while self.unsettled > 0 {
@@ -110,7 +110,7 @@ impl<'a, P: Plant + ?Sized> Trials<'a, P> {
         Ok(frames_per_s)
     }
 
-    /// Puts an allocation in force for a period that nobody measures.
+    /// Applies an allocation for a period without a measurement.
     pub(super) fn pass(&mut self, allocation: &Allocation) -> Result<(), Stop> {
         self.apply(allocation)?;
         self.period()?;
@@ -121,11 +121,11 @@ impl<'a, P: Plant + ?Sized> Trials<'a, P> {
     fn period(&mut self) -> Result<f64, Stop> {
         let frames_per_s = self.plant.throughput()?;
         self.periods += 1;
-        // What is no number is no throughput.
+        // NaN is not a throughput.
         Ok(if frames_per_s.is_finite() { frames_per_s.max(0.0) } else { 0.0 })
     }
 
-    /// Ends the search with what is in force, for which that was measured.
+    /// Ends the search with the allocation in force, which had this throughput.
     pub(super) fn finish(self, frames_per_s: f64) -> Found {
         Found { allocation: self.in_force, frames_per_s, trials: self.log, periods: self.periods }
     }

@@ -1,4 +1,4 @@
-//! One frame, with whoever has it.
+//! One frame, for its holder.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::Component;
 use crate::error::Error;
 use crate::memory::Memory;
 
-/// A frame in GPU memory, until it is passed on. One that is dropped goes back to the pool, and is
+/// A frame in GPU memory, until it is passed on. A dropped one goes back to the pool, and is
 /// counted.
 ///
-/// The memory may be used in work on [`Component::stream`]; what came before is in order there.
-/// Work on other streams must be ordered behind it and before the frame is passed on.
+/// The memory may be used in work on [`Component::stream`], where it is ordered after earlier work.
+/// Order work on other streams after that, and before the frame is passed on.
 #[must_use = "a frame that is dropped is lost to the chain's next component"]
 pub struct Frame<'c, 'g> {
     pub(crate) component: &'c Component<'g>,
@@ -23,47 +23,47 @@ pub struct Frame<'c, 'g> {
     pub(crate) note: Note,
     pub(crate) memory: Rc<Memory<'g>>,
     pub(crate) received_ns: u64,
-    /// Whether somebody else has it by now.
+    /// Whether another role has it by now.
     pub(crate) passed: bool,
 }
 
 impl Frame<'_, '_> {
-    /// Where it is on the device, in this process.
+    /// Its address on the device, in this process.
     pub fn address(&self) -> u64 {
         self.memory.span().address() + self.lease.offset
     }
 
-    /// How many bytes of it count.
+    /// How many bytes of it are in use.
     pub fn bytes(&self) -> u64 {
         self.note.bytes
     }
 
-    /// How many it has room for.
+    /// Its capacity.
     pub fn capacity_bytes(&self) -> u64 {
         self.component.plan().frame_bytes
     }
 
-    /// Says how many bytes of it count; no more than there is room for.
+    /// Sets how many bytes of it are in use; at most its capacity.
     pub fn set_bytes(&mut self, bytes: u64) {
         self.note.bytes = bytes.min(self.capacity_bytes());
     }
 
-    /// Its number in the order in which frames were begun, from 0.
+    /// Its number in the order of their starts, from 0.
     pub fn sequence(&self) -> u64 {
         self.note.sequence
     }
 
-    /// What the components before left in it for those behind.
+    /// The words of the components before for the later ones.
     pub fn meta(&self) -> &[u64; META_WORDS] {
         &self.note.meta
     }
 
-    /// As [`Frame::meta`], to be changed.
+    /// As [`Frame::meta`], mutable.
     pub fn meta_mut(&mut self) -> &mut [u64; META_WORDS] {
         &mut self.note.meta
     }
 
-    /// How long ago it was begun.
+    /// Its age.
     pub fn age(&self) -> Duration {
         Duration::from_nanos(monotonic_ns().saturating_sub(self.note.born_ns))
     }
@@ -71,7 +71,7 @@ impl Frame<'_, '_> {
     /// All of its memory.
     ///
     /// # Errors
-    /// [`Error::Damaged`], which receiving it has ruled out.
+    /// [`Error::Damaged`], which receiving it has excluded.
     pub fn span(&self) -> Result<Span<'_>, Error> {
         self.part(0, self.capacity_bytes())
     }
@@ -87,8 +87,8 @@ impl Frame<'_, '_> {
 }
 
 impl Frame<'_, '_> {
-    /// Waits on the host until the last user of the frame has finished, and copies to its
-    /// beginning. For the first component.
+    /// Waits on the host until the last user of the frame has finished, and copies to its start.
+    /// For the first component.
     ///
     /// # Errors
     /// [`Error::Driver`], also if `data` does not fit.
@@ -97,7 +97,7 @@ impl Frame<'_, '_> {
         self.part(0, data.len() as u64)?.write(data).map_err(Error::driver("a copy to a frame"))
     }
 
-    /// Waits on the host for all that was launched on the component's stream, and copies from the
+    /// Waits on the host for all work launched on the component's stream, and copies from the
     /// frame. For the last component.
     ///
     /// # Errors
@@ -107,9 +107,9 @@ impl Frame<'_, '_> {
         self.part(offset, data.len() as u64)?.read(data).map_err(Error::driver("a copy from a frame"))
     }
 
-    /// Waits on the host for all that was launched on the component's stream, and says whether the
+    /// Waits on the host for all work launched on the component's stream, and returns whether the
     /// GPU has done the work of every component before. It has not if one of them was killed while
-    /// the frame was on its way; nothing is known of what is in it then. For the last component.
+    /// the frame was on its way; its content is then unknown. For the last component.
     ///
     /// # Errors
     /// As [`Frame::read`].
@@ -127,8 +127,8 @@ impl Frame<'_, '_> {
         Ok(stamps.all(|(role, stamp)| is_done(role) || u32::from_le_bytes(*stamp) == self.stamp()))
     }
 
-    /// What the GPU writes behind each component's work on this frame: another number than for the
-    /// one before in the same memory.
+    /// What the GPU writes after each component's work on this frame: another number than for the
+    /// former frame in the same memory.
     fn stamp(&self) -> u32 {
         (self.note.sequence as u32).wrapping_add(1)
     }
@@ -138,7 +138,8 @@ impl Frame<'_, '_> {
         self.memory.span().part(at, 4 * ROLES_MAX as u64).map_err(Error::driver("the stamps of a frame"))
     }
 
-    /// Has the GPU say that it is done with this component's work, by a stream that is behind it.
+    /// Makes the GPU report the end of this component's work, through a stream that is ordered
+    /// after it.
     pub(crate) fn put_stamp(&self, stream: StreamRef<'_>) -> Result<(), Error> {
         let place = self.stamps()?.part(4 * u64::from(self.component.role()), 4);
         let put = place.and_then(|place| place.write_number(self.stamp(), stream));
@@ -155,8 +156,8 @@ impl Frame<'_, '_> {
 impl Drop for Frame<'_, '_> {
     fn drop(&mut self) {
         if !self.passed {
-            // Nobody is left to tell; what cannot be given back now is given back when the process
-            // ends.
+            // There is no caller to report to; a frame that cannot be returned now is returned when
+            // the process ends.
             let _ = self.component.discard(self);
         }
     }

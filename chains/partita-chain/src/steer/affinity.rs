@@ -1,4 +1,4 @@
-//! Contexts of MPS with some SMs each: the paper's way.
+//! Contexts of MPS with some SMs each: the paper's method.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use crate::error::Error;
 /// Contexts that a component makes at most; each holds device memory.
 const CONTEXTS_MAX: usize = 32;
 
-/// A pool of contexts of MPS, each made when its size is first wanted and kept as long as the
-/// process lives.
+/// A pool of contexts of MPS, each made at the first use of its size and cached for the life of the
+/// process.
 ///
-/// Of a suggestion only its size counts: MPS chooses the SMs. Work has to go to
-/// [`Component::stream`](crate::Component::stream), which changes with each suggestion, and is in
-/// another context than the primary one: kernels must be loaded as `CUkernel`s, which belong to no
-/// context. An event is recorded in its own context alone, so each frame that is passed on costs
-/// one event and one wait more than with the other ways.
+/// It uses only the size of a suggestion: MPS chooses the SMs. Work has to use
+/// [`Component::stream`](crate::Component::stream), which changes with each suggestion, and belongs
+/// to another context than the primary one: load kernels as `CUkernel`s, which belong to no
+/// context. An event is recorded only in its own context, so each frame that is passed on costs one
+/// event and one wait more than with the other methods.
 #[derive(Default)]
 pub struct AffinityContexts<'g> {
     contexts: HashMap<u32, &'g AffinityContext<'g, 'g>>,
@@ -32,7 +32,7 @@ impl<'g> AffinityContexts<'g> {
         Self::default()
     }
 
-    /// The context that work goes to; none before the first suggestion.
+    /// The context for work; `None` before the first suggestion.
     #[must_use]
     pub fn current(&self) -> Option<&'g AffinityContext<'g, 'g>> {
         self.current
@@ -43,7 +43,7 @@ impl<'g> Steer<'g> for AffinityContexts<'g> {
     fn apply(&mut self, gpu: &'g Gpu<'g>, set: &TpcSet) -> Result<(), Error> {
         let sms = set.len() * sms_per_tpc(gpu);
         if sms == 0 {
-            return Err(refused("an empty set; suggest one TPC at least"));
+            return Err(refused("an empty set; suggest at least one TPC"));
         }
         if !self.contexts.contains_key(&sms) {
             if self.contexts.len() >= CONTEXTS_MAX {

@@ -1,4 +1,4 @@
-//! Green contexts: the driver's own way, of prepared sizes, each with a stream of its own.
+//! Green contexts: the driver's own method, with prepared sizes, each with its stream.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,10 @@ use crate::error::Error;
 /// Contexts that a component makes at most; each holds device memory.
 const CONTEXTS_MAX: usize = 64;
 
-/// A pool of green contexts, each made when it is first wanted and kept as long as the process
-/// lives.
+/// A pool of green contexts, each made at its first use and cached for the life of the process.
 ///
-/// They come in the sizes that the driver offers: a suggestion between two of them is kept to by
-/// the largest inside it, or where there is none by the smallest around it. Work has to go to
+/// They have the sizes that the driver supports: for a suggestion between two of them it uses the
+/// largest inside it, or without one the smallest around it. Work has to use
 /// [`Component::stream`](crate::Component::stream), which changes with each suggestion.
 #[derive(Default)]
 pub struct GreenContexts<'g> {
@@ -32,7 +31,7 @@ impl<'g> GreenContexts<'g> {
         Self::default()
     }
 
-    /// The context that work goes to; none before the first suggestion.
+    /// The context for work; `None` before the first suggestion.
     #[must_use]
     pub fn current(&self) -> Option<&'g GreenContext<'g, 'g>> {
         self.current

@@ -1,4 +1,4 @@
-//! A mask in every launch of the process: live, and without any wait.
+//! A mask in every launch of the process: live, and without a wait.
 
 use partita_abi::types::CUuuid;
 use partita_core::TpcSet;
@@ -8,11 +8,10 @@ use partita_driver::{Gpu, ProcessMasks, StreamRef};
 use super::{Steer, refused};
 use crate::error::Error;
 
-/// A mask in every launch, as [`ProcessMasks`] puts it there. The board's calibration is the one
-/// that `partita run` has proved and kept.
+/// A mask in every launch, by [`ProcessMasks`]. The board's calibration is the one that `partita
+/// run` has proved and cached.
 ///
-/// The driver is asked to call this process back for its launches at the first suggestion and not
-/// before.
+/// The driver's callbacks for launches are registered at the first suggestion, not before.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Masks {
     masks: Option<ProcessMasks>,

@@ -1,4 +1,4 @@
-//! A frame's memory handle in a datagram: the paper's way over UDP, opened at each hand-over, or
+//! A frame's memory handle in a datagram: the paper's method over UDP, opened at each hand-over, or
 //! kept open over a Unix socket.
 
 use std::collections::hash_map::Entry;
@@ -16,20 +16,20 @@ use super::{Item, Passed, Transport, Work, system};
 use crate::error::Error;
 
 /// Allocations are a multiple of this, in bytes: smaller ones may share a block of the driver's,
-/// which a handle would open as a whole.
+/// and a handle would open the whole block.
 const UNIT_BYTES: u64 = 2 << 20;
 /// Handle, sequence, time, size, number in the pool.
 const MESSAGE_BYTES: usize = HANDLE_BYTES + 4 * 8;
 
-/// How long a full queue of the next component is waited for before the sender looks after its own.
+/// How long the sender waits for room in the next component's full queue before it serves its own.
 const ROOM_MAX: Duration = Duration::from_millis(20);
 
-/// Whether nothing came, or went, in time.
+/// Whether no message arrived, or could be sent, in time.
 pub(super) fn is_late(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
-/// What carries the datagrams.
+/// The socket type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     /// UDP on the loopback interface.
@@ -45,7 +45,7 @@ enum Socket {
 
 impl Socket {
     fn open(carrier: Carrier, place: &Place) -> Result<Self, Error> {
-        // Behind the last comes the first, who gets the memory back.
+        // The first follows the last, and gets the memory back.
         let next = if place.is_last() { 0 } else { place.role + 1 };
         match carrier {
             Carrier::Udp => {
@@ -63,7 +63,7 @@ impl Socket {
         }
     }
 
-    /// The next message; `None` if none comes in time.
+    /// The next message; `None` without one in time.
     fn receive(&self, limit: Duration) -> Result<Option<[u8; MESSAGE_BYTES]>, Error> {
         let limit = Some(limit.max(Duration::from_micros(1)));
         let mut message = [0; MESSAGE_BYTES];
@@ -73,7 +73,7 @@ impl Socket {
         };
         match received {
             Ok(MESSAGE_BYTES) => Ok(Some(message)),
-            // Somebody else's.
+            // From another sender.
             Ok(_) => Ok(None),
             Err(error) if is_late(&error) => Ok(None),
             Err(error) => Err(system("a message of the component before")(error)),
@@ -94,7 +94,7 @@ impl Socket {
     }
 }
 
-/// What a message says.
+/// The fields of a message.
 #[derive(Clone, Copy)]
 struct Message {
     handle: [u8; HANDLE_BYTES],
@@ -137,23 +137,23 @@ pub struct Handles<'g> {
     stream: Stream<'g>,
     socket: Socket,
     place: Place,
-    /// The first component's memory, and which of it is free.
+    /// The first component's memory, with its free parts.
     pool: Vec<(Buffer<'g>, [u8; HANDLE_BYTES])>,
     free: VecDeque<usize>,
     begun: u64,
-    /// What could not be sent yet.
+    /// Messages that could not be sent yet.
     backlog: VecDeque<[u8; MESSAGE_BYTES]>,
-    /// What is open, where it is kept open.
+    /// Opened memory, if it is kept open.
     kept: Option<HashMap<[u8; HANDLE_BYTES], OpenedMemory<'g>>>,
 }
 
 impl<'g> Handles<'g> {
-    /// In that place. The first component allocates `frames` of `frame_bytes`, each with a handle
-    /// of its own. With `keep_open`, memory is opened once; otherwise at each hand-over, as the
-    /// paper has it.
+    /// At that place. The first component allocates `frames` of `frame_bytes`, each with its own
+    /// handle. With `keep_open`, memory is opened once; otherwise at each hand-over, as in the
+    /// paper.
     ///
     /// # Errors
-    /// Those of the driver and the system; and if the neighbour does not come within 20 seconds.
+    /// Those of the driver and the system; and if the neighbour does not appear within 20 seconds.
     pub fn new(
         gpu: &'g Gpu<'g>,
         place: Place,
@@ -197,7 +197,7 @@ impl<'g> Handles<'g> {
         done.map_err(Error::driver("work on a frame"))
     }
 
-    /// Sends what has to be sent, the oldest first, as far as there is room.
+    /// Sends the waiting messages, the oldest first, as far as there is room.
     fn send(&mut self, message: Message) -> Result<(), Error> {
         self.backlog.push_back(message.encode());
         self.send_backlog()

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::system;
 use crate::error::Error;
 
-/// How long the others may take to come.
+/// How long to wait for the others.
 const MEET_MAX: Duration = Duration::from_secs(20);
 
-/// Where a component is, and where it finds its neighbours: a directory that belongs to the chain.
+/// The place of a component, and of its neighbours: a directory that belongs to the chain.
 #[derive(Debug, Clone)]
 pub struct Place {
     directory: PathBuf,
@@ -42,18 +42,18 @@ impl Place {
         self.directory.join(format!("socket-{role}"))
     }
 
-    /// A UDP socket of this machine alone, where the others find it.
+    /// A UDP socket on the loopback interface, at a place that the others know.
     pub(super) fn bind_udp(&self) -> Result<UdpSocket, Error> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("a UDP socket"))?;
         let port = socket.local_addr().map_err(system("a UDP socket"))?.port();
-        // Whole or not at all: others look for it all the time.
+        // Written as a whole: others read it at any time.
         let (draft, file) = (self.port_file(self.role).with_extension("new"), self.port_file(self.role));
         let written = std::fs::write(&draft, port.to_string()).and_then(|()| std::fs::rename(&draft, &file));
         written.map_err(system("a file in the chain's directory"))?;
         Ok(socket)
     }
 
-    /// Where another component's UDP socket is, once it is there.
+    /// The address of another component's UDP socket, once it exists.
     pub(super) fn udp_of(&self, role: u8) -> Result<SocketAddr, Error> {
         let file = self.port_file(role);
         meet(&file)?;
@@ -66,7 +66,7 @@ impl Place {
     }
 }
 
-/// Waits until a file is there.
+/// Waits until a file exists.
 pub(super) fn meet(file: &Path) -> Result<(), Error> {
     let began = Instant::now();
     while !file.exists() {

@@ -1,4 +1,4 @@
-//! The shared ring: what a component does anyway.
+//! The shared ring: the usual method of a component.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::component::{Component, Outcome, Received};
 use crate::error::Error;
 use crate::order::Waits;
 
-/// The word of a frame's note that says when it was let go of.
+/// The word of a frame's note with the time of its release.
 const LET_GO: usize = 3;
 
-/// A component's own way. It uses the last word of a frame's note for the time.
+/// A component's usual method. It uses the last word of a frame's note for the time.
 pub struct RingTransport<'g> {
     component: Component<'g>,
 }
 
 impl<'g> RingTransport<'g> {
-    /// Of a component that is attached.
+    /// For an attached component.
     pub fn new(component: Component<'g>) -> Self {
         Self { component }
     }

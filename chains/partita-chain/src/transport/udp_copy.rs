@@ -1,9 +1,9 @@
-//! The frame itself in UDP messages: what the paper compares with.
+//! The frame itself in UDP messages: the paper's baseline.
 //!
 //! A frame goes from the GPU to host memory, in messages to the next component, and to the GPU
-//! again. UDP promises nothing, so each message is acknowledged, a few are under way at a time, and
-//! what is not acknowledged is sent again: a benchmark in which frames get lost would flatter
-//! whatever it is compared with.
+//! again. UDP guarantees nothing, so each message is acknowledged, a few are in flight at a time,
+//! and lost ones are sent again: a benchmark with lost frames would favour the method compared with
+//! it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -16,19 +16,19 @@ use super::place::Place;
 use super::{Item, Passed, Transport, Work, system};
 use crate::error::Error;
 
-/// Bytes of a message behind its head: near what one datagram may have.
+/// Bytes of a message after its header: near the largest datagram.
 const PIECE_BYTES: usize = 60_000;
 /// Sequence, time, size of the frame, offset.
 const HEAD_BYTES: usize = 4 * 8;
-/// Messages under way: as many as the usual socket buffer holds (`net.core.rmem_default`, 212,992
+/// Messages in flight: as many as the usual socket buffer holds (`net.core.rmem_default`, 212,992
 /// bytes).
 const WINDOW: usize = 2;
-/// How long an acknowledgement is waited for.
+/// The timeout of an acknowledgement.
 const ACKNOWLEDGED_MAX: Duration = Duration::from_millis(20);
-/// How long the next component may not take anything.
+/// How long the next component may accept nothing.
 const STALLED_MAX: Duration = Duration::from_secs(20);
 
-/// What comes in front of a piece; sequence and offset are its acknowledgement.
+/// The header of a piece; sequence and offset are its acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     sequence: u64,
@@ -65,12 +65,12 @@ pub struct UdpCopy<'g> {
     inbound: UdpSocket,
     outbound: UdpSocket,
     next: Option<SocketAddr>,
-    /// The next frame's number: as the first component to begin, as another one to receive.
+    /// The next frame's number: to start as the first component, otherwise to receive.
     sequence: u64,
 }
 
 impl<'g> UdpCopy<'g> {
-    /// In that place, with memory for one frame.
+    /// At that place, with memory for one frame.
     ///
     /// # Errors
     /// As [`Handles::new`](super::Handles::new).
@@ -93,7 +93,7 @@ impl<'g> UdpCopy<'g> {
         })
     }
 
-    /// Receives a frame's bytes; returns when its sender began to let go of it, or nothing if none
+    /// Receives a frame's bytes; returns when its sender began to release it, or `None` if no frame
     /// came in time.
     fn receive(&mut self, limit: Duration) -> Result<Option<u64>, Error> {
         let pieces = self.host.len().div_ceil(PIECE_BYTES);
@@ -111,7 +111,7 @@ impl<'g> UdpCopy<'g> {
             };
             let Some(head) = Head::decode(&self.message[..bytes]) else { continue };
             let data = &self.message[HEAD_BYTES..bytes];
-            // An acknowledgement of what is here already may have been lost.
+            // An acknowledgement of an arrived piece may have been lost.
             if head.sequence <= self.sequence {
                 let _ = self.inbound.send_to(&head.encode(), from);
             }
@@ -131,7 +131,7 @@ impl<'g> UdpCopy<'g> {
         Ok(Some(sent_ns))
     }
 
-    /// Sends the bytes in host memory, and waits until all have come.
+    /// Sends the bytes in host memory, and waits until all have arrived.
     fn send(&mut self, to: SocketAddr, sequence: u64, sent_ns: u64) -> Result<(), Error> {
         let total = self.host.len() as u64;
         let mut waiting: Vec<usize> = (0..self.host.len().div_ceil(PIECE_BYTES)).rev().collect();

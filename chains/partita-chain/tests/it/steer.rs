@@ -150,7 +150,7 @@ fn child_of_contexts_of_mps() {
     // Nothing is no size: what was before holds on.
     let stream = component.stream();
     let (refusal, obeyed, _) = suggest(&mut chain, &component, &TpcSet::EMPTY);
-    assert!(refusal.unwrap().contains("suggest one TPC at least"));
+    assert!(refusal.unwrap().contains("suggest at least one TPC"));
     assert_eq!((obeyed, component.stream()), (5, stream));
     // Contexts are few; those that are there are used on.
     let refused = (2..60).find(|tpcs| suggest(&mut chain, &component, &TpcSet::first(*tpcs)).0.is_some());

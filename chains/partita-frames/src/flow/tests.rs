@@ -1,5 +1,5 @@
-//! Any sequence of operations and deaths, against a model: each lease is where the model says, and
-//! in one place.
+//! Any sequence of operations and deaths, against a model: each lease is in one place, that of the
+//! model.
 
 extern crate std;
 use std::collections::{BTreeMap, VecDeque};
@@ -40,7 +40,7 @@ impl Chain {
     }
 }
 
-/// Where the leases should be, by number.
+/// The expected places of the leases, by number.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Model {
     held: BTreeMap<u8, Vec<usize>>,
@@ -94,11 +94,11 @@ enum Operation {
     Take(u8),
     /// Passes its first one on.
     Send(u8),
-    /// Drops the oldest that it has sent.
+    /// Drops the oldest frame that it has sent.
     Steal(u8),
-    /// Gives its first one back.
+    /// Returns its first one.
     Free(u8),
-    /// Everybody's memory is gone: the pool's and that on its way.
+    /// All memory is gone: that of the pool and of frames on their way.
     Recover(u8),
 }
 
@@ -137,7 +137,7 @@ impl Operation {
         }
     }
 
-    /// What it does to the model when it is not disturbed.
+    /// Its effect on the model when it is not disturbed.
     fn model(self, model: &mut Model) {
         match self {
             Self::Take(0) => {
@@ -195,8 +195,8 @@ proptest! {
     }
 
     /// The process that does the operation dies before one of its accesses, and its role is
-    /// recovered: it has happened, or it has not, and what the role held is free. Nobody else's
-    /// lease has moved.
+    /// recovered: the operation has happened, or it has not, and the role's leases are free. Leases
+    /// of other roles have not moved.
     #[test]
     fn whoever_dies_has_done_it_or_has_not(
         operations in prop::collection::vec((operations(), prop::option::weighted(0.3, 0..30u32)), 1..80)
@@ -224,7 +224,7 @@ proptest! {
         }
     }
 
-    /// Whatever stands in the words, nothing panics or loops.
+    /// Whatever the words hold, no operation panics or loops.
     #[test]
     fn odd_words_are_survived(
         words in prop::collection::vec(any::<u64>(), LEASES + (ROLES - 1) * (SLOTS + 2)),
@@ -248,8 +248,8 @@ proptest! {
     }
 }
 
-/// A taker that slept through a whole round of the ring, woken in each place: it takes the oldest,
-/// not the one that it happens to see.
+/// A taker that slept through a whole round of the ring, at each point: it takes the oldest ticket,
+/// not just the one that it sees.
 #[test]
 fn a_taker_that_slept_does_not_take_out_of_order() {
     use crate::sync::schedule::Leash;
@@ -272,7 +272,7 @@ fn a_taker_that_slept_does_not_take_out_of_order() {
                 })
             };
             let asleep = leash.advance(steps);
-            // The thief takes what is there, and the ring goes round.
+            // The thief takes all tickets, and the ring goes round.
             let mut sent = VecDeque::new();
             let stolen = flow.take(0, Place::Held(0)).unwrap();
             stolen.map(|ticket| flow.pass(ticket, Place::Held(0), Place::Free).unwrap());

@@ -1,4 +1,4 @@
-//! Questions to the keeper, and its answers.
+//! Requests to the keeper, and its answers.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -21,12 +21,12 @@ use crate::wire::{
     VERSION, Welcome, tag_of,
 };
 
-/// The longest wait for room in a socket that the kernel is told; more than anybody has.
+/// The longest wait for room in a socket, as set in the kernel; longer than any client's patience.
 const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Rows of a list that are read: twice as many as a keeper has leases.
+/// The largest number of rows of a list: twice as many as a keeper has leases.
 const LIST_ROWS_MAX: usize = 1 << 17;
 
-/// By what a slab is opened.
+/// How to open a slab.
 #[derive(Debug)]
 pub enum OpenedBy {
     /// A handle of CUDA's interprocess calls.
@@ -35,16 +35,16 @@ pub enum OpenedBy {
     Descriptor(OwnedFd),
 }
 
-/// A slab that the keeper takes to be open here from now on.
+/// A slab that the keeper counts as open here from now on.
 #[derive(Debug)]
 pub struct Opened {
     /// Its bytes.
     pub bytes: u64,
-    /// By what it is opened.
+    /// How to open it.
     pub by: OpenedBy,
 }
 
-/// A connection to a keeper, which asks one thing at a time.
+/// A connection to a keeper, with one request at a time.
 pub struct Connection {
     socket: OwnedFd,
     path: PathBuf,
@@ -58,17 +58,15 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and greets: for a tenant, or to look and to administer.
+    /// Connects and greets: for a tenant, or to query and to administer.
     ///
     /// # Errors
-    /// [`Error::NoKeeper`], [`Error::Unattended`], [`Error::Stranger`], and what the keeper
-    /// refuses.
+    /// [`Error::NoKeeper`], [`Error::Unattended`], [`Error::Stranger`], and refusals of the keeper.
     pub fn connect(socket: &Path, tenant: Option<TenantName>, patience: Duration) -> Result<Self, Error> {
         let no_keeper = |reason| Error::NoKeeper { socket: socket.to_owned(), reason };
         let address = socket::address(socket).map_err(no_keeper)?;
         let connected = socket::packet_socket(SocketFlags::empty())?;
-        // Where as many wait as there is room for, whoever comes next is not even heard. Zero would
-        // be for ever.
+        // If the listener's queue is full, the connection would wait. Zero would mean for ever.
         let wait = patience.clamp(Duration::from_millis(1), WAIT_MAX);
         set_socket_timeout(&connected, Timeout::Send, Some(wait)).map_err(io::Error::from)?;
         match rustix::io::retry_on_intr(|| rustix::net::connect(&connected, &address)) {
@@ -78,7 +76,7 @@ impl Connection {
             }
             Err(errno) => return Err(no_keeper(errno.into())),
         }
-        // Its directory may be everybody's, and whoever is first may take a name there.
+        // All users may be able to write to its directory, and the first may take a name there.
         let peer =
             SocketPeer::of(connected.as_raw_fd()).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
         let own = rustix::process::geteuid().as_raw();
@@ -107,8 +105,8 @@ impl Connection {
         };
         let hello = Request::Hello { version: VERSION, tenant };
         match connection.ask(&hello, None)?.0 {
-            // The kernel's word for its number, which is 0 for a process of a namespace that is not
-            // below ours.
+            // The kernel's number for the process, which is 0 for a process of a namespace that is
+            // not below this one's.
             Reply::Welcome(welcome) => {
                 connection.welcome = Welcome { pid: if pid == 0 { welcome.pid } else { pid }, ..welcome };
             }
@@ -117,20 +115,20 @@ impl Connection {
         Ok(connection)
     }
 
-    /// How the keeper greeted; its process is as the kernel has it, where it tells.
+    /// The keeper's greeting; its process number is the kernel's, if that has one.
     #[must_use]
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// Whose process listens there, as the kernel says.
+    /// The user of the listening process, by the kernel.
     #[must_use]
     pub fn user(&self) -> u32 {
         self.user
     }
 
     /// Leases `count` blocks of at least `bytes`, all or none, for this connection or a chain that
-    /// it has joined.
+    /// it joined.
     ///
     /// # Errors
     /// [`Error`].
@@ -147,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// Gives leases back; as many at a time as a frame takes, each time all or none.
+    /// Returns leases; as many at a time as a frame holds, each time all or none.
     ///
     /// # Errors
     /// [`Error`].
@@ -158,7 +156,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks what to open a slab by. The keeper takes it to be open until [`Connection::close`].
+    /// Requests the handle of a slab. The keeper counts it as open until [`Connection::close`].
     ///
     /// # Errors
     /// [`Error`].
@@ -174,7 +172,7 @@ impl Connection {
         }
     }
 
-    /// Tells that slabs are closed, and that nothing uses them any more.
+    /// Reports that slabs are closed, and that nothing uses them any more.
     ///
     /// # Errors
     /// [`Error`].
@@ -185,7 +183,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives a sign of life.
+    /// Sends a sign of life.
     ///
     /// # Errors
     /// [`Error`].
@@ -196,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// Joins a chain by its file, on which somebody holds a lock.
+    /// Joins a chain by its file, on which a process must hold a lock.
     ///
     /// # Errors
     /// [`Error`].
@@ -218,11 +216,11 @@ impl Connection {
         }
     }
 
-    /// All leases, in the order in which they were given.
+    /// All leases, in the order of their creation.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Answer`] for more than any keeper has, and [`Error::Silent`] if they
-    /// take longer than the patience.
+    /// [`Error`]; [`Error::Answer`] if there are more than a keeper can have, and [`Error::Silent`]
+    /// if they take longer than the patience.
     pub fn leases(&mut self) -> Result<Vec<LeaseRow>, Error> {
         let begin = Instant::now();
         let mut all: Vec<LeaseRow> = Vec::new();
@@ -273,7 +271,7 @@ impl Connection {
         self.done(&Request::Privileged(Privileged::Quota { uid, tenant, bytes }))
     }
 
-    /// Ends the keeper, unless memory is leased and that is not to be lost.
+    /// Ends the keeper, unless memory is leased and `force` is false.
     ///
     /// # Errors
     /// [`Error`].
@@ -288,8 +286,8 @@ impl Connection {
         }
     }
 
-    /// Ends a lease of anybody's before its time. Its memory rests until its owner has given it
-    /// back, too, or has ended.
+    /// Ends any lease before its time. Its memory rests until its owner has returned it too, or has
+    /// ended.
     ///
     /// # Errors
     /// [`Error`]; [`Code::Unknown`]; [`Code::InUse`] if it has ended already.
@@ -297,8 +295,8 @@ impl Connection {
         self.done(&Request::Privileged(Privileged::TakeBack { lease }))
     }
 
-    /// Frees what an owner that has ended has left, although its process is not gone: whoever calls
-    /// this says that it writes there no more.
+    /// Frees the memory of an ended owner although its process is not gone: the caller guarantees
+    /// that the process no longer writes there.
     ///
     /// # Errors
     /// [`Error`]; [`Code::Unknown`]; [`Code::InUse`] for an owner that lives.
@@ -306,7 +304,7 @@ impl Connection {
         self.done(&Request::Privileged(Privileged::Disown { owner }))
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     fn ask(
         &mut self,
         request: &Request,
@@ -317,15 +315,15 @@ impl Connection {
         }
         self.tag += 1;
         request.encode(self.tag, &mut self.frame);
-        // Until its answer has come, there is one too many on the way.
+        // Until its answer arrives, the next answer would be the wrong one.
         self.is_out_of_step = true;
-        // A keeper that refuses a connection says why and closes it, perhaps before the greeting is
-        // sent.
+        // A keeper that refuses a connection sends the reason and closes it, perhaps before the
+        // greeting is sent.
         let sent = socket::send(&self.socket, &self.frame, with, SendFlags::empty());
         self.wait(request.name())?;
         let received = socket::receive(&self.socket, &mut self.buffer, RecvFlags::empty());
-        // That the other end was closed with something unread Linux tells before it gives what was
-        // answered earlier.
+        // If the other end was closed with unread data, Linux reports that before it delivers an
+        // earlier answer.
         let received = if received.as_ref().is_err_and(is_gone) {
             drop(received);
             socket::receive(&self.socket, &mut self.buffer, RecvFlags::empty())
@@ -342,7 +340,7 @@ impl Connection {
         let reply = Reply::decode(packet.bytes)?;
         self.is_out_of_step = false;
         if let Reply::Error { code, text } = reply {
-            // An answer to nothing in particular is about the connection.
+            // An answer without a request is about the connection.
             self.is_out_of_step = tag == 0 && code == Code::TooMany;
             return Err(Error::Refused { asked: request.name(), code, text });
         }
@@ -358,7 +356,7 @@ impl Connection {
         Ok((reply, descriptor))
     }
 
-    /// Checks a list that comes in parts: one that never ends is no keeper's.
+    /// Checks a list that arrives in parts: a list without end is not a keeper's.
     fn check_list(&self, asked: &'static str, rows: usize, begin: Instant) -> Result<(), Error> {
         if rows > LIST_ROWS_MAX {
             return Err(Error::Answer { asked });
@@ -373,7 +371,7 @@ impl Connection {
 
     /// Waits for an answer.
     fn wait(&self, asked: &'static str) -> Result<(), Error> {
-        // Of a time without an end there is none.
+        // A deadline too far for the clock is no deadline.
         let until = Instant::now().checked_add(self.patience);
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -393,7 +391,7 @@ fn gone(path: &Path) -> Error {
     Error::KeeperGone { socket: path.to_owned() }
 }
 
-/// Whether an error says that the other end is closed.
+/// Whether an error means that the other end is closed.
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its keeper.
+//! Errors between a client and its keeper.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,11 +7,11 @@ use thiserror::Error as ThisError;
 
 use crate::wire::{BadFrame, Code};
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody serves the socket.
+    /// No process serves the socket.
     #[error("no keeper of leased memory serves {}: {reason}; start one with `partitad keeper --gpu GPU --socket {}`", socket.display(), socket.display())]
     NoKeeper {
         /// The socket.
@@ -20,17 +20,17 @@ pub enum Error {
         reason: io::Error,
     },
     /// Another user serves the socket.
-    #[error("{} is served by user {uid}, who is neither this user nor root: use a keeper of your own, started with `partitad keeper`", socket.display())]
+    #[error("{} is served by user {uid}, who is neither this user nor root: use your own keeper, started with `partitad keeper`", socket.display())]
     Stranger {
         /// The socket.
         socket: PathBuf,
-        /// Who serves it.
+        /// The user that serves it.
         uid: u32,
     },
-    /// The keeper has ended, and with it its memory, whatever was leased.
+    /// The keeper has ended, and all of its memory is gone.
     #[error(
         "the keeper that served {} is gone, and the memory that it owned with it: start it again with `partitad keeper --gpu GPU --socket {}`, \
-         connect anew and lease anew",
+         connect again and lease again",
         socket.display(), socket.display()
     )]
     KeeperGone {
@@ -42,29 +42,29 @@ pub enum Error {
     Silent {
         /// The socket.
         socket: PathBuf,
-        /// What it was asked.
+        /// The request.
         asked: &'static str,
-        /// How long it was waited for, in milliseconds.
+        /// How long the client waited, in milliseconds.
         patience_ms: u64,
         /// Its process.
         pid: u32,
     },
-    /// The keeper takes up no connection.
-    #[error("the keeper at {} has taken up no connection for {patience_ms} ms: see whether its process is stopped", socket.display())]
+    /// The keeper accepts no connection.
+    #[error("the keeper at {} has accepted no connection for {patience_ms} ms: see whether its process is stopped", socket.display())]
     Unattended {
         /// The socket.
         socket: PathBuf,
-        /// How long it was waited for, in milliseconds.
+        /// How long the client waited, in milliseconds.
         patience_ms: u64,
     },
     /// The keeper refuses.
     #[error("the keeper refuses a `{asked}`: {text}")]
     Refused {
-        /// What it was asked.
+        /// The request.
         asked: &'static str,
-        /// What kind of error.
+        /// The kind of error.
         code: Code,
-        /// Its words.
+        /// Its message.
         text: String,
     },
     /// The keeper has another GPU's memory.
@@ -77,22 +77,26 @@ pub enum Error {
         /// This process's.
         ours: String,
     },
-    /// Its answer is none of these frames.
-    #[error("the keeper's answer is not understood: {0}; use a client and a keeper of one Partita")]
+    /// Its answer is not a valid frame.
+    #[error(
+        "the keeper's answer is not understood: {0}; use a client and a keeper of the same Partita version"
+    )]
     BadFrame(BadFrame),
-    /// Its answer is none to the question.
-    #[error("the keeper's answer is none to a `{asked}`: use a client and a keeper of one Partita")]
+    /// Its answer does not fit the request.
+    #[error(
+        "the keeper's answer does not fit a `{asked}`: use a client and a keeper of the same Partita version"
+    )]
     Answer {
-        /// What it was asked.
+        /// The request.
         asked: &'static str,
     },
-    /// An earlier request was not answered in time; what its answer would be is not known, so
-    /// nothing more is asked on this connection.
+    /// An earlier request had no answer in time; its answer may still arrive, so this connection
+    /// sends no more requests.
     #[error(
-        "this connection to the keeper is out of step since a request was not answered in time: connect anew"
+        "this connection to the keeper is out of step since a request had no answer in time: connect again"
     )]
     OutOfStep,
-    /// The system refuses something.
+    /// A failed system call.
     #[error("the connection to the keeper failed: {0}")]
     Io(io::Error),
     /// The driver cannot open the memory.
@@ -100,7 +104,7 @@ pub enum Error {
     Driver(partita_driver::Error),
 }
 
-// By hand, as causes that are part of the text are not told a second time.
+// By hand, to avoid repeating causes that are part of the text.
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         Self::Io(error)

@@ -7,14 +7,14 @@ use partita_driver::ipc::Span;
 
 use super::{Client, Error, OpenSlab};
 
-/// Leased memory, open in this process; it goes back when dropped, when what was launched on it
-/// must be done.
+/// Leased memory, open in this process. It is returned when dropped; work launched on it must be
+/// done by then.
 pub struct Leased<'c, 'a> {
     client: &'c Client<'a>,
     lease: Lease,
     slab: Rc<OpenSlab<'a>>,
     bytes: u64,
-    /// [`Client`]'s count when it was taken.
+    /// [`Client`]'s count at the time of the lease.
     endings: u64,
 }
 
@@ -29,15 +29,15 @@ impl<'c, 'a> Leased<'c, 'a> {
         Self { client, lease, slab, bytes, endings }
     }
 
-    /// The memory, as much as was asked for.
+    /// The memory, of the requested size.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the keeper gave a block that lies outside of its slab.
+    /// [`Error::Driver`] if the keeper's block lies outside of its slab.
     pub fn span(&self) -> Result<Span<'_>, Error> {
         Ok(self.slab.span().part(self.lease.offset, self.bytes)?)
     }
 
-    /// The lease, as others of the tenant need it to find the memory.
+    /// The lease, in the form that others of the tenant need to find the memory.
     #[must_use]
     pub fn lease(&self) -> Lease {
         self.lease

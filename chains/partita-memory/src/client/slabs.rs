@@ -20,10 +20,10 @@ pub enum OpenSlab<'a> {
 }
 
 impl<'a> OpenSlab<'a> {
-    /// Opens what a [`Connection`] was told to open.
+    /// Opens a slab after the answer of [`Connection`].
     ///
     /// # Errors
-    /// [`Error::Driver`]; the slab counts as open until [`Connection::close`] all the same.
+    /// [`Error::Driver`]; the slab then still counts as open until [`Connection::close`].
     pub fn open(gpu: &Gpu<'a>, opened: &Opened) -> Result<Self, Error> {
         Ok(match &opened.by {
             OpenedBy::Ipc(handle) => {
@@ -68,14 +68,14 @@ impl<'a> Slabs<'a> {
         match OpenSlab::open(self.gpu, &opened) {
             Ok(open) => Ok(self.open.entry(slab).or_insert(Rc::new(open)).clone()),
             Err(error) => {
-                // It is not open after all.
+                // It is not open.
                 connection.close(&[slab])?;
                 Err(error)
             }
         }
     }
 
-    /// Closes those of these that nobody uses.
+    /// Closes the unused ones of these.
     pub(super) fn close(&mut self, slabs: &[SlabId], connection: &mut Connection) -> Result<(), Error> {
         let is_idle = |slab: &&SlabId| self.open.get(slab).is_some_and(|open| Rc::strong_count(open) == 1);
         let idle: Vec<SlabId> = slabs.iter().filter(is_idle).copied().collect();
@@ -85,7 +85,7 @@ impl<'a> Slabs<'a> {
         connection.close(&idle)
     }
 
-    /// Closes all that nobody uses.
+    /// Closes all unused ones.
     pub(super) fn close_all(&mut self, connection: &mut Connection) -> Result<(), Error> {
         let all: Vec<SlabId> = self.open.keys().copied().collect();
         self.close(&all, connection)

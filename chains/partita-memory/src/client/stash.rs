@@ -1,4 +1,4 @@
-//! Leases that a client keeps for the next one, so that most cost no round trip.
+//! Leases that a client caches for the next one, so that most cost no round trip.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ struct Shelf {
     kept: Vec<Lease>,
     /// How many the next request asks for.
     batch: u32,
-    /// The fewest that were kept at one time since the last look: so many were superfluous.
+    /// The fewest that were cached at one time since the last look: so many were superfluous.
     least: usize,
 }
 
-/// Leases that are kept, by size.
+/// Cached leases, by size.
 pub(super) struct Stash {
     shelves: BTreeMap<u64, Shelf>,
     bytes: u64,
@@ -27,7 +27,7 @@ impl Stash {
         Self { shelves: BTreeMap::new(), bytes: 0, bytes_max, batch_max: batch_max.max(1) }
     }
 
-    /// A kept lease of at least so many bytes.
+    /// A cached lease of at least this many bytes.
     pub(super) fn take(&mut self, bytes: u64) -> Option<Lease> {
         let shelf = self.shelves.get_mut(&block_bytes(bytes)?)?;
         let lease = shelf.kept.pop()?;
@@ -36,10 +36,10 @@ impl Stash {
         Some(lease)
     }
 
-    /// How many to ask for where none is kept: twice as many as the last time, as far as they may
-    /// be kept.
+    /// How many to request if none is cached: twice as many as the last time, within the limit of
+    /// the cache.
     pub(super) fn batch(&mut self, bytes: u64) -> u32 {
-        // What has no size is the keeper's to refuse.
+        // An impossible size is for the keeper to refuse.
         let Some(block) = block_bytes(bytes) else { return 1 };
         let room = 1 + self.bytes_max.saturating_sub(self.bytes) / block;
         let shelf = self.shelves.entry(block).or_default();
@@ -48,8 +48,8 @@ impl Stash {
         u32::try_from(room).unwrap_or(u32::MAX).min(batch)
     }
 
-    /// Keeps a lease. Returns those that go back instead, because there are too many: half of the
-    /// size's, so that the next ones find room.
+    /// Caches a lease. Returns those that are given back instead, if there are too many: half of
+    /// the size's, so that the next ones find room.
     pub(super) fn put(&mut self, lease: Lease) -> Vec<LeaseId> {
         if self.bytes + lease.bytes > self.bytes_max && !self.shelves.contains_key(&lease.bytes) {
             return vec![lease.id];
@@ -62,7 +62,7 @@ impl Stash {
         self.remove(lease.bytes, over)
     }
 
-    /// What has not been used since the last look.
+    /// Leases that were unused since the last look.
     pub(super) fn surplus(&mut self) -> Vec<LeaseId> {
         let sizes: Vec<(u64, usize)> =
             self.shelves.iter().map(|(size, shelf)| (*size, shelf.least.min(shelf.kept.len()))).collect();
@@ -80,14 +80,14 @@ impl Stash {
         surplus
     }
 
-    /// All that is kept.
+    /// All cached leases.
     pub(super) fn take_all(&mut self) -> Vec<LeaseId> {
         self.bytes = 0;
         let shelves = std::mem::take(&mut self.shelves);
         shelves.into_values().flat_map(|shelf| shelf.kept).map(|lease| lease.id).collect()
     }
 
-    /// Takes the longest kept ones off a shelf.
+    /// Takes the longest cached ones off a shelf.
     fn remove(&mut self, size: u64, count: usize) -> Vec<LeaseId> {
         let Some(shelf) = self.shelves.get_mut(&size) else { return Vec::new() };
         self.bytes -= size * count as u64;

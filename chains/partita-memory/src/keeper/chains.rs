@@ -1,4 +1,4 @@
-//! Chains as owners of leases: they live as long as somebody holds a lock on their file.
+//! Chains as owners of leases: they live as long as a process holds a lock on their file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,30 +9,30 @@ use std::os::unix::fs::MetadataExt;
 use crate::pool::{OwnerId, Pool, Refusal, TenantId};
 use thiserror::Error;
 
-/// Why a file is not taken for a chain's.
+/// Why a file is not accepted as a chain's.
 #[derive(Debug, Error)]
 pub(super) enum ChainError {
-    /// What came is no file of a chain.
+    /// It is not a regular file.
     #[error("the descriptor is of {0}: pass the chain's file")]
     NotAFile(&'static str),
-    /// It cannot be looked at.
-    #[error("the chain's file cannot be opened anew: {0}; the keeper's user must be able to read it")]
+    /// It cannot be examined.
+    #[error("the chain's file cannot be opened again: {0}; the keeper's user must be able to read it")]
     Io(#[from] io::Error),
-    /// Nobody has a role of it.
-    #[error("nobody holds a lock on the chain's file: take a role of the chain first, and keep it")]
+    /// No process has a role of it.
+    #[error("no process holds a lock on the chain's file: take a role of the chain first, and keep it")]
     Unlocked,
-    /// It is another tenant's, or the pool refuses.
+    /// It belongs to another tenant, or the pool refuses.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// Another tenant has joined it.
-    #[error("the chain is another tenant's: use that one's name, or a chain of your own")]
+    #[error("the chain belongs to another tenant: use that tenant's name, or your own chain")]
     OtherTenant,
 }
 
 struct Chain {
     owner: OwnerId,
     tenant: TenantId,
-    /// A description of the keeper's own, which has no locks: what is seen on it is others'.
+    /// The keeper's own description, which has no locks: all visible locks are others'.
     file: File,
 }
 
@@ -75,11 +75,11 @@ impl Chains {
         Ok(owner)
     }
 
-    /// Ends the owners whose chains nobody runs any more.
+    /// Ends the owners whose chains no process runs any more.
     pub(super) fn sweep(&mut self, pool: &mut Pool, now_ms: u64) {
         self.by_file.retain(|_, chain| {
-            // What cannot be looked at counts as locked: nobody's memory is taken for an error of
-            // the keeper's.
+            // A file that cannot be examined counts as locked: an error of the keeper must not take
+            // memory from a chain.
             let lives = is_locked(&chain.file).unwrap_or(true);
             if !lives {
                 let _ = pool.end(chain.owner, now_ms);
@@ -89,13 +89,13 @@ impl Chains {
     }
 }
 
-/// The file of a descriptor under a description of our own: with the sender's, its locks would look
-/// like ours, and would live as long as we hold it.
+/// Opens the file of a descriptor under a new description: with the sender's, its locks would look
+/// like the keeper's, and would live as long as the keeper holds it.
 fn opened_anew(descriptor: OwnedFd) -> Result<File, ChainError> {
     let received = File::from(descriptor);
-    // Before it is opened: to open something else may wait, or do something.
+    // Check before opening: opening another kind of file may wait, or have an effect.
     if !received.metadata()?.is_file() {
-        return Err(ChainError::NotAFile("something else than a file"));
+        return Err(ChainError::NotAFile("something other than a file"));
     }
     Ok(File::open(format!("/proc/self/fd/{}", received.as_raw_fd()))?)
 }

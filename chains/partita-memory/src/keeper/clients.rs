@@ -1,4 +1,4 @@
-//! Those who are connected, or were and have left something behind.
+//! Connected clients, and former ones whose memory is still in use.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::pool::{OwnerId, Pool, TenantId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// Who is at the other end, as the kernel says.
+/// The process at the other end, by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its process.
@@ -21,7 +21,7 @@ pub struct Peer {
 #[derive(Clone, Copy)]
 pub(super) struct Seat {
     pub(super) tenant: TenantId,
-    /// The connection itself, as an owner of leases.
+    /// The connection, as an owner of leases.
     pub(super) owner: OwnerId,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Client {
     pub(super) peer: Peer,
     pub(super) has_greeted: bool,
     pub(super) seat: Option<Seat>,
-    /// Whether its connection is closed, and only its process is waited for.
+    /// Whether its connection is closed, and only its process's end is missing.
     pub(super) has_left: bool,
 }
 
@@ -52,10 +52,10 @@ impl Clients {
         self.by_id.get_mut(&id)
     }
 
-    /// Notes that a connection is closed. Returns whether nothing is left of it.
+    /// Records that a connection is closed. Returns whether nothing remains of it.
     pub(super) fn leave(&mut self, pool: &mut Pool, id: ClientId, now_ms: u64) -> bool {
         let Some(client) = self.by_id.get_mut(&id) else { return true };
-        // Told again, it is still only its process that is waited for.
+        // A second report changes nothing: only its process's end is missing.
         if std::mem::replace(&mut client.has_left, true) {
             return false;
         }
@@ -66,20 +66,20 @@ impl Clients {
         is_forgotten
     }
 
-    /// Notes that a client's process is gone.
+    /// Records that a client's process is gone.
     pub(super) fn gone(&mut self, pool: &mut Pool, id: ClientId, now_ms: u64) {
         if let Some(seat) = self.by_id.remove(&id).and_then(|client| client.seat) {
             pool.gone(seat.owner, now_ms);
         }
     }
 
-    /// How many are connected, and how many have left something behind.
+    /// How many are connected, and how many former ones still have memory.
     pub(super) fn counts(&self) -> (u64, u64) {
         let left = self.by_id.values().filter(|client| client.has_left).count();
         ((self.by_id.len() - left) as u64, left as u64)
     }
 
-    /// Whether anybody is connected for a tenant.
+    /// Whether any client is connected for a tenant.
     pub(super) fn has_tenants(&self) -> bool {
         self.by_id.values().any(|client| client.seat.is_some() && !client.has_left)
     }

@@ -1,4 +1,4 @@
-//! Why the keeper does not do what a frame asks.
+//! Why the keeper refuses a frame.
 
 use crate::pool::Refusal;
 
@@ -6,13 +6,13 @@ use super::chains::ChainError;
 use super::memory::MemoryError;
 use crate::wire::{BadFrame, Code, Request};
 
-/// Why a request is not done.
+/// Why a request is refused.
 pub(super) struct Fault {
     pub(super) code: Code,
     pub(super) text: String,
 }
 
-/// The request of a frame that came with so many descriptors.
+/// The request of a frame that came with this many descriptors.
 pub(super) fn checked(frame: &[u8], found: usize) -> Result<Request, Fault> {
     let request = Request::decode(frame)?;
     let expected = request.descriptors();
@@ -57,10 +57,10 @@ impl From<MemoryError> for Fault {
     fn from(error: MemoryError) -> Self {
         if error.is_full {
             let text =
-                format!("the GPU has no memory left: {}; end something on it, or ask for less", error.text);
+                format!("the GPU has no memory left: {}; end a program on it, or ask for less", error.text);
             return Self { code: Code::OutOfMemory, text };
         }
-        Self { code: Code::Driver, text: format!("memory cannot be had: {}", error.text) }
+        Self { code: Code::Driver, text: format!("memory cannot be allocated: {}", error.text) }
     }
 }
 

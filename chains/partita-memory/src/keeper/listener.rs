@@ -1,4 +1,4 @@
-//! The keeper's socket: one keeper a path, and none that is left behind stands in the way.
+//! The keeper's socket: one keeper for each path, and an old socket is not in the way.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,20 +12,20 @@ use thiserror::Error;
 
 use crate::socket;
 
-/// Connections that the kernel keeps until they are taken up.
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 256;
 
-/// Why there is no socket.
+/// Why the socket cannot be made.
 #[derive(Debug, Error)]
 pub enum BindError {
     /// Another keeper has it.
     #[error("another keeper serves {}: connect to it, or choose another socket", .0.display())]
     Busy(PathBuf),
-    /// Something else than a socket is there.
-    #[error("{} is there and is no socket: remove it, or choose another path", .0.display())]
+    /// The path is not a socket.
+    #[error("{} exists and is not a socket: remove it, or choose another path", .0.display())]
     NotASocket(PathBuf),
-    /// The system refuses.
-    #[error("the socket {} cannot be made: {reason}; its directory must be there and be this user's to write", path.display())]
+    /// A failed system call.
+    #[error("the socket {} cannot be made: {reason}; its directory must exist, and this user must be able to write to it", path.display())]
     Io {
         /// The socket.
         path: PathBuf,
@@ -34,12 +34,12 @@ pub enum BindError {
     },
 }
 
-/// A socket that is listened on; removed when dropped.
+/// A listening socket; removed when dropped.
 pub(super) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     lock_path: PathBuf,
-    /// Locked as long as we live, however we end.
+    /// Locked as long as this process lives, however it ends.
     _lock: File,
 }
 
@@ -53,14 +53,14 @@ impl Listener {
         match Self::listen(path) {
             Ok(socket) => Ok(Self { socket, path: path.to_owned(), lock_path, _lock: lock }),
             Err(error) => {
-                // While it is held, as in drop().
+                // While holding the lock, as in drop().
                 let _ = fs::remove_file(&lock_path);
                 Err(error)
             }
         }
     }
 
-    /// The socket, where nobody else serves one: what is there is of one that was killed.
+    /// The socket, if no other process serves one: an existing one is of a killed keeper.
     fn listen(path: &Path) -> Result<OwnedFd, BindError> {
         let failed = |reason: io::Error| BindError::Io { path: path.to_owned(), reason };
         match path.symlink_metadata() {
@@ -71,7 +71,7 @@ impl Listener {
         }
         let made = socket::address(path).and_then(|address| {
             let socket = socket::packet_socket(SocketFlags::NONBLOCK)?;
-            // On Linux the file gets the socket's own mode, so it is never there with another one.
+            // On Linux the file gets the socket's own mode, so it never exists with another one.
             rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
             rustix::net::bind(&socket, &address)?;
             rustix::net::listen(&socket, BACKLOG)?;
@@ -80,7 +80,7 @@ impl Listener {
         made.map_err(failed)
     }
 
-    /// The next connection that waits; `None` if none does.
+    /// The next waiting connection; `None` without one.
     pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         match rustix::net::accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok(socket) => Ok(Some(socket)),
@@ -100,13 +100,13 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // While the lock is held, so that nobody else's is removed.
+        // While holding the lock, so that no other keeper's is removed.
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_file(&self.lock_path);
     }
 }
 
-/// Locks a file; `None` if somebody has it locked.
+/// Locks a file; `None` if another process has it locked.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     loop {
         let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
@@ -115,7 +115,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
             Err(errno) => return Err(errno.into()),
             Ok(()) => {}
         }
-        // Whoever had it may have removed it in between: then this one is nobody's lock.
+        // The former holder may have removed it in between: then this lock has no effect.
         let id = |status: fs::Metadata| (status.dev(), status.ino());
         if fs::metadata(path).map(id).ok() == Some(id(file.metadata()?)) {
             return Ok(Some(file));
@@ -136,7 +136,7 @@ mod tests {
         assert!(matches!(Listener::bind(&path), Err(BindError::Busy(_))));
         drop(first);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0, "nothing stays behind");
-        // As a killed one leaves it.
+        // The state after a killed keeper.
         let left = socket::packet_socket(SocketFlags::empty()).unwrap();
         rustix::net::bind(&left, &socket::address(&path).unwrap()).unwrap();
         drop(Listener::bind(&path).unwrap());

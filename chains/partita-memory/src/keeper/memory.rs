@@ -1,4 +1,4 @@
-//! Where slabs come from.
+//! The source of slabs.
 
 use std::fs::File;
 use std::io;
@@ -15,13 +15,13 @@ use crate::wire::{HANDLE_BYTES, HandleKind};
 #[derive(Debug, Error)]
 #[error("{text}")]
 pub struct MemoryError {
-    /// Whether it is for want of memory, so that less might do.
+    /// Whether memory is short, so that a smaller one might be possible.
     pub is_full: bool,
     /// The reason.
     pub text: String,
 }
 
-/// By what another process opens a slab.
+/// How another process opens a slab.
 #[derive(Clone, Copy, Debug)]
 pub enum Handle<'s> {
     /// A handle of CUDA's interprocess calls.
@@ -30,22 +30,22 @@ pub enum Handle<'s> {
     Descriptor(BorrowedFd<'s>),
 }
 
-/// Where slabs come from. A slab's memory goes back when it is dropped.
+/// The source of slabs. Dropping a slab returns its memory.
 pub trait Memory {
     /// A slab.
     type Slab;
 
-    /// What the bytes of a slab must be a multiple of.
+    /// The granularity of a slab's size in bytes.
     fn granularity_bytes(&self) -> u64;
 
-    /// Makes a slab. `clear` asks for zeros, because the memory may have been another tenant's in
-    /// this process; memory that was another process's is the driver's matter.
+    /// Makes a slab. `clear` requests zeros, because the memory may have been another tenant's in
+    /// this process; the driver clears memory that was another process's.
     ///
     /// # Errors
     /// [`MemoryError`].
     fn allocate(&mut self, bytes: u64, clear: bool) -> Result<Self::Slab, MemoryError>;
 
-    /// By what other processes open a slab.
+    /// How other processes open a slab.
     fn handle<'s>(&self, slab: &'s Self::Slab) -> Handle<'s>;
 }
 
@@ -56,15 +56,15 @@ pub struct GpuMemory<'a> {
     granularity_bytes: u64,
 }
 
-/// What `cuMemAlloc` is asked for in multiples of. Its own unit is not documented; with this one
-/// the slabs of both kinds are alike.
+/// The granularity for `cuMemAlloc`. Its own is not documented; with this one the slabs of both
+/// kinds are alike.
 const IPC_GRANULARITY_BYTES: u64 = 2 << 20;
 
 impl<'a> GpuMemory<'a> {
     /// Memory that is opened by handles of that kind.
     ///
     /// # Errors
-    /// The driver's, where it has none of the kind.
+    /// The driver's, if it does not support the kind.
     pub fn new(gpu: &'a Gpu<'a>, kind: HandleKind) -> Result<Self, Error> {
         let granularity_bytes = match kind {
             HandleKind::Ipc => IPC_GRANULARITY_BYTES,
@@ -122,8 +122,9 @@ impl<'a> GpuMemory<'a> {
             here.span().fill(0, stream.as_ref())?;
             stream.synchronize()?;
         }
-        let place = File::open("/dev/null")
-            .map_err(|error| Error::Refused(format!("/dev/null cannot be opened: {error}; make it anew")))?;
+        let place = File::open("/dev/null").map_err(|error| {
+            Error::Refused(format!("/dev/null cannot be opened: {error}; create it again"))
+        })?;
         physical.export_over(place.as_raw_fd())?;
         Ok(Kind::Descriptor { descriptor: place.into(), _physical: physical })
     }
@@ -133,11 +134,11 @@ fn is_full(error: &Error) -> bool {
     matches!(error, Error::Call { code: partita_abi::CuResult::OUT_OF_MEMORY, .. })
 }
 
-/// Memory of the host in the place of a GPU's: files without a name. For trying out the service
-/// where what is in the memory does not matter.
+/// Memory of the host in place of a GPU's: files without a name. For tests of the service where the
+/// memory's content does not matter.
 #[derive(Debug)]
 pub struct HostMemory {
-    /// Bytes that are left.
+    /// Remaining bytes.
     left: std::rc::Rc<std::cell::Cell<u64>>,
 }
 
@@ -150,7 +151,7 @@ pub struct HostSlab {
 }
 
 impl HostMemory {
-    /// So much of it.
+    /// This many bytes of it.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { left: std::rc::Rc::new(std::cell::Cell::new(bytes)) }
@@ -173,7 +174,7 @@ impl Memory for HostMemory {
             is_full: false,
             text: format!("a file in memory cannot be made: {}", io::Error::from(errno)),
         })?;
-        // A new file is all zero, whoever had its memory.
+        // A new file is all zero, whatever its memory was before.
         self.left.set(left);
         Ok(HostSlab { file, bytes, left: self.left.clone() })
     }

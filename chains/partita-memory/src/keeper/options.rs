@@ -1,4 +1,4 @@
-//! How a keeper is to be.
+//! Options of a keeper.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,29 +7,29 @@ use crate::pool::Limits;
 
 use crate::wire::HandleKind;
 
-/// How a keeper is to be.
+/// Options of a keeper.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The socket, made with permissions for its user alone.
+    /// The socket, with permissions for its user only.
     pub socket: PathBuf,
-    /// End after so long without leases and without a client of a tenant; `None` for never.
+    /// End after this long without leases and without a tenant's client; `None` for never.
     pub idle: Option<Duration>,
-    /// By what clients open slabs.
+    /// How clients open slabs.
     pub handles: HandleKind,
-    /// Bounds of the pool.
+    /// Limits of the pool.
     pub limits: Limits,
-    /// What a tenant may have in slabs if nobody has set its quota, in bytes.
+    /// The default quota of a tenant's slabs, in bytes.
     pub quota_bytes: u64,
-    /// Connections at one time.
+    /// Simultaneous connections.
     pub clients_max: usize,
-    /// How long the memory of a process that is gone rests still, for work of its that the GPU has
-    /// not been rid of yet; `None` to choose: none where the driver ends a process's work before
-    /// the process is gone, a second under MPS, whose server does it some time later.
+    /// How long a dead process's memory continues to rest, for work of it that the GPU may still
+    /// run; `None` to choose: zero if the driver ends a process's work before the process is gone,
+    /// a second under MPS, whose server ends it some time later.
     pub settle: Option<Duration>,
 }
 
 impl Options {
-    /// The usual ones, for a socket.
+    /// The defaults, for a socket.
     #[must_use]
     pub fn new(socket: PathBuf) -> Self {
         Self {

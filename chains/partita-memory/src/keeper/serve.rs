@@ -21,33 +21,32 @@ use crate::millis;
 use crate::socket::{self, Buffer};
 use crate::wire::{Code, Reply};
 
-/// How long memory rests after a process's end under MPS, whose server clears up behind its clients
-/// by itself, by default.
+/// How long memory rests by default after a process's end under MPS, whose server cleans up after
+/// its clients by itself.
 const SETTLE_MPS: Duration = Duration::from_secs(1);
 
-/// What [`Service::tick`] is called in between.
+/// The interval of [`Service::tick`].
 const TICK_MS: u64 = 100;
 
-/// How long one wait is at most: kernels before Linux 5.11 know none of more than 31 bits of
-/// milliseconds.
+/// The longest single wait: kernels before Linux 5.11 support at most 31 bits of milliseconds.
 const WAIT_MS_MAX: u64 = 3_600_000;
 
-/// Events that are taken at one time.
+/// Events that one wait returns at most.
 const EVENTS_AT_ONCE: usize = 64;
 
-/// What the listener and the stop are called; each client has two numbers from [`FIRST_CLIENT`] on.
+/// The tokens of the listener and the stop; each client has two numbers from [`FIRST_CLIENT`] on.
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const FIRST_CLIENT: u64 = 2;
 
-/// Why a keeper ended in order.
+/// Why a keeper ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A client told it to.
+    /// A client's request.
     Told,
-    /// A signal told it to.
+    /// A signal.
     Signal,
-    /// Nobody needed it.
+    /// It was idle.
     Idle,
 }
 
@@ -60,10 +59,10 @@ pub enum RunError {
     /// No socket.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The system refuses something that a keeper cannot do without.
+    /// A failed system call that a keeper needs.
     #[error("the keeper cannot {what}: {reason}")]
     System {
-        /// What it is to do.
+        /// The intended action.
         what: &'static str,
         /// The reason.
         reason: io::Error,
@@ -74,8 +73,8 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> RunError 
     move |reason| RunError::System { what, reason: reason.into() }
 }
 
-/// Serves the memory of the GPU with this ordinal among those visible, until it is told to end, by
-/// a client or by `SIGTERM` or `SIGINT`, or nobody needs it.
+/// Serves the memory of the visible GPU with this ordinal, until a client, `SIGTERM` or `SIGINT`
+/// ends it, or it is idle.
 ///
 /// # Errors
 /// [`RunError`].
@@ -90,13 +89,13 @@ pub fn run(cuda: &Cuda, ordinal: u32, options: &Options) -> Result<End, RunError
     }
     let settle = options.settle.unwrap_or(if gpu.facts().under_mps { SETTLE_MPS } else { Duration::ZERO });
     let mut options = Options { settle: Some(settle), ..options.clone() };
-    // What is more than that is not tried: nobody loses what lies idle for it.
+    // The pool does not try to exceed that: no idle memory is freed for an impossible request.
     options.limits.bytes_max = options.limits.bytes_max.min(gpu.facts().memory_bytes);
     serve(memory, gpu.facts().uuid, &options, Some(stopped.as_fd()))
 }
 
-/// As [`run`], with memory from anywhere, until it is told to end, by a client or by something to
-/// read on `stop`, or nobody needs it.
+/// As [`run`], with memory from any source, until a client or input on `stop` ends it, or it is
+/// idle.
 ///
 /// # Errors
 /// [`RunError`].
@@ -139,9 +138,9 @@ struct Keeper<M: Memory> {
     service: Service<M>,
     epoll: OwnedFd,
     connections: BTreeMap<ClientId, Connection>,
-    /// Processes whose connections are closed and that have left something behind.
+    /// Processes with closed connections that still have memory.
     dying: BTreeMap<ClientId, OwnedFd>,
-    /// Clients whose processes are gone, and when their work on the GPU is taken to be.
+    /// Clients whose processes are gone, and when their work on the GPU counts as over.
     settling: Vec<(u64, ClientId)>,
     clients_max: usize,
     settle_ms: u64,
@@ -180,7 +179,7 @@ impl<M: Memory> Keeper<M> {
         }
     }
 
-    /// Waits for events, so many milliseconds at most, and does what they call for.
+    /// Waits for events, this many milliseconds at most, and handles them.
     fn wait(
         &mut self,
         listener: &Listener,
@@ -225,27 +224,27 @@ impl<M: Memory> Keeper<M> {
         let socket = match listener.accept() {
             Ok(Some(socket)) => socket,
             Ok(None) => return Ok(()),
-            // For want of descriptors: whoever waits goes on waiting, until somebody leaves.
+            // Too few descriptors: waiting connections go on waiting, until another client leaves.
             Err(_) => {
                 self.service.tick(now_ms);
                 std::thread::sleep(Duration::from_millis(1));
                 return Ok(());
             }
         };
-        // A refused one is told why, and closed.
+        // A refused client gets the reason before the connection is closed.
         let refuse = |text: String| {
             let mut out = Vec::new();
             Reply::Error { code: Code::TooMany, text }.encode(0, &mut out);
             let _ = socket::send(&socket, &out, None, SendFlags::DONTWAIT);
         };
         if self.connections.len() + self.dying.len() >= self.clients_max {
-            refuse(format!("there are {} connections already: end one", self.clients_max));
+            refuse(format!("there are already {} connections: end one", self.clients_max));
             return Ok(());
         }
         let peer = match SocketPeer::of(socket.as_raw_fd()) {
             Ok(peer) => peer,
             Err(errno) => {
-                refuse(format!("it cannot be told who you are: {errno}"));
+                refuse(format!("the kernel does not report your process and user: {errno}"));
                 return Ok(());
             }
         };
@@ -253,7 +252,7 @@ impl<M: Memory> Keeper<M> {
             Ok(process) => process,
             Err(why) => {
                 refuse(format!(
-                    "the end of your process cannot be seen, so its memory could never be used again: {why}"
+                    "the keeper cannot watch your process, so its memory could never be used again: {why}"
                 ));
                 return Ok(());
             }
@@ -273,13 +272,13 @@ impl<M: Memory> Keeper<M> {
     /// Answers one request of a client: the others have their turn before its next.
     fn answer(&mut self, client: ClientId, now_ms: u64) {
         let Self { connections, service, buffer, out, .. } = self;
-        // It may have been closed by an earlier event of the same wait.
+        // An earlier event of the same wait may have closed it.
         let Some(Connection { socket, .. }) = connections.get(&client) else { return };
         let is_open = match socket::receive(socket, buffer, RecvFlags::DONTWAIT) {
             Ok(Some(packet)) => {
                 let (bytes, lost) = (packet.bytes, packet.lost_descriptors);
                 let with = service.answer(client, bytes, packet.descriptors, lost, now_ms, out);
-                // Whoever does not read its answers is not waited for.
+                // The keeper does not wait for a client that does not read its answers.
                 socket::send(socket, out, with, SendFlags::DONTWAIT).is_ok()
             }
             Ok(None) => false,
@@ -290,7 +289,7 @@ impl<M: Memory> Keeper<M> {
         }
     }
 
-    /// A connection is closed, from either side.
+    /// A connection is closed, by either side.
     fn close(&mut self, client: ClientId, now_ms: u64) {
         let Some(connection) = self.connections.remove(&client) else { return };
         if !self.service.leave(client, now_ms) {
@@ -298,7 +297,8 @@ impl<M: Memory> Keeper<M> {
         }
     }
 
-    /// A process has ended. Its connection ends with it, even if somebody else has inherited that.
+    /// A process has ended. Its connection ends with it, even if another process has inherited
+    /// that.
     fn process_ended(&mut self, client: ClientId, now_ms: u64) {
         self.close(client, now_ms);
         if self.dying.remove(&client).is_none() {
@@ -311,7 +311,7 @@ impl<M: Memory> Keeper<M> {
         }
     }
 
-    /// Frees what has rested long enough.
+    /// Frees memory that has rested long enough.
     fn settle(&mut self, now_ms: u64) {
         let Self { settling, service, .. } = self;
         settling.retain(|(due_ms, client)| {
@@ -324,7 +324,7 @@ impl<M: Memory> Keeper<M> {
     }
 }
 
-/// A descriptor of a process, which can be read from when it has ended.
+/// A descriptor of a process, which becomes readable when it has ended.
 fn process_of(pid: i32) -> Result<OwnedFd, String> {
     let Some(pid) = Pid::from_raw(pid) else {
         return Err(
@@ -345,15 +345,15 @@ fn process_of(pid: i32) -> Result<OwnedFd, String> {
 /// the usual limit.
 fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    // Without it there is room for fewer clients, who are told.
+    // Without it there is room for fewer clients, and further ones get an error.
     let _ = rustix::process::setrlimit(
         Resource::Nofile,
         Rlimit { current: limit.maximum, maximum: limit.maximum },
     );
 }
 
-/// A number that no other keeper of this machine has had: the time in nanoseconds, and the process
-/// within its lowest bits.
+/// A number that no other keeper of this machine has had: the time in nanoseconds, with the process
+/// number in its lowest bits.
 fn instance(pid: u32) -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (now.as_nanos() as u64 & !0x3f_ffff) | u64::from(pid & 0x3f_ffff)

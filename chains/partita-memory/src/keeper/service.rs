@@ -1,4 +1,4 @@
-//! What the keeper does about a request.
+//! The keeper's answers to requests.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -16,10 +16,10 @@ use crate::wire::{
     VERSION, Welcome, tag_of,
 };
 
-/// Steps of the pool that are taken at one time beside requests, so that no request waits for more.
+/// Steps of the pool taken at one time beside requests, to bound a request's wait.
 const STEPS_AT_ONCE: usize = 8;
 
-/// What a keeper says of itself.
+/// A keeper's data about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Its GPU.
@@ -32,7 +32,7 @@ pub struct Facts {
     pub uid: u32,
 }
 
-/// Who has given slabs back since the keeper began: their memory may come back with what was in it.
+/// The owner that returned memory since the keeper began: it may still have the old content.
 enum Former {
     Nobody,
     One(crate::pool::TenantId),
@@ -52,13 +52,13 @@ pub struct Service<M: Memory> {
     former: Former,
     requests: u64,
     bad_frames: u64,
-    /// When somebody last had something, in milliseconds.
+    /// When a client last had memory or a connection, in milliseconds.
     busy_ms: u64,
     must_end: bool,
 }
 
 impl<M: Memory> Service<M> {
-    /// A service that has no clients yet, at time 0.
+    /// A service without clients, at time 0.
     #[must_use]
     pub fn new(memory: M, facts: Facts, options: &Options) -> Self {
         let mut limits = options.limits.clone();
@@ -82,24 +82,24 @@ impl<M: Memory> Service<M> {
         }
     }
 
-    /// Somebody has connected.
+    /// A client has connected.
     pub fn join(&mut self, peer: Peer) -> ClientId {
         self.clients.add(peer)
     }
 
-    /// A connection is closed. Returns whether nothing is left of it; if not, [`Service::gone`] is
-    /// due when its process is gone.
+    /// A connection is closed. Returns whether nothing remains of it; if not, call
+    /// [`Service::gone`] when its process is gone.
     pub fn leave(&mut self, client: ClientId, now_ms: u64) -> bool {
         self.clients.leave(&mut self.pool, client, now_ms)
     }
 
-    /// The process of a client is gone, and all its work on the GPU.
+    /// A client's process is gone, and all its work on the GPU.
     pub fn gone(&mut self, client: ClientId, now_ms: u64) {
         self.clients.gone(&mut self.pool, client, now_ms);
     }
 
-    /// Answers a frame, in `out`. Returns the descriptor that goes with the answer.
-    /// `lost_descriptors` says that more came than were taken up.
+    /// Answers a frame, in `out`. Returns the descriptor that belongs to the answer.
+    /// `lost_descriptors` says that more came than were accepted.
     pub fn answer(
         &mut self,
         client: ClientId,
@@ -115,7 +115,7 @@ impl<M: Memory> Service<M> {
             let descriptor = descriptors.into_iter().next();
             self.handle(client, request, descriptor, now_ms)
         });
-        // Not at the next tick alone: before that the keeper could end, with what was leased since.
+        // Not only at the next tick: before that the keeper could end, with new leases.
         self.note_busy(now_ms);
         let reply = done.unwrap_or_else(|fault| {
             self.bad_frames += u64::from(fault.code == Code::BadFrame);
@@ -131,7 +131,7 @@ impl<M: Memory> Service<M> {
         }
     }
 
-    /// What is due beside requests: deadlines, chains that ended, memory made ready or given back.
+    /// The work beside requests: deadlines, ended chains, memory to make or to free.
     pub fn tick(&mut self, now_ms: u64) {
         self.pool.expire(now_ms);
         self.chains.sweep(&mut self.pool, now_ms);
@@ -143,8 +143,7 @@ impl<M: Memory> Service<M> {
                     Ok(slab) => drop(self.enter(plan, slab, now_ms)),
                     Err(_) => match self.pool.superfluous(now_ms) {
                         Some(slab) => self.remove(slab),
-                        // Without memory to spare, requests find none ready, which they can do
-                        // without.
+                        // Without spare memory, requests find none ready, which is not an error.
                         None => break,
                     },
                 },
@@ -161,20 +160,20 @@ impl<M: Memory> Service<M> {
         }
     }
 
-    /// Since when nobody has leased anything and nobody is connected for a tenant, in milliseconds.
+    /// Since when there has been no lease and no connection for a tenant, in milliseconds.
     #[must_use]
     pub fn idle_since_ms(&self) -> u64 {
         self.busy_ms
     }
 
-    /// Whether there is anything that [`Service::tick`] must look at from time to time.
+    /// Whether [`Service::tick`] has anything to check.
     #[must_use]
     pub fn needs_ticks(&self) -> bool {
         let totals = self.pool.totals();
         totals.owners + totals.slabs > 0 || self.tenants.has_passing()
     }
 
-    /// Whether somebody has told the keeper to end.
+    /// Whether a client has requested the keeper's end.
     #[must_use]
     pub fn must_end(&self) -> bool {
         self.must_end
@@ -205,7 +204,7 @@ impl<M: Memory> Service<M> {
         let who = self.clients.get_mut(client).ok_or(Refusal::UnknownOwner { owner: client.0 })?;
         let (peer, has_greeted, seat) = (who.peer, who.has_greeted, who.seat);
         if let Some(seat) = seat {
-            // Whatever a client asks, it lives.
+            // A request of any kind is a sign of life.
             self.pool.seen(seat.owner, now_ms)?;
         }
         match request {
@@ -213,12 +212,12 @@ impl<M: Memory> Service<M> {
                 if has_greeted {
                     return Err(fault(
                         Code::Greeting,
-                        "this connection has greeted already: make another one",
+                        "this connection has already greeted: make another one",
                     ));
                 }
                 if version != VERSION {
                     let text = format!(
-                        "version {version} of the frames: this keeper speaks {VERSION}; use a client and a keeper of one Partita"
+                        "version {version} of the frames: this keeper speaks {VERSION}; use a client and a keeper of the same Partita version"
                     );
                     return Err(Fault { code: Code::Version, text });
                 }
@@ -312,8 +311,8 @@ impl<M: Memory> Service<M> {
             Request::Own => {
                 // It came, or this would be a bad frame.
                 let descriptor = descriptor.ok_or_else(|| {
-                    let text = "the keeper has as many files open as it may, and none for the chain's: end some of its clients, or raise its \
-                                limit of open files";
+                    let text = "the keeper has reached its limit of open files and cannot open the chain's: end some of its clients, or raise its \
+                                limit";
                     fault(Code::TooMany, text)
                 })?;
                 let joined = self.chains.join(&mut self.pool, descriptor, seat.owner, seat.tenant, now_ms)?;
@@ -337,8 +336,7 @@ impl<M: Memory> Service<M> {
         now_ms: u64,
     ) -> Result<Vec<Lease>, Fault> {
         loop {
-            // Each step brings a block that is missing, or takes a slab of which there are finitely
-            // many.
+            // Each step adds a missing block, or takes a slab, of which there is a finite number.
             match self.pool.lease(owner, bytes, count, ttl_ms, now_ms) {
                 Ok(leases) => return Ok(leases),
                 Err(Denied::Refused(refusal)) => return Err(refusal.into()),
@@ -348,8 +346,7 @@ impl<M: Memory> Service<M> {
         }
     }
 
-    /// Makes a slab for a request: with less than planned, and with what lies idle given back,
-    /// rather than not at all.
+    /// Makes a slab for a request: rather a smaller one, or after freeing idle memory, than none.
     fn make_room(&mut self, plan: SlabPlan, now_ms: u64) -> Result<(), Fault> {
         let mut plan = plan;
         loop {

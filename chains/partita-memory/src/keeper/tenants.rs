@@ -1,4 +1,4 @@
-//! The tenants of a keeper: a name of a user's.
+//! The tenants of a keeper: a user with a name.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use crate::pool::{Pool, Refusal, TenantId};
 
 use crate::name::TenantName;
 
-/// Whose a tenant is, and its name: users cannot take each other's names.
+/// A tenant's user and name: users cannot take each other's names.
 pub(super) type Key = (u32, TenantName);
 
 struct Tenant {
     id: TenantId,
-    /// Whether somebody has set its quota, which stays then.
+    /// Whether its quota was set, which then stays.
     is_set: bool,
 }
 
@@ -26,7 +26,7 @@ impl Tenants {
         Self { by_key: BTreeMap::new(), quota_bytes }
     }
 
-    /// The tenant, added with the usual quota if it is new.
+    /// The tenant, added with the default quota if it is new.
     pub(super) fn find(&mut self, pool: &mut Pool, key: Key) -> Result<TenantId, Refusal> {
         if let Some(known) = self.by_key.get(&key) {
             return Ok(known.id);
@@ -36,7 +36,7 @@ impl Tenants {
         Ok(id)
     }
 
-    /// Sets a quota, of a tenant that may be still to come.
+    /// Sets a quota, also of a tenant that does not exist yet.
     pub(super) fn set_quota(&mut self, pool: &mut Pool, key: Key, bytes: u64) -> Result<(), Refusal> {
         let id = self.find(pool, key)?;
         pool.set_quota(id, bytes)?;
@@ -46,12 +46,12 @@ impl Tenants {
         Ok(())
     }
 
-    /// Forgets those who have nothing, and of whom nothing was told.
+    /// Forgets tenants that have nothing, and no set quota.
     pub(super) fn forget_idle(&mut self, pool: &mut Pool) {
         self.by_key.retain(|_, known| known.is_set || !pool.forget_tenant(known.id));
     }
 
-    /// Whether there is one that [`Tenants::forget_idle`] may forget some time.
+    /// Whether there is one that [`Tenants::forget_idle`] may forget later.
     pub(super) fn has_passing(&self) -> bool {
         self.by_key.values().any(|known| !known.is_set)
     }
@@ -61,7 +61,7 @@ impl Tenants {
         self.by_key.iter().map(|(key, known)| (*key, known.id))
     }
 
-    /// Whose an id is.
+    /// The user and name of an id.
     pub(super) fn key_of(&self, id: TenantId) -> Option<Key> {
         self.all().find(|(_, known)| *known == id).map(|(key, _)| key)
     }

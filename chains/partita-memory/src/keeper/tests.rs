@@ -1,4 +1,4 @@
-//! What the service asks of the memory behind it.
+//! The service's requests to its memory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use crate::wire::{Code, HandleKind, Privileged, Reply, Request, VERSION};
 
 const MIB: u64 = 1 << 20;
 
-/// What was asked for: bytes, and whether they were to be cleared.
+/// The requests: bytes, and whether to clear them.
 type Log = Rc<RefCell<Vec<(u64, bool)>>>;
 
-/// Memory that is none, of which there is so much.
+/// Imaginary memory of a given size.
 struct Noted {
     log: Log,
     left: Rc<RefCell<u64>>,
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// A client leaves, and all that nobody needs goes back.
+    /// A client leaves, and all unused memory is freed.
     fn leave(&mut self, client: ClientId) {
         assert!(self.service.leave(client, self.now_ms), "it has nothing open");
         for _ in 0..3 {
@@ -134,11 +134,11 @@ fn a_full_gpu_gives_what_lies_idle_and_less_than_planned_before_it_refuses() {
     let Reply::Leased(leases) = world.lease(one, 4 * MIB, 2) else { panic!("there is room") };
     let ids = leases.iter().map(|lease| lease.id).collect();
     assert_eq!(world.ask(one, &Request::Free { leases: ids }), Reply::Done);
-    // 8 MiB lie idle at another tenant's.
+    // 8 MiB are idle at another tenant.
     assert!(matches!(world.lease(other, 12 * MIB, 1), Reply::Leased(_)));
     assert_eq!(world.service.status(0).totals.slabs_freed_ever, 1);
-    // Four at once do not fit, two by two neither; none is given, and what was made for them stays
-    // for later.
+    // Four at once do not fit, two by two neither; none is given, and the memory made for them
+    // stays for later.
     assert_eq!(world.code(one, 2 * MIB, 4), Code::OutOfMemory);
     assert_eq!(world.service.status(0).totals.leases, 1);
     assert!(matches!(world.lease(one, 2 * MIB, 2), Reply::Leased(_)));
@@ -192,7 +192,7 @@ fn a_file_that_the_keeper_had_no_room_for_is_not_the_clients_mistake() {
     Request::Own.encode(1, &mut frame);
     world.service.answer(client, &frame, Vec::new(), true, 0, &mut out);
     match Reply::decode(&out).unwrap() {
-        Reply::Error { code: Code::TooMany, text } => assert!(text.contains("files open"), "{text}"),
+        Reply::Error { code: Code::TooMany, text } => assert!(text.contains("open files"), "{text}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(world.service.status(0).bad_frames, 0);
@@ -204,7 +204,7 @@ fn demand_that_cannot_be_met_keeps_nothing_from_going_back() {
     let (one, other) = (world.client("one"), world.client("other"));
     let Reply::Leased(idle) = world.lease(other, 8 * MIB, 1) else { panic!("there is room") };
     world.ask(other, &Request::Free { leases: vec![idle[0].id] });
-    // Long after, somebody else's demand grows beyond what is left.
+    // Long after, another client's demand grows beyond the remaining memory.
     for now_ms in [6000, 6100, 6200] {
         world.now_ms = now_ms;
         assert!(matches!(world.lease(one, MIB, 2), Reply::Leased(_)));

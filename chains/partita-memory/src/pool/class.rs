@@ -1,19 +1,18 @@
 //! Sizes of blocks.
 
-/// The smallest block, in bytes. Blocks begin at multiples of an eighth of it, which is more than
-/// the 256 bytes that `cuMemAlloc` aligns to (CUDA C++ Programming Guide, "Size and Alignment
+/// The smallest block, in bytes. Blocks start at multiples of an eighth of it, which is more than
+/// the 256 bytes to which `cuMemAlloc` aligns (CUDA C++ Programming Guide, "Size and Alignment
 /// Requirement").
 pub(crate) const LEAST_BYTES: u64 = 4096;
 
-/// Steps from one power of two to the next: a block is at most an eighth larger than what was asked
-/// for.
+/// Steps from one power of two to the next: a block is at most an eighth larger than the request.
 const STEPS_LOG2: u32 = 3;
 
 /// The largest step: above 16 MiB, where an eighth is much, a block is at most 2 MiB larger.
 const STEP_BYTES_MAX_LOG2: u32 = 21;
 
-/// Bytes of the block that a request of `bytes` gets: 4 KiB; eight sizes to each doubling up to 16
-/// MiB; and multiples of 2 MiB. `None` for 0 and for what no block can be.
+/// The block size for a request of `bytes`: 4 KiB; eight sizes to each doubling up to 16 MiB; and
+/// multiples of 2 MiB. `None` for 0 and for impossible sizes.
 #[must_use]
 pub fn block_bytes(bytes: u64) -> Option<u64> {
     match bytes {

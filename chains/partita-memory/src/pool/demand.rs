@@ -1,15 +1,15 @@
 //! How many blocks of a size a tenant needs.
 
-/// How many windows the most that was used is remembered for.
+/// The number of windows for which the highest use is remembered.
 pub const WINDOWS: usize = 50;
 
-/// The most blocks that were used at one time, window by window.
+/// The highest simultaneous use in blocks, window by window.
 #[derive(Debug)]
 pub(crate) struct Demand {
     window_ms: u64,
-    /// Which window is the current one, counted from the clock's zero.
+    /// The number of the current window, from the clock's zero.
     window: u64,
-    /// What was noted last.
+    /// The last recorded use.
     used: u32,
     /// At `window % WINDOWS`, the current one's.
     peaks: [u32; WINDOWS],
@@ -21,12 +21,13 @@ impl Demand {
         Self { window_ms, window: now_ms / window_ms, used: 0, peaks: [0; WINDOWS] }
     }
 
-    /// Notes how many blocks are used from now on. A clock that goes back is taken to stand still.
+    /// Records how many blocks are used from now on. A clock that goes back counts as standing
+    /// still.
     pub(crate) fn note(&mut self, used: u64, now_ms: u64) {
         let used = u32::try_from(used).unwrap_or(u32::MAX);
         let window = (now_ms / self.window_ms).max(self.window);
         if let Some(next) = self.window.checked_add(1) {
-            // Older windows than there is room for are all alike.
+            // Windows beyond the remembered ones are all alike.
             let first = next.max(window.saturating_sub(WINDOWS as u64 - 1));
             for passed in first..=window {
                 self.peaks[passed as usize % WINDOWS] = self.used;
@@ -42,15 +43,15 @@ impl Demand {
         self.window.checked_sub(windows).map_or(0, |window| self.peaks[window as usize % WINDOWS])
     }
 
-    /// Blocks by which the use has grown from window to window, in each of the last two complete
-    /// steps: what the next window will want more. One jump is no growth.
+    /// The growth of the use from window to window, in each of the last two complete steps: the
+    /// expected growth in the next window. A single jump is not growth.
     pub(crate) fn growth(&self) -> u64 {
         let last = self.back(0).saturating_sub(self.back(1));
         let before = self.back(1).saturating_sub(self.back(2));
         u64::from(last.min(before))
     }
 
-    /// Blocks that there should be.
+    /// The intended number of blocks.
     pub(crate) fn target(&self) -> u64 {
         u64::from(self.peaks.iter().copied().max().unwrap_or(0)) + self.growth()
     }
@@ -71,7 +72,7 @@ mod tests {
         assert_eq!(demand.target(), 40);
         demand.note(3, 1000 + 100 * WINDOWS as u64);
         assert_eq!(demand.target(), 3);
-        // However much later.
+        // At any later time.
         demand.note(2, u64::MAX);
         assert_eq!(demand.target(), 3, "what was used all the while");
     }

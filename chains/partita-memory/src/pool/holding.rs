@@ -1,17 +1,17 @@
-//! Who holds what: owners, their leases, and what happens to those when an owner ends.
+//! Owners, their leases, and the effect of an owner's end.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;
 
 use super::{LeaseId, OwnerId, Pool, Refusal, SlabId, TenantId};
 
-/// A lease, as the books have it.
+/// A lease in the books.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(crate) owner: OwnerId,
     pub(crate) slab: SlabId,
     pub(crate) block: u32,
-    /// What was asked for.
+    /// The requested size.
     pub(crate) bytes: u64,
     pub(crate) since_ms: u64,
     /// 0 for no deadline.
@@ -23,16 +23,16 @@ pub(crate) struct Holding {
 pub(crate) struct Owner {
     pub(crate) tenant: TenantId,
     pub(crate) leases: BTreeSet<LeaseId>,
-    /// Those through whom it uses its memory, besides itself.
+    /// Those through which it uses its memory, besides itself.
     pub(crate) members: BTreeSet<OwnerId>,
-    /// Of whom it is a member.
+    /// Owners of which it is a member.
     pub(crate) member_of: BTreeSet<OwnerId>,
     /// Slabs that it has open.
     pub(crate) opened: BTreeSet<SlabId>,
     pub(crate) last_seen_ms: u64,
-    /// Leases whose deadline has passed since this was last asked for.
+    /// Leases whose deadline has passed since the last query.
     pub(crate) expired: u32,
-    /// Whether it leases nothing any more.
+    /// Whether it has ended and leases no more.
     pub(crate) has_ended: bool,
 }
 
@@ -61,8 +61,8 @@ impl Pool {
         Ok(id)
     }
 
-    /// Has `member` use the memory that `owner` leases: while it has a slab open, what `owner` had
-    /// there rests after its end.
+    /// Lets `member` use the memory that `owner` leases: while it has a slab open, blocks of
+    /// `owner` there rest after the owner's end.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`], also if the two are of different tenants.
@@ -80,14 +80,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether somebody is a member of an owner that has not ended.
+    /// Whether there is a member of an owner that has not ended.
     #[must_use]
     pub fn is_member(&self, owner: OwnerId, member: OwnerId) -> bool {
         self.living(owner).is_ok_and(|known| known.members.contains(&member))
     }
 
-    /// Notes a sign of life: deadlines of its leases count from here, and of those that it is a
-    /// member of.
+    /// Records a sign of life: deadlines of its leases count from here, and of those of which it is
+    /// a member.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`].
@@ -101,12 +101,12 @@ impl Pool {
         Ok(())
     }
 
-    /// How many of an owner's leases have passed their deadline since this was last asked.
+    /// How many of an owner's leases have passed their deadline since the last query.
     pub fn take_expired(&mut self, owner: OwnerId) -> u32 {
         self.owners.get_mut(&owner).map_or(0, |known| std::mem::take(&mut known.expired))
     }
 
-    /// Notes that an owner, itself or as a member, can write to a slab from now on.
+    /// Records that an owner, itself or as a member, can write to a slab from now on.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`]; [`Refusal::UnknownSlab`], also for another tenant's.
@@ -121,7 +121,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Notes that an owner has closed a slab, and that nothing of it uses the slab any more.
+    /// Records that an owner has closed a slab, and no longer uses it.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`]; [`Refusal::UnknownSlab`] if it had not opened it.
@@ -134,7 +134,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether [`Pool::close`] would do it.
+    /// Whether [`Pool::close`] would succeed.
     ///
     /// # Errors
     /// As [`Pool::close`].
@@ -143,9 +143,9 @@ impl Pool {
         if had { Ok(()) } else { Err(Refusal::UnknownSlab { slab: slab.0 }) }
     }
 
-    /// Ends an owner: it leases and opens nothing any more, and its blocks rest until nobody uses
-    /// them. Returns whether it is forgotten already; if not, [`Pool::gone`] is due when its
-    /// process is gone.
+    /// Ends an owner: it leases and opens no more, and its blocks rest while they may be in use.
+    /// Returns whether it is already forgotten; if not, call [`Pool::gone`] when its process is
+    /// gone.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`].
@@ -161,8 +161,8 @@ impl Pool {
         Ok(!self.owners.contains_key(&owner))
     }
 
-    /// Notes that an owner's process is gone, and with it whatever it had open and had queued. Ends
-    /// it if it has not ended. Of no effect for one that is forgotten.
+    /// Records that an owner's process is gone, with its open slabs and queued work. Ends it if it
+    /// has not ended. Has no effect for a forgotten one.
     pub fn gone(&mut self, owner: OwnerId, now_ms: u64) {
         let _ = self.end(owner, now_ms);
         let opened = self.owners.get_mut(&owner).map(|known| std::mem::take(&mut known.opened));
@@ -188,8 +188,8 @@ impl Pool {
         late.len()
     }
 
-    /// Ends a lease before its time, whoever holds it: its block rests as if its deadline had
-    /// passed, and its owner is told so.
+    /// Ends a lease before its time, whoever its owner is: its block rests as if its deadline had
+    /// passed, and its owner gets the same report.
     ///
     /// # Errors
     /// [`Refusal::UnknownLease`]; [`Refusal::Resting`] if it has ended already.
@@ -206,10 +206,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Frees what an owner that has ended has left, although those who could write there are not
-    /// known to be gone. Whoever asks says that they do not write any more; if they do, they write
-    /// into what another owner of the same tenant has leased since. Returns how many leases there
-    /// were.
+    /// Frees the memory of an ended owner, although processes that could write there are not known
+    /// to be gone. The caller guarantees that they no longer write; if they do, they write to a
+    /// later lease of another owner of the same tenant. Returns the number of leases.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`]; [`Refusal::OwnerLives`].
@@ -222,12 +221,12 @@ impl Pool {
         for lease in &leases {
             self.release(*lease, now_ms);
         }
-        // What it has open it still has: no slab goes back to the driver before that is closed.
+        // It still has its slabs open: none returns to the driver before it is closed.
         self.forget_if_done(owner);
         Ok(leases.len())
     }
 
-    /// When a lease ends if its owner gives no sign of life until then.
+    /// When a lease ends without a sign of life from its owner.
     pub(crate) fn ends_ms(&self, holding: &Holding) -> Option<u64> {
         if holding.ttl_ms == 0 || holding.is_resting {
             return None;
@@ -242,7 +241,7 @@ impl Pool {
         self.owners.get(&owner).filter(|known| !known.has_ended).ok_or(unknown)
     }
 
-    /// Ends a lease whose block may still be written to.
+    /// Ends a lease whose block may still be written.
     fn rest(&mut self, lease: LeaseId, now_ms: u64) {
         let Some(holding) = self.leases.get_mut(&lease) else { return };
         if !holding.is_resting {
@@ -256,7 +255,7 @@ impl Pool {
         self.free_if_left(lease, now_ms);
     }
 
-    /// Somebody has a slab open no more.
+    /// A slab was closed.
     fn left(&mut self, slab: SlabId, by: OwnerId, now_ms: u64) {
         let Some(known) = self.slabs.get_mut(&slab) else { return };
         known.openers.remove(&by);
@@ -266,8 +265,8 @@ impl Pool {
         }
     }
 
-    /// Frees a resting block that nobody can write to through its lease any more. An owner that
-    /// lives can still open the slab, whatever the deadline was.
+    /// Frees a resting block that no process can write through its lease any more. A living owner
+    /// can still open the slab, whatever the deadline was.
     fn free_if_left(&mut self, lease: LeaseId, now_ms: u64) {
         let Some(holding) = self.leases.get(&lease) else { return };
         let (Some(slab), Some(owner)) = (self.slabs.get(&holding.slab), self.owners.get(&holding.owner))
@@ -282,7 +281,7 @@ impl Pool {
         }
     }
 
-    /// Forgets an owner that has ended, holds nothing and has nothing open.
+    /// Forgets an owner that has ended, has no leases and no open slabs.
     fn forget_if_done(&mut self, owner: OwnerId) {
         let done = |known: &Owner| known.has_ended && known.leases.is_empty() && known.opened.is_empty();
         if !self.owners.get(&owner).is_some_and(done) {

@@ -1,5 +1,4 @@
-//! What things are called. No number is ever given twice by one pool, so a stale one is unknown and
-//! never somebody else's.
+//! Identifiers. A pool never reuses a number, so a stale one is unknown and never another's.
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -12,7 +11,7 @@ macro_rules! ids {
 ids! {
     /// A tenant.
     TenantId;
-    /// Whoever leases or opens memory: a connection, or a chain.
+    /// A user of memory: a connection, or a chain.
     OwnerId;
     /// A slab: one allocation of the driver's.
     SlabId;

@@ -1,4 +1,4 @@
-//! Giving and taking back blocks.
+//! Lease and return blocks.
 
 use std::vec::Vec;
 
@@ -7,22 +7,22 @@ use super::{
     Demand, Denied, LeaseId, OwnerId, Pool, Refusal, Size, SlabId, SlabPlan, Step, TenantId, block_bytes,
 };
 
-/// A lease that was given.
+/// A new lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// What it is called.
+    /// Its id.
     pub id: LeaseId,
     /// The slab.
     pub slab: SlabId,
-    /// Where its block begins in the slab, in bytes.
+    /// Offset of its block in the slab, in bytes.
     pub offset: u64,
-    /// Bytes of the block, at least those asked for.
+    /// Bytes of the block, at least those requested.
     pub bytes: u64,
 }
 
 impl Pool {
-    /// Leases `count` blocks of at least `bytes` each, or none at all. With a `ttl_ms` other than 0
-    /// a lease ends when its owner has given no sign of life for so long.
+    /// Leases `count` blocks of at least `bytes` each, or none. With a `ttl_ms` other than 0 a
+    /// lease ends after this long without a sign of life from its owner.
     ///
     /// # Errors
     /// [`Denied::Until`] if memory must be made or freed first, and [`Denied::Refused`].
@@ -61,7 +61,7 @@ impl Pool {
         Ok(leases)
     }
 
-    /// Gives a lease back. Anybody of its tenant may; only its owner, once it rests.
+    /// Returns a lease. Any owner of its tenant may; only its own, once it rests.
     ///
     /// # Errors
     /// [`Refusal::UnknownOwner`], [`Refusal::UnknownLease`], [`Refusal::Resting`].
@@ -71,7 +71,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether [`Pool::free`] would do it.
+    /// Whether [`Pool::free`] would succeed.
     ///
     /// # Errors
     /// As [`Pool::free`].
@@ -80,8 +80,8 @@ impl Pool {
         let unknown = Refusal::UnknownLease { lease: lease.0 };
         let holding = self.leases.get(&lease).ok_or(unknown)?;
         let owner = self.owners.get(&holding.owner).filter(|owner| owner.tenant == tenant).ok_or(unknown)?;
-        // What rests because of an owner's end is nobody's; what rests for its deadline is still
-        // its owner's.
+        // A lease that rests after its owner's end has no owner; one that rests after its deadline
+        // still has its owner.
         if holding.is_resting && (holding.owner != by || owner.has_ended) {
             return Err(Refusal::Resting { lease: lease.0 });
         }
@@ -91,7 +91,7 @@ impl Pool {
     /// Adds the memory of a plan, all free.
     ///
     /// # Errors
-    /// [`Refusal`] if it would break a bound: the caller frees it.
+    /// [`Refusal`] if it would exceed a limit: the caller frees it.
     pub fn add_slab(&mut self, plan: SlabPlan, now_ms: u64) -> Result<SlabId, Refusal> {
         self.fits(plan.tenant, plan.bytes)?;
         let id = SlabId(self.next());
@@ -109,7 +109,7 @@ impl Pool {
         Ok(id)
     }
 
-    /// Takes a slab out of the books, so that its memory can be freed.
+    /// Removes a slab from the books, so that its memory can be freed.
     ///
     /// # Errors
     /// [`Refusal::UnknownSlab`], also for one that is in use.
@@ -125,8 +125,8 @@ impl Pool {
             if let Some(size) = tenant.sizes.get_mut(&known.block_bytes) {
                 size.blocks -= u64::from(known.blocks);
                 size.with_room.remove(&slab);
-                // A size that nothing is left of has no memory of its demand either, or a client
-                // could make them grow for ever.
+                // A size without slabs has no demand either, or a client could make the table grow
+                // for ever.
                 if size.blocks == 0 {
                     tenant.sizes.remove(&known.block_bytes);
                 }
@@ -135,11 +135,11 @@ impl Pool {
         Ok(())
     }
 
-    /// What must be done before `blocks` more blocks of a size can be had.
+    /// The steps needed before `blocks` more blocks of a size are available.
     fn want(&mut self, tenant: TenantId, block_bytes: u64, blocks: u64) -> Result<Step, Refusal> {
         let bytes_max = self.limits.bytes_max;
         let too_large = Refusal::Bytes { bytes: block_bytes, bytes_max };
-        // Nothing is made for a request that will be refused in the end.
+        // Nothing is made for a request that will finally be refused.
         let all = SlabPlan::of(&self.limits, tenant, block_bytes, blocks).ok_or(too_large)?;
         let plan = self.plan(tenant, block_bytes, blocks)?;
         let least = self.plan_at_most(tenant, block_bytes, blocks)?;
@@ -151,11 +151,11 @@ impl Pool {
             },
             Err(refusal) => refusal,
         };
-        // For what would not fit if there were nothing else, nobody loses what lies idle.
+        // No idle memory is freed for a request that could never fit.
         if all.bytes > bytes_max.min(self.tenant(tenant)?.quota_bytes) {
             return Err(refused);
         }
-        // Whatever lies idle makes room; but not what would be made again at once.
+        // All idle memory makes room, except slabs that would be made again at once.
         let of = matches!(refused, Refusal::Quota { .. }).then_some(tenant);
         match self.spare(of, Some((tenant, block_bytes))) {
             Some(slab) => Ok(Step::Remove(slab)),
@@ -192,7 +192,7 @@ impl Pool {
         Some(Lease { id, slab: slab_id, offset: u64::from(block) * block_bytes, bytes: block_bytes })
     }
 
-    /// Frees a block, whatever state it is in.
+    /// Frees a block in any state.
     pub(crate) fn release(&mut self, lease: LeaseId, now_ms: u64) {
         let Some(holding) = self.leases.remove(&lease) else { return };
         if let Some(owner) = self.owners.get_mut(&holding.owner) {
@@ -215,7 +215,7 @@ impl Pool {
         self.note(tenant, block_bytes, now_ms);
     }
 
-    /// Tells the demand of a size how much is used.
+    /// Reports the use of a size to its demand.
     fn note(&mut self, tenant: TenantId, block_bytes: u64, now_ms: u64) {
         if let Some(size) = self.tenants.get_mut(&tenant).and_then(|known| known.sizes.get_mut(&block_bytes))
         {

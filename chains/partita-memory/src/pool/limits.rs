@@ -1,11 +1,11 @@
-//! What a pool is bounded by.
+//! The limits of a pool.
 
-/// The bounds of a [`Pool`](super::Pool). There is one on everything that a client can make grow.
+/// The limits of a [`Pool`](super::Pool). Everything that a client can make grow has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The driver's unit of allocation, or a multiple of it: sizes of slabs are multiples.
     pub granularity_bytes: u64,
-    /// Slabs of several blocks are not made larger than this.
+    /// The largest size of a slab with several blocks.
     pub slab_bytes_max: u64,
     /// All slabs together.
     pub bytes_max: u64,
@@ -21,7 +21,7 @@ pub struct Limits {
     pub batch_max: u32,
     /// The longest deadline, in milliseconds.
     pub ttl_ms_max: u32,
-    /// How long a window is over which demand is measured, in milliseconds; not 0.
+    /// The length of a window for measuring demand, in milliseconds; not 0.
     pub window_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Why something is not done.
+//! Why a request is refused.
 
 use thiserror::Error;
 
@@ -12,7 +12,7 @@ pub enum Refusal {
     #[error("the tenant is not known: greet again")]
     UnknownTenant,
     /// No such owner.
-    #[error("owner {owner} is not known, or has ended: use one that was given on this connection")]
+    #[error("owner {owner} is not known, or has ended: use one from this connection")]
     UnknownOwner {
         /// Its number.
         owner: u64,
@@ -37,24 +37,24 @@ pub enum Refusal {
         /// Its number.
         lease: u64,
     },
-    /// An owner that has not ended, whose leases it gives back itself.
-    #[error("owner {owner} lives: end it, or take its leases back one by one")]
+    /// An owner that has not ended, and returns its leases itself.
+    #[error("owner {owner} lives: end it, or end its leases one by one")]
     OwnerLives {
         /// Its number.
         owner: u64,
     },
-    /// A size that no block has.
+    /// An impossible size.
     #[error("a lease of {bytes} bytes: ask for 1 byte or more, and at most {bytes_max}")]
     Bytes {
-        /// The size asked for.
+        /// The requested size.
         bytes: u64,
         /// The largest.
         bytes_max: u64,
     },
-    /// None, or too many at once.
+    /// Zero, or too many at once.
     #[error("{count} leases in one request: ask for 1 to {batch_max}")]
     Batch {
-        /// How many were asked for.
+        /// The requested number.
         count: u32,
         /// The most.
         batch_max: u32,
@@ -62,7 +62,7 @@ pub enum Refusal {
     /// A deadline too far away.
     #[error("a deadline of {ttl_ms} ms: at most {ttl_ms_max}, or 0 for none")]
     Ttl {
-        /// What was asked for, in milliseconds.
+        /// The request, in milliseconds.
         ttl_ms: u32,
         /// The most, in milliseconds.
         ttl_ms_max: u32,
@@ -75,12 +75,12 @@ pub enum Refusal {
     Quota {
         /// The quota.
         quota_bytes: u64,
-        /// What the tenant has.
+        /// The tenant's slabs.
         slab_bytes: u64,
-        /// What is needed beside it.
+        /// The further need.
         wanted_bytes: u64,
     },
-    /// Over what may be leased of the GPU at all.
+    /// Over the limit of leased memory of the GPU.
     #[error(
         "over the {} that may be leased on this GPU: {} are in slabs, and {} more are needed; end a tenant",
         ByteSize(*bytes_max).approximate(), ByteSize(*slab_bytes).approximate(), ByteSize(*wanted_bytes).approximate()
@@ -88,20 +88,20 @@ pub enum Refusal {
     Capacity {
         /// The most.
         bytes_max: u64,
-        /// What there is.
+        /// Present slabs.
         slab_bytes: u64,
-        /// What is needed beside it.
+        /// The further need.
         wanted_bytes: u64,
     },
-    /// A quota below what the tenant has.
+    /// A quota below the tenant's slabs.
     #[error(
         "a quota of {} is less than the {} that the tenant has in slabs: end some of its components first",
         ByteSize(*quota_bytes).approximate(), ByteSize(*slab_bytes).approximate()
     )]
     QuotaInUse {
-        /// The quota asked for.
+        /// The requested quota.
         quota_bytes: u64,
-        /// What the tenant has.
+        /// The tenant's slabs.
         slab_bytes: u64,
     },
     /// Too many tenants.

@@ -1,4 +1,4 @@
-//! One allocation, cut into blocks.
+//! One allocation, divided into blocks.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -11,15 +11,15 @@ pub(crate) struct Slab {
     pub(crate) bytes: u64,
     pub(crate) block_bytes: u64,
     pub(crate) blocks: u32,
-    /// The free blocks; the last is given next.
+    /// The free blocks; the last is next.
     free: Vec<u32>,
-    /// Who has it open.
+    /// The owners that have it open.
     pub(crate) openers: BTreeSet<OwnerId>,
     /// Leases whose blocks rest.
     pub(crate) resting: BTreeSet<LeaseId>,
     /// Since when all blocks are free, in milliseconds.
     pub(crate) empty_since_ms: Option<u64>,
-    /// Whether its openers are asked to close it.
+    /// Whether its openers should close it.
     pub(crate) is_retiring: bool,
 }
 
@@ -47,7 +47,7 @@ impl Slab {
         self.free_blocks() == self.blocks
     }
 
-    /// Whether it can go back to the driver.
+    /// Whether it can be returned to the driver.
     pub(crate) fn is_removable(&self) -> bool {
         self.is_empty() && self.openers.is_empty()
     }

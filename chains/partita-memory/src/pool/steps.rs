@@ -1,4 +1,4 @@
-//! What whoever holds the memory is to do with it.
+//! What the owner of the memory has to do.
 
 use std::vec::Vec;
 
@@ -7,7 +7,7 @@ use super::{OwnerId, Pool, Refusal, SlabId, TenantId};
 /// Memory to make, as one allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabPlan {
-    /// Whose it will be.
+    /// Its future tenant.
     pub tenant: TenantId,
     /// Its size in bytes: a multiple of the granularity.
     pub bytes: u64,
@@ -16,7 +16,7 @@ pub struct SlabPlan {
 }
 
 impl SlabPlan {
-    /// The smallest slab with so many blocks; `None` if there is no such number of bytes.
+    /// The smallest slab with this many blocks; `None` if the size overflows.
     pub(crate) fn of(
         limits: &super::Limits,
         tenant: TenantId,
@@ -28,14 +28,14 @@ impl SlabPlan {
         Some(Self { tenant, bytes, block_bytes })
     }
 
-    /// The same with as few blocks as are worth an allocation.
+    /// The same with the fewest blocks that are worth an allocation.
     #[must_use]
     pub fn least(&self, limits: &super::Limits) -> Self {
         Self::of(limits, self.tenant, self.block_bytes, 1).unwrap_or(*self)
     }
 }
 
-/// Something to do.
+/// A step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Make this memory, then [`Pool::add_slab`].
@@ -47,9 +47,9 @@ pub enum Step {
 /// Why a lease was not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// Not before this has been done; then ask again.
+    /// This has to be done first; then ask again.
     Until(Step),
-    /// Not at all.
+    /// Refused.
     Refused(Refusal),
 }
 
@@ -60,9 +60,8 @@ impl From<Refusal> for Denied {
 }
 
 impl Pool {
-    /// The next thing to do beside requests, if there is one: memory for demand that grows, and the
-    /// end of what is not needed any more. Asks those who have superfluous slabs open to close them
-    /// ([`Pool::retiring`]).
+    /// The next step beside requests, if there is one: memory for growing demand, and the end of
+    /// unneeded memory. Asks owners with superfluous slabs open to close them ([`Pool::retiring`]).
     pub fn step(&mut self, now_ms: u64) -> Option<Step> {
         let mut wanted = Vec::new();
         for (id, tenant) in &mut self.tenants {
@@ -74,7 +73,7 @@ impl Pool {
                 }
             }
         }
-        // Who has reached a bound stands in nobody's way.
+        // A tenant that has reached a limit does not delay others.
         let possible = |(tenant, block_bytes, blocks)| {
             let plan = self.plan(tenant, block_bytes, blocks).ok()?;
             self.fits(tenant, plan.bytes).is_ok().then_some(plan)
@@ -85,7 +84,7 @@ impl Pool {
         self.superfluous(now_ms).map(Step::Remove)
     }
 
-    /// The slabs that somebody is asked to close, because nobody needs them any more.
+    /// The slabs that an owner should close, because they are unneeded.
     pub fn retiring(&self, by: OwnerId) -> impl Iterator<Item = SlabId> {
         let opened = self.owners.get(&by).map(|owner| &owner.opened);
         opened
@@ -95,8 +94,8 @@ impl Pool {
             .copied()
     }
 
-    /// A slab that could go back at once: the newest one that lies idle, of one tenant or of
-    /// anybody, but none of this tenant's with blocks of this size.
+    /// A slab that can be returned at once: the newest idle one, of one tenant or of any, but none
+    /// of this tenant's with blocks of this size.
     #[must_use]
     pub fn spare(&self, of: Option<TenantId>, except: Option<(TenantId, u64)>) -> Option<SlabId> {
         let fits = |slab: &super::slab::Slab| {
@@ -107,21 +106,21 @@ impl Pool {
         self.slabs.iter().rev().find(|(_, slab)| fits(slab)).map(|(id, _)| *id)
     }
 
-    /// Asks those who have idle slabs open to close them: somebody lacks the memory.
+    /// Asks owners with idle slabs open to close them: memory is short.
     pub fn retire_idle(&mut self, of: Option<TenantId>) {
         for slab in self.slabs.values_mut().filter(|slab| of.is_none_or(|of| of == slab.tenant)) {
             slab.is_retiring |= slab.is_empty();
         }
     }
 
-    /// What to make for `blocks` more blocks: half as much again as there is, so that a large pool
-    /// is not made of small pieces.
+    /// The slab to make for `blocks` more blocks: half as much again as present, so that a large
+    /// pool does not consist of small pieces.
     pub(super) fn plan(&self, tenant: TenantId, block_bytes: u64, blocks: u64) -> Result<SlabPlan, Refusal> {
         let there = self.tenant(tenant)?.sizes.get(&block_bytes).map_or(0, |size| size.blocks);
         self.plan_at_most(tenant, block_bytes, blocks.max(there / 2))
     }
 
-    /// A slab of so many blocks, or of fewer if they are too large for one.
+    /// A slab of this many blocks, or of fewer if they are too large for one.
     pub(super) fn plan_at_most(
         &self,
         tenant: TenantId,
@@ -134,7 +133,7 @@ impl Pool {
             .ok_or(Refusal::Bytes { bytes: block_bytes, bytes_max })
     }
 
-    /// Whether a slab of so many bytes is within all bounds.
+    /// Whether a slab of this many bytes is within all limits.
     pub(crate) fn fits(&self, tenant: TenantId, wanted_bytes: u64) -> Result<(), Refusal> {
         let known = self.tenant(tenant)?;
         let (quota_bytes, bytes_max) = (known.quota_bytes, self.limits.bytes_max);
@@ -150,9 +149,9 @@ impl Pool {
         Ok(())
     }
 
-    /// The newest slab that has lain empty for a while and without which there are blocks enough;
-    /// where it is open, its openers are asked to close it. [`Pool::step`] says so when nothing is
-    /// to be made first; this is for when there is no memory for that.
+    /// The newest slab that has been empty for a while and without which there are enough blocks;
+    /// if it is open, its openers are asked to close it. [`Pool::step`] returns it if there is
+    /// nothing to make first; this is for a shortage of memory.
     pub fn superfluous(&mut self, now_ms: u64) -> Option<SlabId> {
         let rest_ms = self.limits.window_ms.saturating_mul(super::WINDOWS as u64);
         let Self { tenants, slabs, .. } = self;

@@ -16,7 +16,7 @@ fn limits() -> Limits {
     Limits { slab_bytes_max: 8 * MIB, bytes_max: 96 * MIB, batch_max: 16, ..Limits::default() }
 }
 
-/// Does what the pool asks for until the lease is given or refused.
+/// Takes the pool's steps until the lease is given or refused.
 fn lease(
     pool: &mut Pool,
     owner: OwnerId,
@@ -82,7 +82,7 @@ fn a_dead_owners_memory_rests_until_it_is_gone() {
         (pool.totals().resting, pool.totals().owners, pool.spare(None, None)),
         (0, 0, Some(lease.slab))
     );
-    // Nothing open, nothing to wait for.
+    // No open slab: no need to wait.
     let tenant = pool.slabs().next().unwrap().tenant;
     let quick = pool.add_owner(tenant, 3).unwrap();
     super::tests::lease(&mut pool, quick, 4 * MIB, 1, 3).unwrap();
@@ -105,7 +105,7 @@ fn a_chains_memory_rests_until_its_members_have_left() {
     assert_eq!(pool.totals().resting, 1);
     pool.gone(members[1], 3);
     assert_eq!((pool.totals().resting, pool.totals().owners), (0, 1));
-    // Of another tenant nobody becomes a member, opens or frees.
+    // An owner cannot be a member of another tenant's, nor open or free its memory.
     let other = pool.add_tenant(MIB).unwrap();
     let stranger = pool.add_owner(other, 3).unwrap();
     let own = lease(&mut pool, members[0], MIB, 1, 3).unwrap()[0];
@@ -138,7 +138,7 @@ fn a_quota_counts_slabs_and_what_lies_idle_makes_room() {
     pool.open(small[15].slab, owner).unwrap();
     small.iter().for_each(|small| pool.free(small.id, owner, 1).unwrap());
     assert!(pool.totals().slabs > 1, "16 MiB in slabs of 8");
-    // Of 64 MiB, what is open cannot make room.
+    // Of 64 MiB, open slabs cannot make room.
     let refused = lease(&mut pool, owner, 64 * MIB, 1, 2).unwrap_err();
     assert!(matches!(refused, Refusal::Quota { slab_bytes: 8388608, .. }), "{refused}");
     assert_eq!(pool.retiring(owner).collect::<Vec<_>>(), [small[15].slab]);
@@ -163,7 +163,7 @@ fn a_request_that_is_refused_makes_nothing() {
         assert!(matches!(lease(&mut pool, owner, 1, count, 0), Err(Refusal::Batch { .. })));
     }
     assert_eq!(pool.totals().slabs_made_ever, 0);
-    // Slabs are rounded up one by one, so all of them together may need more than one would.
+    // Slabs are rounded up one by one, so all together may need more than a single one.
     let tenant = pool.owner_view(owner).unwrap().tenant;
     pool.set_quota(tenant, 10 * MIB).unwrap();
     let mut tight = Pool::new(Limits { slab_bytes_max: 3 * MIB, ..limits() });
@@ -187,7 +187,7 @@ fn bursts_keep_their_memory_and_what_is_superfluous_goes() {
     }
     assert_eq!(pool.totals().slab_bytes, 16 * MIB);
     assert_eq!((pool.totals().slabs_freed_ever, pool.totals().slabs_made_ever), (0, 2));
-    // One that is left in use keeps its slab alone.
+    // A block in use keeps only its slab.
     lease(&mut pool, owner, MIB, 1, now_ms).unwrap();
     settle(&mut pool, now_ms + 2 * long_ms);
     assert_eq!(pool.totals().slab_bytes, 8 * MIB);
@@ -224,7 +224,7 @@ fn who_has_reached_a_bound_takes_no_room_from_others_that_grow() {
             lease(&mut pool, owner, MIB, 4, window * window_ms).unwrap();
         }
     }
-    // Both are about to want more, and the first one cannot have it.
+    // Both are about to need more, and the first one cannot get it.
     let other = pool.owner_view(owners[1]).unwrap().tenant;
     let step = pool.step(2 * window_ms);
     assert!(matches!(step, Some(Step::Add(plan)) if plan.tenant == other), "{step:?}");
@@ -246,7 +246,7 @@ fn what_can_never_be_had_costs_nobody_what_lies_idle() {
     let first = pool.slabs().next().unwrap().id;
     pool.close(first, owners[0], 1).unwrap();
     let (before, bytes_max) = (pool.totals(), pool.limits().bytes_max);
-    // More than the quota, more than may be leased at all, and many that are together.
+    // More than the quota, more than the limit of all leases, and many together.
     for (owner, bytes, count) in
         [(0, 65 * MIB, 1), (0, 10 * MIB, 7), (1, bytes_max, 2), (1, 20 * MIB, 5), (1, u64::MAX, 1)]
     {
@@ -254,7 +254,7 @@ fn what_can_never_be_had_costs_nobody_what_lies_idle() {
         assert_eq!(pool.totals(), before, "{count} times {bytes} bytes");
         assert!(
             owners.iter().all(|owner| pool.retiring(*owner).next().is_none()),
-            "nobody is asked to close"
+            "no owner is asked to close"
         );
     }
 }
@@ -317,7 +317,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What must be so, kept in the simplest way.
+/// The required state, in the simplest form.
 #[derive(Default)]
 struct Model {
     quotas: BTreeMap<TenantId, u64>,
@@ -329,7 +329,7 @@ struct Model {
 }
 
 impl Model {
-    /// Frees what may be used again: an owner has ended, and nobody through whom it used the memory
+    /// Frees reusable memory: an owner has ended, and no process through which it used the memory
     /// has the slab open.
     fn settle(&mut self) {
         let Self { owners, open, leases, .. } = self;
@@ -391,7 +391,7 @@ impl Model {
     }
 }
 
-/// One of those that there are.
+/// One of the present ones.
 fn pick<T: Copy>(all: impl ExactSizeIterator<Item = T>, at: usize) -> Option<T> {
     let mut all = all;
     let count = all.len();
@@ -414,8 +414,7 @@ proptest! {
             model.settle();
             model.check(&pool);
         }
-        // When everybody is gone, nothing is left but what lies idle, and after a while not even
-        // that.
+        // After everybody's end only idle memory remains, and after a while not even that.
         let everybody: Vec<OwnerId> = model.owners.keys().copied().collect();
         for owner in everybody {
             pool.gone(owner, now_ms);
@@ -460,7 +459,7 @@ fn apply(pool: &mut Pool, model: &mut Model, op: Op, now_ms: &mut u64) {
                 Ok(mut given) => {
                     assert!(!model.owners[&owner].2 && given.len() == count as usize);
                     assert!(given.iter().all(|lease| Some(lease.bytes) == block_bytes(bytes)));
-                    // The same again with a deadline, where that takes nothing new.
+                    // The same again with a deadline, if that needs no new slab.
                     if ttl_ms != 0
                         && let Ok(timed) = pool.lease(owner, bytes, count, ttl_ms, now)
                     {
@@ -520,7 +519,7 @@ fn apply(pool: &mut Pool, model: &mut Model, op: Op, now_ms: &mut u64) {
         Op::Pass(ms) => {
             *now_ms += ms;
             pool.expire(*now_ms);
-            // Deadlines are the examples' matter; here it counts that what has passed rests.
+            // The examples cover deadlines; here an expired lease rests.
             for lease in pool.leases_after(LeaseId(0)).filter(|lease| lease.is_resting) {
                 model.leases.get_mut(&lease.id).unwrap().2 = true;
             }
@@ -541,7 +540,7 @@ fn apply(pool: &mut Pool, model: &mut Model, op: Op, now_ms: &mut u64) {
                     assert!(has_ended && freed == left);
                     model.leases.retain(|_, (_, of, _)| *of != owner);
                 }
-                // One that has ended and left nothing is forgotten.
+                // One that has ended with nothing is forgotten.
                 Err(_) => assert!(!has_ended || left == 0),
             }
         }

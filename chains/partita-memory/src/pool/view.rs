@@ -1,8 +1,8 @@
-//! What is in the books, for those who look.
+//! The books, for observers.
 
 use super::{LeaseId, OwnerId, Pool, SlabId, TenantId};
 
-/// Kept as it changes.
+/// Updated with every change.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) bytes_used: u64,
@@ -14,12 +14,12 @@ pub(crate) struct Counts {
     pub(crate) slabs_freed: u64,
 }
 
-/// Sums over everybody.
+/// Sums over all tenants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Tenants.
     pub tenants: u64,
-    /// Connections and chains, with those that have ended and are not gone.
+    /// Connections and chains, including ended ones that are not gone.
     pub owners: u64,
     /// Slabs.
     pub slabs: u64,
@@ -46,7 +46,7 @@ pub struct Totals {
 /// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseView {
-    /// What it is called.
+    /// Its id.
     pub id: LeaseId,
     /// Its owner.
     pub owner: OwnerId,
@@ -54,18 +54,18 @@ pub struct LeaseView {
     pub tenant: TenantId,
     /// The slab.
     pub slab: SlabId,
-    /// Where its block begins in the slab, in bytes.
+    /// Offset of its block in the slab, in bytes.
     pub offset: u64,
     /// Bytes of its block.
     pub block_bytes: u64,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes: u64,
-    /// When it was given, in the caller's milliseconds.
+    /// When it was leased, in the caller's milliseconds.
     pub since_ms: u64,
-    /// How long without a sign of life ends it, in milliseconds; 0 if nothing does.
+    /// After how long without a sign of life it ends, in milliseconds; 0 for never.
     pub ttl_ms: u32,
-    /// When it ends if its owner gives no sign of life until then, in the caller's milliseconds;
-    /// `None` if nothing ends it, or it has ended.
+    /// When it ends without a sign of life from its owner, in the caller's milliseconds; `None` for
+    /// never, or if it has ended.
     pub ends_ms: Option<u64>,
     /// Whether it has ended and its block rests.
     pub is_resting: bool,
@@ -74,9 +74,9 @@ pub struct LeaseView {
 /// A slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabView {
-    /// What it is called.
+    /// Its id.
     pub id: SlabId,
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantId,
     /// Its bytes.
     pub bytes: u64,
@@ -86,7 +86,7 @@ pub struct SlabView {
     pub blocks: u32,
     /// The free ones of them.
     pub free_blocks: u32,
-    /// How many have it open.
+    /// How many owners have it open.
     pub openers: usize,
 }
 
@@ -106,18 +106,18 @@ pub struct TenantView {
 /// An owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerView {
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantId,
     /// Its leases, resting ones too.
     pub leases: usize,
     /// Slabs that it has open.
     pub opened: usize,
-    /// Whether it has ended and is waited for.
+    /// Whether it has ended and its process is not gone yet.
     pub has_ended: bool,
 }
 
 impl Pool {
-    /// Sums over everybody.
+    /// Sums over all tenants.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let counts = &self.counts;
@@ -137,8 +137,8 @@ impl Pool {
         }
     }
 
-    /// The leases after one, in order of their numbers: a listing goes on where it stopped,
-    /// whatever came and went meanwhile.
+    /// The leases after one, in order of their numbers: a listing continues where it stopped,
+    /// whatever changed meanwhile.
     pub fn leases_after(&self, after: LeaseId) -> impl Iterator<Item = LeaseView> {
         self.leases.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).filter_map(
             |(id, holding)| {

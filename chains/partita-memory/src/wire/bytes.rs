@@ -4,7 +4,7 @@ use super::fault::BadFrame;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 use crate::name::TenantName;
 
-/// Builds one frame in a buffer that is used again and again.
+/// Builds one frame in a reused buffer.
 pub(super) struct Writer<'b> {
     buffer: &'b mut Vec<u8>,
 }
@@ -13,7 +13,7 @@ impl<'b> Writer<'b> {
     /// Begins a frame.
     pub(super) fn new(buffer: &'b mut Vec<u8>, kind: u16, tag: u64) -> Self {
         buffer.clear();
-        // The length comes last.
+        // The length is filled in last.
         buffer.extend([0; 4]);
         let mut writer = Self { buffer };
         writer.u16(kind).u16(0).u64(tag);
@@ -50,12 +50,12 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// Takes one frame apart.
+/// Reads the fields of one frame.
 pub(super) struct Reader<'f> {
-    /// What is left of it.
+    /// The rest of it.
     rest: &'f [u8],
     bytes: usize,
-    /// What it is called in errors.
+    /// Its name in errors.
     pub(super) kind: &'static str,
 }
 
@@ -128,7 +128,7 @@ impl<'f> Reader<'f> {
         Ok(TenantName::from_bytes(self.raw()?)?)
     }
 
-    /// A count of items, `least` at least, that the rest of the frame has room for.
+    /// A count of items, at least `least`, for which the rest of the frame has room.
     pub(super) fn count(&mut self, least: u32, most: usize) -> Result<usize, BadFrame> {
         let count = self.u32()?;
         self.padding()?;
@@ -143,12 +143,12 @@ impl<'f> Reader<'f> {
         (0..count).map(|_| self.u64()).collect()
     }
 
-    /// All that is left.
+    /// The whole rest.
     pub(super) fn take_rest(&mut self) -> &'f [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no bytes remain.
     pub(super) fn end(self) -> Result<(), BadFrame> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.wrong()) }
     }

@@ -1,21 +1,21 @@
-//! What can be wrong with a frame, and what the keeper answers then.
+//! Faults of a frame, and the keeper's codes for them.
 
 use thiserror::Error;
 
 use super::{FRAME_BYTES_MAX, HEADER_BYTES, VERSION};
 use crate::name::BadName;
 
-/// Why a frame is not understood.
+/// Why a frame is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BadFrame {
-    /// It has no whole header.
+    /// It has no complete header.
     #[error("a frame of {bytes} bytes: its header alone has {HEADER_BYTES}")]
     Short {
         /// Its bytes.
         bytes: usize,
     },
-    /// It is longer than any.
+    /// It is longer than allowed.
     #[error("a frame of more than {FRAME_BYTES_MAX} bytes: none is longer")]
     Long,
     /// Its header says another length.
@@ -23,67 +23,67 @@ pub enum BadFrame {
     Length {
         /// Its bytes.
         bytes: usize,
-        /// What the header says.
+        /// The header's length.
         said: u32,
     },
-    /// No frame of that number, in this direction.
+    /// An unknown kind, in this direction.
     #[error("kind {kind} of a frame is not known to version {VERSION}")]
     Kind {
         /// The number.
         kind: u16,
     },
-    /// What must be zero is not.
+    /// Bytes that must be zero are not.
     #[error("bytes of the frame's header that must be zero are {found:#06x}")]
     Reserved {
-        /// What stands there.
+        /// Their value.
         found: u16,
     },
-    /// It ends before its last field, or goes on behind it.
-    #[error("a {kind} frame of {bytes} bytes has not the fields of its kind")]
+    /// It ends before its last field, or has bytes after it.
+    #[error("a {kind} frame of {bytes} bytes does not have the fields of its kind")]
     Fields {
         /// The kind.
         kind: &'static str,
         /// The frame's bytes.
         bytes: usize,
     },
-    /// None, or too many items.
+    /// Zero, or too many items.
     #[error("a {kind} frame with {count} items: 1 to {most} are possible")]
     Count {
         /// The kind.
         kind: &'static str,
-        /// How many it says.
+        /// The frame's count.
         count: u32,
         /// The most.
         most: usize,
     },
-    /// A number that means nothing in its field.
-    #[error("field `{field}` of a {kind} frame is {found}, which means nothing")]
+    /// A number that is invalid in its field.
+    #[error("field `{field}` of a {kind} frame is {found}, which is invalid")]
     Value {
         /// The kind.
         kind: &'static str,
         /// The field.
         field: &'static str,
-        /// What stands there.
+        /// Its value.
         found: u64,
     },
-    /// No tenant's name.
+    /// An invalid tenant's name.
     #[error(transparent)]
     Name(#[from] BadName),
     /// A descriptor too few or too many came with it.
-    #[error("a {kind} frame with {found} descriptors: it takes {expected}")]
+    #[error("a {kind} frame with {found} descriptors: it needs {expected}")]
     Descriptors {
         /// The kind.
         kind: &'static str,
         /// How many came.
         found: usize,
-        /// How many belong to it.
+        /// The required number.
         expected: usize,
     },
 }
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
-        /// What kind of error the keeper answers; the text beside it says the rest.
+        /// The kind of the keeper's error; the text beside it has the details.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -102,7 +102,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// A frame that is not understood.
+    /// An invalid frame.
     BadFrame = 1;
     /// Another version of the frames.
     Version = 2;
@@ -110,20 +110,20 @@ codes! {
     Greeting = 3;
     /// A request that this user, or a client without a tenant, may not make.
     NotAllowed = 4;
-    /// Something that is not known, or not any more.
+    /// An unknown id, or one that has ended.
     Unknown = 5;
     /// A number out of its bounds.
     Bounds = 6;
     /// Over the tenant's quota.
     Quota = 7;
-    /// The GPU has no more memory, or none that may be leased.
+    /// The GPU has no more memory, or no more that may be leased.
     OutOfMemory = 8;
-    /// Too many of something at one time.
+    /// Too many of a kind at one time.
     TooMany = 9;
-    /// A file that is no chain's, or whose chain nobody runs.
+    /// A file that is not a chain's, or whose chain no process runs.
     NotAChain = 10;
     /// The driver refused.
     Driver = 11;
-    /// It would take memory from those who have leased it.
+    /// It would take leased memory away.
     InUse = 12;
 }

@@ -1,4 +1,4 @@
-//! What the keeper answers.
+//! The keeper's answers.
 
 use crate::pool::{Lease, LeaseId, OwnerId, SlabId, Totals};
 
@@ -10,10 +10,10 @@ use crate::name::TenantName;
 /// Bytes of a handle of CUDA's interprocess calls.
 pub const HANDLE_BYTES: usize = partita_driver::ipc::HANDLE_BYTES;
 
-/// Bytes of an error's text at most.
+/// Largest length of an error's text in bytes.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// By what a slab is opened.
+/// How a slab is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandleKind {
     /// A handle of CUDA's interprocess calls, in the frame.
@@ -22,31 +22,31 @@ pub enum HandleKind {
     Descriptor,
 }
 
-/// The keeper, as it greets.
+/// The keeper's greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// The version of the frames.
     pub version: u32,
-    /// By what slabs are opened.
+    /// How slabs are opened.
     pub handles: HandleKind,
-    /// A number that no other keeper has had: leases are of one instance.
+    /// A number that no other keeper has had: leases belong to one instance.
     pub instance: u64,
     /// The GPU.
     pub gpu_uuid: [u8; 16],
     /// Its process.
     pub pid: u32,
-    /// Leases in one request at most.
+    /// Largest number of leases in one request.
     pub batch_max: u32,
     /// The longest deadline, in milliseconds.
     pub ttl_ms_max: u32,
 }
 
-/// What a sign of life is answered with.
+/// The answer to a sign of life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beat {
-    /// Leases of the connection that ended by their deadline since the last one.
+    /// Leases of the connection that ended by their deadline since the last answer.
     pub expired: u32,
-    /// Slabs that the client is asked to close when it has nothing in them.
+    /// Slabs that the client should close when it no longer uses them.
     pub retiring: Vec<SlabId>,
 }
 
@@ -59,13 +59,13 @@ pub struct Status {
     pub clients: u64,
     /// Chains that own leases.
     pub chains: u64,
-    /// Processes that ended without taking leave and are waited for.
+    /// Processes that ended without closing their leases, until they are gone.
     pub dying: u64,
     /// How long it has run, in milliseconds.
     pub uptime_ms: u64,
     /// Requests answered.
     pub requests: u64,
-    /// Frames that were not understood.
+    /// Invalid frames.
     pub bad_frames: u64,
 }
 
@@ -120,15 +120,15 @@ impl Status {
 /// A lease in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
-    /// The lease, as it was given.
+    /// The lease, as it was first reported.
     pub lease: Lease,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes_asked: u64,
-    /// How long it has been held, in milliseconds.
+    /// The age of the lease, in milliseconds.
     pub age_ms: u64,
-    /// How long without a sign of life ends it, in milliseconds; 0 if nothing does.
+    /// After how long without a sign of life it ends, in milliseconds; 0 for never.
     pub ttl_ms: u32,
-    /// What is left of that, in milliseconds; 0 if nothing ends it, or it has ended.
+    /// The rest of that time, in milliseconds; 0 without a deadline, or if it has ended.
     pub left_ms: u32,
     /// The owner's process; 0 for a chain.
     pub pid: u32,
@@ -149,11 +149,11 @@ pub struct TenantRow {
     pub uid: u32,
     /// Its connections and chains.
     pub owners: u32,
-    /// All that it may have in slabs, in bytes.
+    /// Its quota of slabs, in bytes.
     pub quota_bytes: u64,
-    /// What it has in slabs, in bytes.
+    /// Its slabs, in bytes.
     pub slab_bytes: u64,
-    /// What of that is leased or rests, in bytes.
+    /// Its leased or resting blocks, in bytes.
     pub used_bytes: u64,
     /// Its name.
     pub name: TenantName,
@@ -166,11 +166,11 @@ pub enum Reply {
     Welcome(Welcome),
     /// To [`Request::Lease`](super::Request::Lease).
     Leased(Vec<Lease>),
-    /// It is done.
+    /// Success.
     Done,
     /// To [`Request::Open`](super::Request::Open).
     Slab {
-        /// Which.
+        /// The slab.
         slab: SlabId,
         /// Its bytes.
         bytes: u64,
@@ -187,11 +187,11 @@ pub enum Reply {
     Leases(Vec<LeaseRow>),
     /// To [`Request::Tenants`](super::Request::Tenants): fewer than [`ROWS_MAX`] are the last.
     Tenants(Vec<TenantRow>),
-    /// Nothing was done.
+    /// Failure, without any change.
     Error {
-        /// What kind of error.
+        /// The kind of error.
         code: Code,
-        /// What was wrong, why, and what to do.
+        /// The fault, the reason, and the remedy.
         text: String,
     },
 }
@@ -218,7 +218,7 @@ impl Reply {
         usize::from(matches!(self, Self::Slab { handle: None, .. }))
     }
 
-    /// Writes it as a frame in place of what the buffer has.
+    /// Writes it as a frame, replacing the buffer's content.
     pub fn encode(&self, tag: u64, buffer: &mut Vec<u8>) {
         let mut to = Writer::new(buffer, self.kind(), tag);
         match self {

@@ -1,4 +1,4 @@
-//! What clients ask.
+//! The clients' requests.
 
 use crate::pool::{LeaseId, OwnerId, SlabId};
 
@@ -6,18 +6,18 @@ use super::bytes::{Reader, Writer};
 use super::{BadFrame, ITEMS_MAX};
 use crate::name::TenantName;
 
-/// "partmem" and the greeting's own number: what no other protocol begins with.
+/// "partmem" and the greeting's own number: no other protocol begins with it.
 const MAGIC: u64 = u64::from_le_bytes(*b"partmem\x01");
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The greeting: for a tenant, or `None` to look and to administer. Answer:
+    /// The greeting: for a tenant, or `None` to query and to administer. Answer:
     /// [`Reply::Welcome`](super::Reply::Welcome).
     Hello {
-        /// The version of the frames that the client speaks.
+        /// The client's version of the frames.
         version: u32,
-        /// Whose memory it will be.
+        /// The tenant of the memory.
         tenant: Option<TenantName>,
     },
     /// Leases blocks, all or none. Answer: [`Reply::Leased`](super::Reply::Leased).
@@ -26,50 +26,50 @@ pub enum Request {
         owner: Option<OwnerId>,
         /// Bytes of each.
         bytes: u64,
-        /// How many.
+        /// The number.
         count: u32,
-        /// How long without a sign of life ends them, in milliseconds; 0 if nothing does.
+        /// After how long without a sign of life they end, in milliseconds; 0 for never.
         ttl_ms: u32,
     },
-    /// Gives leases back, all or none. Answer: [`Reply::Done`](super::Reply::Done).
+    /// Returns leases, all or none. Answer: [`Reply::Done`](super::Reply::Done).
     Free {
-        /// Which.
+        /// The leases.
         leases: Vec<LeaseId>,
     },
-    /// Asks what to open a slab by; it is taken to be open from here on. Answer:
+    /// Requests the handle of a slab, which counts as open from then on. Answer:
     /// [`Reply::Slab`](super::Reply::Slab).
     Open {
-        /// Which.
+        /// The slab.
         slab: SlabId,
     },
-    /// Tells that slabs are closed. Answer: [`Reply::Done`](super::Reply::Done).
+    /// Reports that slabs are closed. Answer: [`Reply::Done`](super::Reply::Done).
     Close {
-        /// Which.
+        /// The slabs.
         slabs: Vec<SlabId>,
     },
     /// A sign of life. Answer: [`Reply::Beat`](super::Reply::Beat).
     Beat,
-    /// Joins the chain whose file comes with the frame, which then owns leases. Somebody must hold
+    /// Joins the chain whose file comes with the frame, which then owns leases. A process must hold
     /// a lock on the file. Answer: [`Reply::Owner`](super::Reply::Owner).
     Own,
     /// Asks for the keeper's state. Answer: [`Reply::Status`](super::Reply::Status).
     Status,
-    /// Asks for leases behind one. Answer: [`Reply::Leases`](super::Reply::Leases).
+    /// Asks for the leases after one. Answer: [`Reply::Leases`](super::Reply::Leases).
     Leases {
-        /// The last one seen, 0 for none.
+        /// The last one of the previous answer, 0 for none.
         after: LeaseId,
     },
-    /// Asks for tenants behind one. Answer: [`Reply::Tenants`](super::Reply::Tenants).
+    /// Asks for the tenants after some. Answer: [`Reply::Tenants`](super::Reply::Tenants).
     Tenants {
-        /// How many were seen already.
+        /// How many previous answers had.
         skip: u32,
     },
-    /// What only the keeper's own user and root may do. Answer:
+    /// Requests that only the keeper's own user and root may send. Answer:
     /// [`Reply::Done`](super::Reply::Done).
     Privileged(Privileged),
 }
 
-/// What only the keeper's own user and root may do.
+/// Requests that only the keeper's own user and root may send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Privileged {
     /// Sets a tenant's quota; it need not have clients yet.
@@ -78,24 +78,24 @@ pub enum Privileged {
         uid: u32,
         /// The tenant.
         tenant: TenantName,
-        /// All that it may have in slabs.
+        /// Its quota of slabs.
         bytes: u64,
     },
-    /// Ends a lease before its time, whoever holds it. Its memory rests until its owner has given
-    /// it back, too, or has ended.
+    /// Ends any lease before its time. Its memory rests until its owner has returned it too, or has
+    /// ended.
     TakeBack {
-        /// Which.
+        /// The lease.
         lease: LeaseId,
     },
-    /// Frees what an owner that has ended has left, although its process is not gone: whoever asks
-    /// says that it writes there no more.
+    /// Frees the memory of an ended owner although its process is not gone: the client guarantees
+    /// that the process no longer writes there.
     Disown {
-        /// Which.
+        /// The owner.
         owner: OwnerId,
     },
     /// Ends the keeper.
     End {
-        /// Even while memory is leased, which is lost then.
+        /// Even while memory is leased, which is then lost.
         even_if_leased: bool,
     },
 }
@@ -120,7 +120,7 @@ impl Request {
         }
     }
 
-    /// What it is called in errors.
+    /// Its name in errors.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.kind().1
@@ -132,7 +132,7 @@ impl Request {
         usize::from(matches!(self, Self::Own))
     }
 
-    /// Writes it as a frame in place of what the buffer has.
+    /// Writes it as a frame, replacing the buffer's content.
     pub fn encode(&self, tag: u64, buffer: &mut Vec<u8>) {
         let mut to = Writer::new(buffer, self.kind().0, tag);
         match self {

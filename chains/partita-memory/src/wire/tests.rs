@@ -1,4 +1,4 @@
-//! Every frame comes back as it was, and any other bytes are refused without a panic.
+//! Every frame is decoded unchanged, and any other bytes are refused without a panic.
 
 use crate::pool::{Lease, LeaseId, OwnerId, SlabId, Totals};
 use proptest::prelude::*;
@@ -133,7 +133,7 @@ proptest! {
         prop_assert!(frame.len() <= FRAME_BYTES_MAX);
         prop_assert_eq!(tag_of(&frame), tag);
         prop_assert_eq!(Request::decode(&frame), Ok(request));
-        // One direction's frames mean nothing in the other.
+        // Frames of one direction are invalid in the other.
         let is_reply = !matches!(Reply::decode(&frame), Err(BadFrame::Kind { .. }));
         prop_assert!(!is_reply);
     }
@@ -153,8 +153,8 @@ proptest! {
         let at = at % frame.len();
         frame[at] ^= flip;
         if let Ok(other) = Request::decode(&frame) {
-            // Only the tag is not part of a request; whatever else is understood is written the
-            // same way again.
+            // The tag is not part of a request; all else that is decoded is encoded in the same
+            // way.
             prop_assert!((8..16).contains(&at) || other != request);
             let mut again = Vec::new();
             other.encode(tag_of(&frame), &mut again);

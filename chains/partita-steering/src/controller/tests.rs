@@ -5,7 +5,7 @@ use super::*;
 use crate::synthetic::{Law, Part, Synthetic, laws};
 use crate::{Actuator, Objective};
 
-/// A chain of three: the slow one wants 40 TPCs for itself, the others stand in its way.
+/// A chain of three: the slow one needs 40 TPCs for itself, and the others compete with it.
 fn law(slow_ms: f64) -> Law {
     let slow = Part { fixed_ms: 0.0, shared_ms: slow_ms, tpcs_max: 40 };
     let quick = Part { fixed_ms: 0.0, shared_ms: 130.0, tpcs_max: 66 };
@@ -61,7 +61,7 @@ fn what_goes_away_causes_nothing_and_what_stays_a_search() {
     assert_eq!(shift.period, 305);
 }
 
-/// The throughput swings for ever, each half long enough to be a shift.
+/// The throughput alternates for ever, each half long enough to be a shift.
 #[test]
 fn a_chain_that_swings_is_not_searched_at_every_swing() {
     let mut plant = Synthetic::new(law(500.0), 0.002, 1);
@@ -83,7 +83,7 @@ fn what_turns_out_badly_is_taken_back_in_the_second_period() {
         controller.step(&mut plant).unwrap();
     }
     assert_ne!(*controller.in_force(), Allocation::uniform(3, 66));
-    // From now on what the search took from a component is what it would need most.
+    // From now on the component that the search restricted needs most.
     let worse = Law {
         parts: [130.0, 3_000.0, 130.0]
             .map(|shared_ms| Part { fixed_ms: 0.0, shared_ms, tpcs_max: 66 })
@@ -96,12 +96,12 @@ fn what_turns_out_badly_is_taken_back_in_the_second_period() {
     let last = controller.records().next_back().unwrap();
     assert_eq!((last.period, last.what.name()), (now as u64 + 5, "rollback"));
     assert_eq!(*controller.in_force(), Allocation::uniform(3, 66));
-    // And it looks again when it has rested, as the chain is another one now.
+    // After its rest it searches again, as the chain has changed.
     run(&mut controller, &mut plant, now + 200);
     assert_eq!(count(&controller, "search"), 2);
 }
 
-/// A search that ends with what is worse than what there was.
+/// A search with a result worse than the former allocation.
 #[test]
 fn the_published_algorithm_is_guarded() {
     /// Any restriction of the first three costs half, and the paper's start restricts them; no
@@ -173,8 +173,8 @@ fn records_are_forgotten_in_order() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever the chain does: no more searches than shifts and rollbacks ask for, and the rests
-    /// keep them apart.
+    /// Whatever the chain does: only as many searches as shifts and rollbacks cause, separated by
+    /// the rests.
     #[test]
     fn searches_have_reasons(
         first in laws(),

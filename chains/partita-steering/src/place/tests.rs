@@ -7,7 +7,7 @@ use crate::Allocation;
 use crate::testing::{h200, topologies};
 use partita_core::{Topology, TpcSet};
 
-/// A device, a part of it that is not empty, and numbers of TPCs for one to eight components.
+/// A device, a non-empty part of it, and numbers of TPCs for one to eight components.
 fn placed() -> impl Strategy<Value = (Topology, TpcSet, Vec<u32>)> {
     topologies(8, 9).prop_flat_map(|topology| {
         let count = topology.tpc_count();
@@ -41,7 +41,7 @@ proptest! {
         }
     }
 
-    /// A set of n TPCs that touches m GPCs holds all that can be had of m - 2 of them.
+    /// A set of n TPCs that touches m GPCs holds all available TPCs of m - 2 of them.
     #[test]
     fn sets_are_packed((topology, within, tpcs) in placed()) {
         for set in place(&topology, within, &Allocation::new(tpcs).unwrap()) {

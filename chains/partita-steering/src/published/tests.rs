@@ -6,7 +6,7 @@ use super::*;
 use crate::trial::Trial;
 use crate::{Actuator, Objective};
 
-/// A chain whose throughput is a function of its allocation, exactly.
+/// A chain whose throughput is an exact function of its allocation.
 struct Exact<F> {
     of: F,
     in_force: Allocation,
@@ -40,7 +40,7 @@ fn allocations(trials: &[Trial]) -> Vec<Vec<u32>> {
 #[test]
 fn an_example_worked_by_hand_line_by_line() {
     let whole = Allocation::uniform(3, 10);
-    // The first is served best by 8 TPCs, the last by 3. In hundredths, so that they are exact.
+    // The first is best with 8 TPCs, the last with 3. In hundredths, to be exact.
     let first = [20, 30, 40, 50, 60, 70, 80, 100, 98, 96];
     let last = [94, 97, 100, 99, 98, 97, 96, 95, 94, 93];
     let throughput = move |tpcs: &[u32]| {
@@ -64,13 +64,13 @@ fn an_example_worked_by_hand_line_by_line() {
     assert_eq!(found.trials[4].allocation.tpcs(), [5, 10, 5]);
     let firsts = [
         // 8 to 12: C_min = 1, C_max = 10, C_RC = 5; C_A = 10 gives 94.08, which is better.
-        // 14 and 15: what is below 5 goes (5 and 10 were measured); left 6 7 8 9, C_A = mid = 7.
+        // 14 and 15: portions below 5 go (5 and 10 were measured); 6 7 8 9 remain, C_A = mid = 7.
         (10, 94.08),
-        // 20: 78.4, better. 22 and 23: what is below 7 goes; left 8 9, C_A = 8.
+        // 20: 78.4, better. 22 and 23: portions below 7 go; 8 9 remain, C_A = 8.
         (7, 78.4),
-        // 20: 98, better. 22 and 23: left 9, C_A = 9.
+        // 20: 98, better. 22 and 23: 9 remains, C_A = 9.
         (8, 98.0),
-        // 20: 96.04, better. Nothing is left. The highest was measured with 8.
+        // 20: 96.04, better. The list is empty. The highest was measured with 8.
         (9, 96.04),
     ];
     for (trial, (portion, frames_per_s)) in found.trials[5..9].iter().zip(firsts) {
@@ -79,12 +79,12 @@ fn an_example_worked_by_hand_line_by_line() {
     }
     // The last component. performance = 98 now, better means above 99.96.
     let lasts = [
-        // 11 and 12: C_A = 10 gives 93, not better. 17 and 18: what is above C_RC = 5 goes; left 1
-        // 2 3 4, C_A = 2.
+        // 11 and 12: C_A = 10 gives 93, not better. 17 and 18: portions above C_RC = 5 go; 1 2 3 4
+        // remain, C_A = 2.
         (10, 93.0),
-        // 20: 97, not better. 25 and 26: what is above 2 goes; left 1.
+        // 20: 97, not better. 25 and 26: portions above 2 go; 1 remains.
         (2, 97.0),
-        // 20: 94. Nothing is left: of 5 (98), 10, 2 and 1 it keeps 5, and never looked at 3.
+        // 20: 94. The list is empty: of 5 (98), 10, 2 and 1 it keeps 5, and never tried 3.
         (1, 94.0),
     ];
     for (trial, (portion, frames_per_s)) in found.trials[9..].iter().zip(lasts) {
@@ -100,8 +100,8 @@ fn an_example_worked_by_hand_line_by_line() {
 
 #[test]
 fn it_ends_after_as_many_trials_as_the_paper_says() {
-    // Whatever is answered: N_C components of ⌊log₂ 20⌋ + 1 rounds at most and the largest portion,
-    // N + 1 trials before, and one of the start.
+    // For any answers: N_C components of at most ⌊log₂ 20⌋ + 1 rounds and the largest portion, N +
+    // 1 trials before, and one of the start.
     for seed in 0..200_u64 {
         let whole = Allocation::uniform(5, 66);
         let answer = move |tpcs: &[u32]| {
@@ -148,8 +148,8 @@ fn one_that_is_stopped_leaves_what_there_was() {
         }
     }
     let before = Allocation::new([4, 6, 50]).unwrap();
-    // Equal throughputs: the first is taken for the bottleneck, and the others are tried on 100,
-    // 25, 10 and 5 %.
+    // Equal throughputs: the first counts as the bottleneck, and the others are tried on 100, 25,
+    // 10 and 5 %.
     for periods in 1..20 {
         let mut plant = Stops(before.clone(), periods);
         assert_eq!(published(&mut plant, &before, 66, &PublishedOptions::default()), Err(Stop::Asked));

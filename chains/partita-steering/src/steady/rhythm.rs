@@ -1,24 +1,23 @@
-//! Chains that have rhythms: allocations compared by what they come to after a disturbance.
+//! Chains with rhythms: allocations are compared after disturbances.
 //!
-//! Components that wait for each other fall into a rhythm: whose kernel meets whose, and where the
-//! frames queue. One allocation may have several, one of them faster than the others, and may stay
-//! for ever in the one that it came into. Two allocations that are alike in one rhythm may differ
-//! in the others, or in which they fall into, and no comparison within that rhythm shows it. What a
-//! chain has in the long run is the mean over the rhythms that its disturbances lead to.
+//! Components that wait for each other fall into a rhythm: which kernels coincide, and where the
+//! frames queue. One allocation may have several, one faster than the others, and may stay for ever
+//! in the first one. Two allocations that are equal in one rhythm may differ in the others, or in
+//! which ones they fall into, and no comparison within that rhythm shows it. A chain's long-term
+//! throughput is the mean over the rhythms that its disturbances lead to.
 //!
-//! A disturbance is a *pile*: for a period one component has a single TPC, so that the frames
-//! gather in front of it and the others run dry. A pile before the first component is how a chain
-//! begins, and how it goes on when its input was away; before another one, how it goes on when that
-//! one was held up.
+//! A disturbance is a *pile*: for a period one component has a single TPC, so that the frames queue
+//! before it and the others run dry. A pile before the first component is the state at a chain's
+//! start, and after a pause of its input; before another one, the state after a delay of that one.
 //!
-//! So where the incumbent's throughput was seen to change by itself, it is measured after a pile
-//! before each component. If that makes a difference, the chain has rhythms. What the incumbent has
-//! replaced is compared with it, in turns, after the same piles: what it came to before may have
-//! been in a rhythm that does not last. Then each component that did not mind a fifth less is held
-//! to a twentieth of the TPCs for good, as far out of the others' way as it may stay, and compared
-//! with the incumbent, in turns, after the same piles; until there is one that comes to the same
-//! after all of them. At the end comes once more the pile after which the incumbent did best: the
-//! better rhythm stays.
+//! So if the incumbent's throughput changed by itself, the search measures it after a pile before
+//! each component. If that makes a difference, the chain has rhythms. The predecessor is then
+//! compared with the incumbent, in turns, after the same piles: its earlier measurements may have
+//! been in a rhythm that does not last. Then each component that lost nothing with a fifth less is
+//! limited to a twentieth of the TPCs permanently, so that it competes least, and compared with the
+//! incumbent, in turns, after the same piles; until one has the same throughput after all of them.
+//! At the end the search repeats the pile after which the incumbent was best: the better rhythm
+//! stays.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -27,27 +26,27 @@ use super::{Needs, Plant, Purpose, Search, Stop, VERIFIED_MAX, Verdict, supposed
 use crate::Allocation;
 use crate::compare::Sample;
 
-/// Looks after which a candidate that is mostly like the incumbent's worst is no better.
+/// Looks after which a candidate that mostly resembles the incumbent's worst is not better.
 const LOOKS_ON_RHYTHM: usize = 3;
 
-/// What an allocation came to after a pile before each component, in the chain's order, in frames
-/// per second.
+/// The throughput of an allocation after a pile before each component, in the chain's order, in
+/// frames per second.
 struct Rhythms(Vec<f64>);
 
 impl Rhythms {
-    /// Before which component the pile was that did it best, and what it came to.
+    /// The component with the best pile, and its throughput.
     fn best(&self) -> (usize, f64) {
         let all = self.0.iter().copied().enumerate();
         all.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, 0.0))
     }
 
-    /// The same of the worst.
+    /// The same for the worst.
     fn worst(&self) -> (usize, f64) {
         let all = self.0.iter().copied().enumerate();
         all.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, 0.0))
     }
 
-    /// Whether it makes a difference where the pile was. `counts` is the smallest gain that counts.
+    /// Whether the place of the pile matters. `counts` is the smallest gain that counts.
     fn differ(&self, counts: f64) -> bool {
         self.differ_by(2.0 * counts)
     }
@@ -58,15 +57,15 @@ impl Rhythms {
 }
 
 impl<P: Plant + ?Sized> Search<'_, P> {
-    /// Looks whether the incumbent has rhythms, and if it has, for an allocation that falls into
-    /// better ones. `needs` says who minded a fifth less.
+    /// Checks whether the incumbent has rhythms, and if so, searches for an allocation that falls
+    /// into better ones. `needs` says which components lost with a fifth less.
     pub(super) fn ask_rhythms(&mut self, needs: &[Needs]) -> Result<(), Stop> {
         let mut rhythms = Rhythms(Vec::new());
         for component in 0..needs.len() {
             let incumbent = self.incumbent.clone();
             rhythms.0.push(self.after_pile(&incumbent, component, Purpose::Reference)?);
         }
-        // What it came to side by side with the beginning may have been in a rhythm that does not
+        // Its throughput beside the initial allocation may have been in a rhythm that does not
         // last.
         for former in self.formers() {
             self.compare_rhythms(&former, &mut rhythms)?;
@@ -74,8 +73,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         if !rhythms.differ(self.counts()) {
             return self.trials.apply(&self.incumbent);
         }
-        // Of several measurements the highest and the lowest differ anyway. Where it is not by
-        // much, what each comes to in the mean of two says it.
+        // Of several measurements the highest and the lowest differ in any case. If the difference
+        // is small, the means of two measurements decide.
         if !rhythms.differ_by(4.0 * self.counts()) {
             let incumbent = self.incumbent.clone();
             let mut both = [rhythms.best(), rhythms.worst()];
@@ -98,14 +97,13 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         self.keep_best(&rhythms)
     }
 
-    /// What the incumbent has replaced: the last of it, and the beginning.
+    /// The incumbent's predecessors: the last one, and the initial allocation.
     fn formers(&self) -> Vec<Allocation> {
         let last = self.replaced.iter().skip(1).rev().take(VERIFIED_MAX - 1);
         last.chain(self.replaced.first()).filter(|former| **former != self.incumbent).cloned().collect()
     }
 
-    /// Has the frames gather in front of a component, and measures what an allocation comes to
-    /// after that.
+    /// Makes the frames queue before a component, and then measures an allocation.
     fn after_pile(
         &mut self,
         allocation: &Allocation,
@@ -121,8 +119,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
     fn compare_rhythms(&mut self, candidate: &Allocation, rhythms: &mut Rhythms) -> Result<(), Stop> {
         let components = candidate.components();
         let looks_max = 2 * components;
-        // How exact it is, it says itself: what is known of the noise has jumps between rhythms in
-        // it.
+        // The error follows from its own looks: the known noise includes jumps between rhythms.
         let counts = worth(self.options);
         let deviation_min = supposed_deviation(self.options);
         let variance_min = deviation_min * deviation_min;
@@ -139,8 +136,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             looked.push(then);
             let worst = rhythms.worst().1;
             slow += usize::from(then < worst * (1.0 + counts));
-            // Nothing is gained by what is worse than the incumbent's worst, and little by what is
-            // mostly like it.
+            // A candidate worse than the incumbent's worst gains nothing, and one that mostly
+            // resembles it gains little.
             if self.is_over()
                 || 2 * slow > looked.len().max(LOOKS_ON_RHYTHM)
                 || then < worst * (1.0 - self.counts())
@@ -149,7 +146,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             }
             let incumbent = self.incumbent.clone();
             of_incumbent.look(self.after_pile(&incumbent, component, Purpose::Reference)?);
-            // A gain must be there after all piles together.
+            // The gain must exist over all piles together.
             let is_above = of_candidate.gain(&of_incumbent) > 0.0;
             let looks_min = if is_above { components } else { components.div_ceil(2) };
             match of_candidate.verdict(&of_incumbent, (variance_min, counts), (looks_min, looks_max)) {
@@ -167,7 +164,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         Ok(())
     }
 
-    /// Puts the incumbent in force after the pile that did it best, some times if need be.
+    /// Applies the incumbent after its best pile, several times if necessary.
     fn keep_best(&mut self, rhythms: &Rhythms) -> Result<(), Stop> {
         let incumbent = self.incumbent.clone();
         let (component, best) = rhythms.best();

@@ -11,7 +11,7 @@ fn start_of(law: Law) -> impl Strategy<Value = (Law, Allocation)> {
     (Just(law), start)
 }
 
-/// A chain that is stopped after so many periods.
+/// A chain that is stopped after this many periods.
 struct Stops<P> {
     plant: P,
     periods: usize,
@@ -30,7 +30,7 @@ impl<P: Actuator> Actuator for Stops<P> {
     }
 }
 
-/// For how many periods on end the chain was slower than `limit`.
+/// For how many periods in a row the chain was slower than `limit`.
 fn longest_below(plant: &Synthetic, limit: f64) -> usize {
     let mut longest = 0;
     let mut now = 0;
@@ -42,7 +42,7 @@ fn longest_below(plant: &Synthetic, limit: f64) -> usize {
 }
 
 proptest! {
-    /// Exact measurements: nothing is lost, nothing bad lasts, and it ends.
+    /// Exact measurements: no loss, no long bad period, and an end.
     #[test]
     fn without_noise_it_never_ends_below_where_it_began_and_nothing_bad_lasts(
         (law, start) in laws().prop_flat_map(start_of),
@@ -53,7 +53,7 @@ proptest! {
         prop_assert!(plant.truth(&found.allocation) >= before);
         prop_assert_eq!(&plant.in_force, &found.allocation);
         prop_assert_eq!(plant.history.len() as u64, found.periods);
-        // At least the whole GPU for all, but for what does not count.
+        // At least the whole GPU for all, except for differences below the smallest gain.
         let whole = plant.truth(&Allocation::uniform(start.components(), 66));
         prop_assert!(plant.truth(&found.allocation) >= whole * 0.99);
         prop_assert!(longest_below(&plant, before * 0.99) <= 2, "{:?}", plant.history);
@@ -63,8 +63,7 @@ proptest! {
         prop_assert!(rates.is_sorted(), "{:?}", rates);
     }
 
-    /// Measurements that differ by up to 3 %: what it ends with may be worse by less than it can
-    /// see.
+    /// Measurements that vary by up to 3 %: the result may be worse by less than it can detect.
     #[test]
     fn noise_does_not_lead_it_astray(
         (law, start) in laws().prop_flat_map(start_of),
@@ -77,13 +76,13 @@ proptest! {
         let found = steady(&mut plant, &start, 66, &options).unwrap();
         let after = plant.truth(&found.allocation);
         prop_assert!(after >= before * (1.0 - 0.01 - noise), "{} to {}", before, after);
-        // What looked better is looked at again before it is returned.
+        // A candidate that looked better is measured again before it is returned.
         let looks_max = options.looks_max_in_all as usize + 6 * VERIFICATIONS * VERIFIED_MAX;
         prop_assert!(found.candidates() <= looks_max);
     }
 
-    /// The chain's own throughput changes in the midst of the search, once or twice: it ends with
-    /// what is no worse *now* than where it began.
+    /// The chain's own throughput changes during the search, once or twice: the result is not worse
+    /// *now* than the initial allocation.
     #[test]
     fn a_shift_during_the_search_does_not_leave_it_worse(
         (first, start) in laws().prop_flat_map(start_of),
@@ -99,14 +98,14 @@ proptest! {
         let found = steady(&mut plant, &start, 66, &SteadyOptions::default()).unwrap();
         let last_shift = plant.laws.last().unwrap().0;
         if (found.periods as usize) < last_shift + 10 {
-            // A shift in the last comparison of all is for the controller to see.
+            // A shift in the very last comparison is for the controller to detect.
             return Ok(());
         }
         let (before, after) = (plant.truth(&start), plant.truth(&found.allocation));
         prop_assert!(after >= before * 0.98, "{} to {}", before, after);
     }
 
-    /// Whenever it is stopped, what is in force is what there was, or better.
+    /// Whenever it is stopped, the allocation is the initial one, or better.
     #[test]
     fn stopped_at_any_time_it_leaves_nothing_bad((law, start) in laws().prop_flat_map(start_of), periods in 0..60_usize) {
         let mut plant = Stops { plant: Synthetic::new(law, 0.0, 0).starting_with(&start), periods };
@@ -117,7 +116,7 @@ proptest! {
     }
 }
 
-/// A chain by contention: two components that take long, three that do not.
+/// A chain with contention: two components that take long, three that do not.
 fn contended(shared_ms: [f64; 5]) -> Law {
     let parts = shared_ms.map(|shared_ms| Part { fixed_ms: 0.1, shared_ms, tpcs_max: 66 });
     Law { parts: parts.into(), contention: 0.5 }
@@ -142,7 +141,7 @@ fn several_bottlenecks_get_what_the_others_do_not_need() {
     }
 }
 
-/// A chain to which TPCs make no difference.
+/// A chain whose throughput does not depend on TPCs.
 fn flat() -> Law {
     Law {
         parts: [(); 5].map(|()| Part { fixed_ms: 3.0, shared_ms: 0.0, tpcs_max: 1 }).into(),
@@ -162,7 +161,7 @@ fn what_is_flat_is_left_alone_in_few_trials() {
 
 #[test]
 fn a_stage_that_needs_less_than_all_makes_room() {
-    // A fifth of the GPU is of no use to the slow one, and all the others want is on it.
+    // A fifth of the GPU is useless to the slow one, and all that the others need is on it.
     let slow = Part { fixed_ms: 0.0, shared_ms: 500.0, tpcs_max: 40 };
     let quick = Part { fixed_ms: 0.0, shared_ms: 130.0, tpcs_max: 66 };
     let law = Law { parts: [quick, slow, quick].into(), contention: 1.0 };
@@ -179,7 +178,7 @@ fn uniform(random: &mut u64) -> f64 {
     (*random >> 11) as f64 / (1_u64 << 53) as f64 * 2.0 - 1.0
 }
 
-/// What an allocation comes to, by a rule that also knows how many periods have passed.
+/// The throughput of an allocation, by a rule that also knows how many periods have passed.
 struct Rule {
     in_force: Allocation,
     periods: u32,
@@ -192,7 +191,7 @@ struct Rule {
 impl Objective for Rule {
     fn throughput(&mut self) -> Result<f64, Stop> {
         self.periods += 1;
-        // Four of the same deviation together are nearly normal.
+        // The sum of four of the same deviation is nearly normal.
         let off: f64 = (0..4).map(|_| uniform(&mut self.random)).sum();
         let deviations = off * 0.75_f64.sqrt();
         Ok((self.frames_per_s)(self.in_force.tpcs(), self.periods) * (1.0 + self.noise * deviations))
@@ -212,9 +211,9 @@ fn found_by(components: usize, frames_per_s: fn(&[u32], u32) -> f64) -> Found {
     steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap()
 }
 
-/// As the chain SC-1 in the paper's sizes on an H200 (`research/bench/results/chain_live.md`): one component
-/// sets the pace when it is held to a few TPCs, two of them less, and no fifth less says anything
-/// of it.
+/// As the chain SC-1 in the paper's sizes on an H200 (`research/bench/results/chain_live.md`): one
+/// component sets the pace when it is limited to a few TPCs, two of them less, and a fifth less
+/// shows nothing of it.
 #[test]
 fn whoever_helps_only_with_very_few_is_found_and_the_best_of_them_kept() {
     let found = found_by(5, |tpcs, _| {
@@ -234,7 +233,7 @@ fn whoever_helps_only_with_very_few_is_found_and_the_best_of_them_kept() {
 
 #[test]
 fn whoever_helps_only_with_very_few_is_found_in_noise() {
-    // The same chain on another H200, where periods differ by more than 1 %.
+    // The same chain on another H200, whose periods vary by more than 1 %.
     fn frames_per_s(tpcs: &[u32], _: u32) -> f64 {
         let is_few = |component: usize| (2..=4).contains(&tpcs[component]);
         let pace = 1.0 + if is_few(3) { 0.045 } else { 0.0 } + if is_few(4) { 0.03 } else { 0.0 };
@@ -280,32 +279,31 @@ fn what_was_better_in_a_rhythm_that_does_not_last_is_taken_back() {
 
 #[test]
 fn a_place_that_no_single_step_leads_to_is_found() {
-    // The two that stream are best apart from each other, and the one between them everywhere: what
-    // the model of the image chain measured at these allocations and, in between, what lies
-    // nearest.
+    // The two with streams are best apart from each other, and the one between them everywhere: the
+    // model's measurements of the image chain at these allocations, and the nearest one in between.
     let found = found_by(3, |tpcs, _| {
         let is_apart = tpcs[0] + tpcs[2] <= 66 && tpcs[1] > 60;
         let is_starved = tpcs.iter().any(|tpcs| *tpcs < 20);
         match (is_starved, is_apart) {
             (true, _) => 700.0,
             (false, true) => 1160.0,
-            // The nearest that single steps lead to.
+            // The nearest local optimum of single steps.
             (false, false) => 865.0 + 5.0 * f64::from(66 - tpcs[1].max(30)),
         }
     });
     assert_eq!(found.frames_per_s, 1160.0, "{}", found.allocation);
 }
 
-/// A chain with two rhythms. Where the frames pile up says in which one it goes on, if the
+/// A chain with two rhythms. The place of the pile decides in which one it continues, if the
 /// allocation allows both.
 #[derive(Clone, Debug)]
 struct TwoRhythms {
     in_force: Allocation,
     /// Before which components a pile leads to the faster one.
     leads_to_fast: Vec<bool>,
-    /// Which component leaves no room for the slower rhythm when it is held to a tenth.
+    /// The component that leaves no room for the slower rhythm when it is limited to a tenth.
     makes_room: Option<usize>,
-    /// Whom the chain needs: anything less than all costs in proportion.
+    /// The components that the chain needs: less than all costs in proportion.
     needed: usize,
     gain: f64,
     is_fast: bool,
@@ -319,7 +317,7 @@ impl TwoRhythms {
         self.makes_room.is_none_or(|component| self.in_force.tpcs()[component] > 6)
     }
 
-    /// The mean over what piles lead to, in frames per second.
+    /// The mean over the results of all piles, in frames per second.
     fn truth(&self, allocation: &Allocation) -> f64 {
         let slow_is_possible = Self { in_force: allocation.clone(), ..self.clone() }.slow_is_possible();
         let after = |fast: &bool| if *fast || !slow_is_possible { 1.0 + self.gain } else { 1.0 };
@@ -340,7 +338,7 @@ impl Objective for TwoRhythms {
 
 impl Actuator for TwoRhythms {
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
-        // What had a single TPC, or what the chain needs and had less, lets frames pile up.
+        // A component that had a single TPC, or a needed one that had less, lets frames pile up.
         let held = |component: &usize| {
             let tpcs = self.in_force.tpcs()[*component];
             tpcs == 1 || (*component == self.needed && tpcs < 66)
@@ -375,8 +373,8 @@ fn two_rhythms() -> impl Strategy<Value = TwoRhythms> {
 }
 
 proptest! {
-    /// Chains that jump from one rhythm into another: no worse in the mean over what piles lead to,
-    /// and no long stay in what is worse than the worst rhythm.
+    /// Chains that jump from one rhythm into another: not worse in the mean over all piles, and no
+    /// long stay below the worst rhythm.
     #[test]
     fn rhythms_do_not_lead_it_astray(mut plant in two_rhythms()) {
         let whole = plant.in_force.clone();
@@ -392,7 +390,7 @@ proptest! {
         }
     }
 
-    /// Stopped while it compares rhythms, too, it leaves what there was, or better.
+    /// Stopped also while it compares rhythms, it leaves the initial allocation, or a better one.
     #[test]
     fn stopped_at_any_time_rhythms_leave_nothing_bad(plant in two_rhythms(), periods in 0..200_usize) {
         let whole = plant.in_force.clone();
@@ -422,7 +420,7 @@ fn with_a_slow_rhythm() -> TwoRhythms {
 
 #[test]
 fn what_has_no_slow_rhythm_is_found_from_within_the_fast_one() {
-    // The chain jumps into the faster rhythm when the one that it needs is held; then all
+    // The chain jumps into the faster rhythm when the needed component is limited; then all
     // allocations that do not starve it are alike.
     let mut plant = with_a_slow_rhythm();
     plant.makes_room = Some(3);
@@ -455,7 +453,7 @@ fn a_chain_that_goes_to_and_fro_is_searched_to_the_end() {
     assert!(found.allocation.tpcs()[3] < 60, "{}", found.allocation);
 }
 
-/// Noise costs trials, and not without end: measurements that differ by 1 % and nothing to gain.
+/// Noise costs trials, but not without end: measurements that vary by 1 % and nothing to gain.
 #[test]
 fn what_is_flat_and_noisy_takes_as_many_changes_as_the_published_search() {
     let whole = Allocation::uniform(5, 66);

@@ -9,7 +9,7 @@ use common::dir;
 use common::process::{End, Random, fork, shared_words, wait_until};
 use partita_ledger::{TIME_WORDS, TimeMap, TimeView};
 
-/// One test at a time: what one forks has copies of the other's descriptors, and keeps their locks.
+/// One test at a time: a forked process has copies of all descriptors, and keeps their locks.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

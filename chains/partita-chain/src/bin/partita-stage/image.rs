@@ -1,7 +1,7 @@
-//! A chain that looks for bright spots: decode, enhance, detect.
+//! A chain that detects bright spots: decode, enhance, detect.
 //!
-//! A frame is two pictures of bytes and, behind them, the eight bytes of the result. The coded
-//! picture comes in the first, is decoded into the second and sharpened back into the first.
+//! A frame is two pictures of bytes, followed by the eight bytes of the result. The coded picture
+//! arrives in the first, is decoded into the second and sharpened back into the first.
 
 use partita_abi::stages::reference;
 use partita_chain::{Component, Error, Frame};
@@ -9,7 +9,7 @@ use partita_driver::Stages;
 
 use crate::Stage;
 
-/// What counts as bright.
+/// The threshold for bright.
 const THRESHOLD: u32 = 250;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Image {
             "decode" => Kind::Decode,
             "enhance" => Kind::Enhance,
             "detect" => Kind::Detect,
-            other => return Err(format!("{other} is no stage; {}", crate::USAGE)),
+            other => return Err(format!("{other} is not a stage; {}", crate::USAGE)),
         };
         let sides = size
             .split_once('x')
@@ -66,7 +66,7 @@ impl Image {
         u64::from(self.width) * u64::from(self.height)
     }
 
-    /// Where the result is: behind both pictures, aligned.
+    /// Offset of the result: after both pictures, aligned.
     fn result_at(&self) -> u64 {
         (2 * self.pixels()).next_multiple_of(8)
     }

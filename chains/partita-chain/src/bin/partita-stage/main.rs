@@ -1,13 +1,13 @@
-//! `partita-stage`: the components of two example chains, each a process of its own.
+//! `partita-stage`: the components of two example chains, each a separate process.
 //!
 //! ```text
 //! partita-stage matrix L[:ROUNDS] [--frames N] [--check S,L:2,…]
 //! partita-stage decode|enhance|detect WIDTHxHEIGHT [--frames N] [--check]
 //! ```
 //!
-//! Which chain, and which place in it, is in `PARTITA_CHAIN` and `PARTITA_COMPONENT`, as `partita
-//! chain` sets them. `--frames` ends the first component after so many. With `--check` the last one
-//! compares each result with the host's own, and ends with 1 at the first that differs.
+//! `PARTITA_CHAIN` and `PARTITA_COMPONENT`, which `partita chain` sets, name the chain and the
+//! place in it. `--frames` ends the first component after that many. With `--check` the last one
+//! compares each result with the host's own, and exits with 1 at the first difference.
 
 mod image;
 mod matrix;
@@ -19,7 +19,7 @@ use partita_driver::{Cuda, Gpu, Stages};
 
 const USAGE: &str = "usage: partita-stage matrix SIZE[:ROUNDS] | decode WxH | enhance WxH | detect WxH  [--frames N] [--check [STAGES]]";
 
-/// What a component does to a frame.
+/// A component's work on a frame.
 trait Stage {
     /// Fills a new frame, as the first component.
     fn begin(&mut self, component: &Component<'_>, frame: &mut Frame<'_, '_>) -> Result<(), Error>;
@@ -32,11 +32,11 @@ trait Stage {
         frame: &mut Frame<'_, '_>,
     ) -> Result<(), Error>;
 
-    /// Looks at a result, as the last component; what is wrong with it, if anything.
+    /// Checks a result, as the last component; returns a difference, if any.
     fn end(&mut self, frame: &Frame<'_, '_>) -> Result<Option<String>, Error>;
 }
 
-/// What was asked for on the command line.
+/// The command line.
 struct Arguments {
     kind: String,
     size: String,
@@ -52,12 +52,12 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         match word.as_str() {
             "--frames" => {
                 let count = words.next().and_then(|count| count.parse().ok());
-                arguments.frames = Some(count.ok_or("--frames wants a number")?);
+                arguments.frames = Some(count.ok_or("--frames needs a number")?);
             }
             "--check" => {
                 arguments.check = Some(words.next_if(|next| !next.starts_with("--")).unwrap_or_default());
             }
-            other => return Err(format!("{other} is not known; {USAGE}")),
+            other => return Err(format!("unknown argument {other}; {USAGE}")),
         }
     }
     Ok(arguments)
@@ -79,7 +79,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     attend(&component, &stages, &mut *stage, arguments.frames).map_err(|error| text(&error))?
 }
 
-/// Works until the chain ends, or the first component has begun as many frames as it should.
+/// Works until the chain ends, or the first component has started its number of frames.
 fn attend(
     component: &Component<'_>,
     stages: &Stages<'_>,
@@ -107,7 +107,7 @@ fn attend(
                 _ => continue,
             }
         }
-        // One whose component was killed in the middle of it is dropped here, and counted.
+        // A frame whose component was killed meanwhile is dropped here, and counted.
         if !frame.is_whole()? {
             continue;
         }

@@ -1,13 +1,13 @@
-//! The chain of the paper: each component multiplies the frame's matrix by one of its own (seed's
-//! table 1: 120, 240, 360, 480 for S, M, L, XL).
+//! The chain of the paper: each component multiplies the frame's matrix by its own (seed's table 1:
+//! 120, 240, 360, 480 for S, M, L, XL).
 //!
-//! A frame is two halves, each as large as the chain's largest matrix. A component multiplies what
-//! stands in front of the one half into the front of the other; the first word of the frame's note
-//! says which half holds the result.
+//! A frame is two halves, each as large as the chain's largest matrix. A component multiplies the
+//! matrix at the start of one half into the start of the other; the first word of the frame's note
+//! says which half has the result.
 //!
-//! The first component's inputs lie ready in page-locked memory, and the last one's results come
-//! back into such memory, both by copies on the component's stream. What lies behind a matrix that
-//! is smaller than the next component's is the same for every frame.
+//! The first component's inputs are in page-locked memory, and the last one's results return to
+//! such memory, both by copies on the component's stream. The bytes after a matrix that is smaller
+//! than the next component's are the same for every frame.
 
 use partita_abi::stages::reference;
 use partita_chain::{Component, Error, Frame};
@@ -30,9 +30,11 @@ impl Spec {
             "M" => 240,
             "L" => 360,
             "XL" => 480,
-            other => other.parse().map_err(|_| format!("{other} is no size: use S, M, L, XL or a number"))?,
+            other => {
+                other.parse().map_err(|_| format!("{other} is not a size: use S, M, L, XL or a number"))?
+            }
         };
-        let rounds = rounds.parse().map_err(|_| format!("{rounds} is no number of rounds"))?;
+        let rounds = rounds.parse().map_err(|_| format!("{rounds} is not a number of rounds"))?;
         if n == 0 || n > 16384 {
             return Err(format!("a matrix of {n} × {n}, where 1 to 16384 are possible"));
         }
@@ -43,7 +45,7 @@ impl Spec {
         self.n as usize * self.n as usize
     }
 
-    /// Moves each element by one to the right, and halves it: exact, and never too large.
+    /// Moves each element by one to the right, and halves it: exact, and bounded.
     fn factor(self) -> Vec<f32> {
         let n = self.n as usize;
         let mut factor = vec![0.0; n * n];
@@ -54,7 +56,7 @@ impl Spec {
     }
 }
 
-/// Inputs that follow each other, again and again.
+/// Inputs that repeat in turn.
 const INPUTS: u64 = 4;
 
 /// A component of that chain.
@@ -62,9 +64,10 @@ pub struct Matrix<'g> {
     spec: Spec,
     factor: Buffer<'g>,
     half_floats: usize,
-    /// What every frame begins as, and as many matrices as [`INPUTS`]; of the first component.
+    /// The initial content of every frame, and as many matrices as [`INPUTS`]; of the first
+    /// component.
     inputs: Option<(Buffer<'g>, Vec<HostBuffer<'g>>)>,
-    /// Where the last component's results go, if nobody looks at them.
+    /// Buffer for the last component's results without a check.
     result: Option<HostBuffer<'g>>,
     check: Option<Vec<Spec>>,
 }
@@ -79,7 +82,7 @@ fn input(sequence: u64, floats: usize) -> Vec<f32> {
     (0..floats as u64).map(|at| mix(at) as f32).collect()
 }
 
-/// What lies behind the matrices of a frame.
+/// The bytes after the matrices of a frame.
 fn background(floats: usize) -> Vec<f32> {
     (0..floats).map(|at| (at % 61) as f32).collect()
 }

@@ -1,4 +1,4 @@
-//! What an administrator does to leases of others.
+//! An administrator's actions on leases of others.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn a_lease_that_is_taken_back_is_nobody_elses_while_its_owner_lives() {
     assert_eq!(pool.take_back(leases[0].id, 5), Err(Refusal::Resting { lease: leases[0].id.0 }));
     assert_eq!(pool.take_back(LeaseId(999), 5), Err(Refusal::UnknownLease { lease: 999 }));
     assert_eq!(pool.disown(owner, 5), Err(Refusal::OwnerLives { owner: owner.0 }));
-    // It gives it back itself, and then it is free.
+    // Its owner returns it, and then it is free.
     pool.free(leases[0].id, owner, 6).unwrap();
     assert_eq!((pool.totals().resting, pool.totals().leases), (0, 1));
 }

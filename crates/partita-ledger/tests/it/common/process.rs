@@ -15,7 +15,7 @@ pub enum End {
     Signal(i32),
 }
 
-/// One test at a time: what one forks has copies of another's descriptors, and keeps their locks.
+/// One test at a time: a forked process has copies of all descriptors, and keeps their locks.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
