@@ -257,8 +257,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         }
     }
 
-    /// Everything for one component and equal parts of it for the others, each in turn: where
-    /// components are in each other's way, no single step leads there. Whether that was better.
+    /// All TPCs for one component and equal parts for the others, each in turn: if components
+    /// compete, no single step leads there. Returns whether that was better.
     fn ask_parts(&mut self) -> Result<bool, Stop> {
         let components = self.incumbent.components();
         let part = self.tpcs / (components.max(2) - 1) as u32;

@@ -241,7 +241,7 @@ fn a_keeper_that_ends_is_a_typed_error_with_a_remedy() {
     for _ in 0..2 {
         match client.lease(None, 4096, 1, 0) {
             Err(error @ (Error::KeeperGone { .. } | Error::OutOfStep)) => {
-                assert!(error.to_string().contains("anew"), "{error}");
+                assert!(error.to_string().contains("again"), "{error}");
             }
             other => panic!("{other:?}"),
         }
