@@ -61,7 +61,7 @@ pub fn steering(steering: &Steering) -> String {
     match steering {
         Steering::Algorithm(Algorithm::Steady) => "steady".to_owned(),
         Steering::Algorithm(Algorithm::Published) => "published".to_owned(),
-        Steering::Algorithm(Algorithm::None) => "nobody".to_owned(),
+        Steering::Algorithm(Algorithm::None) => "no algorithm".to_owned(),
         Steering::Tpcs(_) => "hand".to_owned(),
     }
 }

@@ -212,7 +212,7 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         Ok(())
     }
 
-    /// Takes the oldest lease of an edge; `None` if there is none.
+    /// Takes the oldest lease of an edge; `None` if it is empty.
     pub fn take(&self, edge: u8, to: Place) -> Result<Option<Ticket>, Damaged> {
         let ring = self.ring(edge).ok_or(Damaged)?;
         for _ in 0..TRIES_MAX {

@@ -24,7 +24,7 @@ pub struct RoleStatus {
     pub frames_in: u64,
     /// Frames that it passed on, or finished as the last role.
     pub frames_out: u64,
-    /// Frames of its own that it dropped because the next role's queue was full.
+    /// Own frames that it dropped because the next role's queue was full.
     pub dropped_newest: u64,
     /// Frames that it dropped from the next role's full queue.
     pub dropped_oldest: u64,

@@ -1,5 +1,5 @@
-//! A chain's leases: handed over while the producer steals, and while somebody dies. Every
-//! interleaving, as the test of this name of partita-ledger has it.
+//! A chain's leases: handed over while the producer steals, and while a process dies. Every
+//! interleaving, as in the test of this name of partita-ledger.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -41,8 +41,8 @@ impl Chain {
         Flow::new(&self.leases, &self.edges)
     }
 
-    /// Begins a frame and passes it on; the oldest goes for it where there is no room. The lease
-    /// that was sent.
+    /// Starts a frame and passes it on, dropping the oldest if there is no room. Returns the sent
+    /// lease.
     fn send(&self) -> usize {
         let flow = self.flow();
         let ticket = flow.take_free(0, Place::Held(0), |_| true).expect("more leases than can be away");
@@ -63,7 +63,7 @@ impl Chain {
         self.flow().pass(ticket, Place::Held(1), Place::Free).expect("it is held");
     }
 
-    /// At rest, every lease is where it should be.
+    /// At rest, every lease is in its place.
     fn check(&self, free: usize, queued: usize) {
         let at = |place| self.flow().all_at(place).count();
         let found = (at(Place::Free), at(Place::Queued(0)), at(Place::Held(0)), at(Place::Held(1)));
@@ -148,7 +148,7 @@ fn a_sender_dies_at_each_step_while_the_consumer_takes() {
             let recovered = chain.flow().recover(0, |_| Place::Free);
             assert_eq!(recovered.stranded, 0);
             assert!(!sent || recovered.completed + recovered.dropped == 0, "{recovered:?}");
-            // The next owner goes on.
+            // The next owner continues.
             chain.send();
             let got = usize::from(consumer.join().unwrap());
             let queued = 1 + usize::from(sent) + recovered.completed as usize - got;
@@ -200,8 +200,8 @@ fn a_consumer_dies_at_each_step_while_the_sender_steals() {
     }
 }
 
-/// Of one who is about to sleep and one who has something for it, one at least sees the other: what
-/// a futex cannot do alone.
+/// Of a process that is about to sleep and one that has a frame for it, at least one sees the
+/// other: a futex alone cannot ensure that.
 #[test]
 fn nobody_sleeps_through_a_change() {
     model(6, || {

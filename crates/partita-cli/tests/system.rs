@@ -1,6 +1,6 @@
 //! System mode: `partitad` as root makes and changes the tenants of every user.
 //!
-//! The tests of other files run here once more, as a user whose commands ask `partitad`. Needs
+//! The tests of other files run here once more, as a user whose commands call `partitad`. Needs
 //! root, which can become any user, and a simulated GPU.
 
 #[path = "it/common/mod.rs"]
@@ -19,19 +19,19 @@ use common::{Answering, Tenant, World, refusal, text};
 use partita_testing::{ATTACKER, VICTIM};
 use serde_json::Value;
 
-/// A machine in system mode. None, with a line that says why, where the tests cannot be two users.
+/// A machine in system mode. `None`, with the reason in a line, if the tests cannot be two users.
 fn machine() -> Option<World> {
     common::is_system().then(World::in_memory)
 }
 
-/// A tenant of a user's whose program answers.
+/// A tenant of a user whose program answers commands.
 fn answering(world: &World, user: u32, options: &str) -> Answering {
     let (program, kernels) = common::gpu_program();
     let mut command = world.as_user(user, ["run"].into_iter().chain(options.split_whitespace()));
     Answering::start(command.arg("--").arg(program).arg(kernels).arg("serve"))
 }
 
-/// A tenant of a user's that does nothing.
+/// A tenant of a user that does nothing.
 fn idle(world: &World, user: u32, options: &str) -> Tenant {
     let mut command = world.as_user(user, ["run"].into_iter().chain(options.split_whitespace()));
     let mut tenant = Tenant::start(command.args(["--", "sh", "-c", "echo ready; exec sleep 1000"]));
@@ -57,7 +57,7 @@ fn dir_of(world: &World, user: u32, name: &str) -> PathBuf {
     gpus[0].join(name)
 }
 
-/// Whether a user can open a file so.
+/// Whether a user can open a file in this way.
 fn can_open(user: u32, path: &Path, how: &str) -> bool {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("exec 3{how}\"$1\""), "sh"]).arg(path).uid(user).gid(user);
@@ -79,7 +79,7 @@ fn two_users_share_a_gpu_and_neither_takes_what_the_other_was_promised() {
         both.iter().map(show).collect::<Vec<_>>(),
         [("first".into(), 78.into(), true), ("second".into(), 52.into(), false)]
     );
-    // What each holds is shown to root and to that user.
+    // Root and that user see the sizes of each.
     assert!(world.ps_of_root().iter().all(|row| !row["memory_used_bytes"].is_null()));
 }
 
@@ -109,7 +109,7 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
         assert!(said.contains("belongs to "), "{line}: {said}");
     }
     assert_eq!(fs::read(&limits).unwrap(), before);
-    // Its own user has it changed and ended.
+    // Its own user changes it and ends it.
     world.ok("set first --mem 128MiB");
     assert_eq!(world.row("first")["memory_quota_bytes"], 128 << 20);
     assert_eq!(world.ok("kill first"), "first: ended (1 process)\n");
@@ -119,7 +119,7 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
 #[test]
 fn services_are_roots_and_every_user_sees_them() {
     let Some(world) = machine() else { return };
-    // Also one that root has started for itself, as it thinks.
+    // Also one that root has started, as it believes, for itself.
     world.keeper_ok("mps start");
     let _first = idle(&world, VICTIM, "--name first --sm 25%");
     let mut second = world.as_user(ATTACKER, "run --name second --sm 25% --".split(' '));
@@ -241,7 +241,7 @@ fn without_partitad_tenants_run_on_and_commands_say_so() {
     let mut tenant = answering(&world, VICTIM, "--name first --sm 25% --mem 64MiB");
     assert_eq!(tenant.line("alloc 33554432"), "0");
     world.system().kill();
-    // Its limits hold, and its processes start others.
+    // Its limits still hold, and its processes can start others.
     assert_eq!(tenant.line("alloc 67108864"), "2");
     let said = refusal(&mut world.partita("set first --mem 1GiB".split(' ')));
     assert!(said.contains("partitad --system") && said.contains("tenants keep running"), "{said}");
@@ -291,7 +291,8 @@ fn kills_of_partitad_end_no_tenant_and_lose_no_limit() {
         let ending = AtomicBool::new(false);
         let mut system = world.system.take();
         std::thread::scope(|scope| {
-            // Commands are under way when it is killed; each is done or not, and says which.
+            // Commands are running when it is killed; each has succeeded or failed, and reports
+            // which.
             for user in [VICTIM, ATTACKER] {
                 let (world, ending) = (&world, &ending);
                 scope.spawn(move || {

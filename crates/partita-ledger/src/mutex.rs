@@ -130,8 +130,8 @@ mod tests {
         let holder = thread::spawn(move || {
             let guard = MUTEX.lock();
             // SAFETY: a plain call.
-            tell.send(unsafe { libc::gettid() }).expect("somebody hears");
-            is_done.recv().expect("somebody says so");
+            tell.send(unsafe { libc::gettid() }).expect("the receiver lives");
+            is_done.recv().expect("the sender lives");
             drop(guard);
         });
         let of_holder = told.recv().expect("it holds the lock");

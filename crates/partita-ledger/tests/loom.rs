@@ -347,7 +347,7 @@ fn a_shared_value_is_changed_whole_and_no_change_is_lost() {
         assert_eq!(b, a * 10, "torn");
         let mut versions = [own, other.join().unwrap()].concat();
         versions.sort_unstable();
-        assert_eq!(versions, [1, 2, 3, 4], "each change has a version of its own");
+        assert_eq!(versions, [1, 2, 3, 4], "each change has its own version");
         assert_eq!(value.shared().load(), Some([4, 40]));
     });
 }

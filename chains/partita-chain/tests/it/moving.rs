@@ -1,4 +1,4 @@
-//! Frames that go on while compute units move from component to component, with the stream or the
+//! Frames continue while compute units move from component to component, with the stream or the
 //! host waiting for the GPU.
 
 use crate::common;
@@ -18,7 +18,7 @@ const ROLES: usize = 3;
 const FRAME_BYTES: u64 = 64 << 10;
 const STEER_VARIABLE: &str = "PARTITA_TEST_STEER";
 const ON_HOST_VARIABLE: &str = "PARTITA_TEST_ON_HOST";
-/// Long enough that it is not over when the frame has been passed on, in nanoseconds.
+/// Long enough to outlast the passing of the frame, in nanoseconds.
 const SPIN_NS: u64 = 2_000_000;
 
 fn attach<'g>() -> Attach<'g> {
@@ -30,12 +30,12 @@ fn attach<'g>() -> Attach<'g> {
     }
 }
 
-/// What a frame has in the part of a role: another byte for each frame.
+/// The content of a frame in the part of a role: another byte for each frame.
 fn mark(role: usize, sequence: u64) -> u8 {
     (sequence % 80) as u8 * 3 + role as u8 + 1
 }
 
-/// Marks its part of each frame, behind work that takes a while; the last one looks at all marks.
+/// Marks its part of each frame, after some work; the last one checks all marks.
 #[test]
 #[ignore = "run by the others as a program of its own"]
 fn component() {
@@ -81,7 +81,7 @@ fn start(world: &World, role: usize, variables: &[(&str, &str)]) -> Process {
     Process::start(command.envs(variables.iter().copied()).stdout(Stdio::null()))
 }
 
-/// Has frames go through while each component is suggested other sets, again and again.
+/// Passes frames while each component gets new suggestions, again and again.
 fn moves(world: &World, how: u64, variables: &[(&str, &str)]) {
     let mut children: Vec<Process> = (0..ROLES).map(|role| start(world, role, variables)).collect();
     let mut chain = world.chain();
@@ -110,7 +110,7 @@ fn moves(world: &World, how: u64, variables: &[(&str, &str)]) {
     chain.stop();
     children.into_iter().for_each(|child| child.succeeds("a component"));
     let status = chain.status().unwrap();
-    // Who waited for room at the end has dropped a frame; nobody else has lost one.
+    // A component that waited for room at the end has dropped a frame; no other frame is lost.
     assert!(status.iter().all(|role| role.dropped_of_dead == 0 && role.dropped_by_owner <= 1), "{status:#?}");
     assert_eq!(chain.census().lost, 0);
 }
@@ -133,14 +133,14 @@ fn with_green_contexts_and_the_host_waiting() {
 
 #[test]
 fn with_contexts_of_mps() {
-    if !partita_testing::needs_simulator("a Multi-Process Service of its own") {
+    if !partita_testing::needs_simulator("a separate Multi-Process Service") {
         moves(&world("moving-mps").with_mps(), 3, &[(STEER_VARIABLE, "mps")]);
     }
 }
 
 #[test]
 fn with_contexts_of_mps_and_the_host_waiting() {
-    if !partita_testing::needs_simulator("a Multi-Process Service of its own") {
+    if !partita_testing::needs_simulator("a separate Multi-Process Service") {
         moves(&world("moving-mps-host").with_mps(), 3, &[(STEER_VARIABLE, "mps"), ON_HOST]);
     }
 }
@@ -154,7 +154,7 @@ fn a_frame<'c, 'g>(component: &'c Component<'g>, limit: Duration) -> Option<part
     match component.receive(Some(limit)).unwrap() {
         Received::Frame(frame) => Some(frame),
         Received::Late => None,
-        Received::Ended => panic!("nobody has ended the chain"),
+        Received::Ended => panic!("the chain was not ended"),
     }
 }
 
@@ -184,16 +184,15 @@ fn child_waits_on_the_host() {
     let component = attach().on_host(true).attach(&gpu).unwrap();
     let began = Instant::now();
     let frame = a_frame(&component, Duration::from_secs(60)).unwrap();
-    // No wait between: what the sender had launched is done. A look at the frame by another stream
-    // sees it.
+    // No wait between: the sender's work is done. Another stream that reads the frame sees it.
     let mut data = vec![0; FRAME_BYTES as usize];
     frame.span().unwrap().read(&mut data).unwrap();
     assert!(data.iter().all(|byte| *byte == 7), "after {:?}", began.elapsed());
     println!("\nsays: one");
     component.finish(frame).unwrap();
-    // The next sender dies while its work is on the GPU. Nothing that is not known to be done is
-    // given out, and nobody waits for ever.
-    assert!(a_frame(&component, Duration::from_secs(3)).is_none(), "nobody knows what is in it");
+    // The next sender dies while its work is on the GPU. No frame with unfinished work is given
+    // out, and no wait lasts for ever.
+    assert!(a_frame(&component, Duration::from_secs(3)).is_none(), "its content is unknown");
     println!("\nsays: none");
     let frame = a_frame(&component, Duration::from_secs(60)).unwrap();
     frame.span().unwrap().read(&mut data).unwrap();
@@ -219,7 +218,7 @@ fn the_host_waits_for_the_gpu_and_for_nobody_who_has_died() {
     sender.kill();
     let chain = world.chain();
     // The next one is killed as soon as its frame is on the way, while its second of work has
-    // hardly begun.
+    // hardly started.
     let mut sender = child("child_is_slow", 0);
     eventually("the second frame is on its way", || chain.status().unwrap()[0].frames_out == 2);
     sender.kill();

@@ -1,5 +1,5 @@
-//! Chains of real processes, wherever their frames' memory comes from: what comes out is what went
-//! in, and whoever is killed loses no frame's memory.
+//! Chains of real processes, with each source of frames' memory: the output equals the input, and a
+//! killed process loses no frame's memory.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ use partita_memory::pool::{LeaseId, Limits};
 use partita_memory::wire::HandleKind;
 use partita_testing::{eventually, ignored_test, succeed};
 
-/// The keeper of a chain's memory, to the end of the test.
+/// The keeper of a chain's memory, until the end of the test.
 #[test]
 #[ignore = "run by the others as a program of its own"]
 fn child_keeps() {
@@ -48,7 +48,7 @@ with_each_memory! {
     killed_at_any_time_the_chain_goes_on_and_no_memory_is_lost;
 }
 
-/// Everything is back in the pool, or with nobody.
+/// Everything is back in the pool, or has no owner.
 fn no_leak(world: &World, frames: u32) {
     let chain = world.chain();
     for role in 0..chain.plan().roles.len() as u8 {
@@ -118,7 +118,7 @@ fn killed_at_any_time_the_chain_goes_on_and_no_memory_is_lost(memory: Memory) {
     world.keeper_is_clean_in_the_end();
 }
 
-/// What the chain's file would say of memory that was granted.
+/// The entry in the chain's file for granted memory.
 fn plan_of(granted: &partita_chain::Granted<'_>) -> SlabPlan {
     SlabPlan {
         handle: granted.handle,
@@ -129,8 +129,8 @@ fn plan_of(granted: &partita_chain::Granted<'_>) -> SlabPlan {
     }
 }
 
-/// Opens a chain's memory without a place in it, as a component that loses its place does, and says
-/// so by a file.
+/// Opens a chain's memory without a place in it, like a component that lost its place, and reports
+/// it through a file.
 #[test]
 #[ignore = "run by another one as a program of its own"]
 fn child_opens_and_stays() {
@@ -141,22 +141,21 @@ fn child_opens_and_stays() {
     let component = Attach::new(&file, Role::Number(0)).attach(&gpu).unwrap();
     let (mut first, mut second) = (slabs(), slabs());
     let granted = plan_of(&first.grant(&gpu, 4096).unwrap());
-    // One that the chain never knew of is given back by the next to look, and what it knows of
-    // stays.
+    // The next look returns one that the chain never knew, and keeps those that it knows.
     let stray = plan_of(&first.grant(&gpu, 4096).unwrap());
     let kept = |slabs: &mut KeeperSlabs, known: &[&SlabPlan]| {
         slabs.still_there(&gpu, &known.iter().map(|plan| (*plan).clone()).collect::<Vec<_>>()).unwrap()
     };
     assert_eq!(kept(&mut second, &[&granted]), [true]);
     assert_eq!(kept(&mut second, &[&granted, &stray]), [true, false]);
-    assert!(second.open(&gpu, &stray).unwrap().is_none(), "it may be somebody else's");
+    assert!(second.open(&gpu, &stray).unwrap().is_none(), "it may be another owner's");
     let others = SlabPlan { owner: SlabOwner::Keeper(1), ..granted.clone() };
     assert!(second.open(&gpu, &others).unwrap().is_none(), "it was another keeper's");
     let error = OwnSlabs.open(&gpu, &granted).err().unwrap();
     assert!(matches!(&error, Error::Environment { variable: KEEPER_VARIABLE, .. }), "{error}");
 
-    // One that the keeper wants back is not kept; who finds a frame in it still opens it, and
-    // nobody else gets it while the chain lives.
+    // One that the keeper wants back is not kept; a component that finds a frame in it still opens
+    // it, and it is not reused while the chain lives.
     let keeper = || Connection::connect(socket.as_ref(), None, Duration::from_secs(60)).unwrap();
     keeper().take_back(LeaseId(granted.tag[1])).unwrap();
     assert_eq!(kept(&mut first, &[&granted]), [false]);
@@ -165,7 +164,7 @@ fn child_opens_and_stays() {
     drop((first, component));
     let status = || keeper().status().unwrap();
     eventually("the chain has ended", || status().chains == 0);
-    // Nobody gets it while it is open here.
+    // It is not reused while it is open here.
     let mut seen = [0; 4];
     memory.span().part(granted.begins_at, 4).unwrap().read(&mut seen).unwrap();
     assert_eq!((&seen, status().totals.leases, status().totals.resting), (b"here", 0, 1));
@@ -174,7 +173,7 @@ fn child_opens_and_stays() {
     eventually("it is free", || status().totals.resting == 0);
 }
 
-/// What a chain leaves rests until everybody who opened it has closed it.
+/// A chain's memory rests until every process that opened it has closed it.
 fn rests_while_it_is_open(memory: Memory) {
     let world = World::of_stages(&format!("stays-{memory:?}"), 4096, 1, Policy::Wait, &["-"]).with(memory);
     let mut command = ignored_test("child_opens_and_stays");

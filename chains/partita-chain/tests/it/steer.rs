@@ -1,4 +1,4 @@
-//! What is suggested to a component holds from its next frame on.
+//! A suggestion to a component applies from its next frame on.
 
 use crate::common;
 
@@ -19,7 +19,7 @@ fn child(name: &str) {
 
 /// The same under MPS.
 fn child_of_mps(name: &str) {
-    if partita_testing::needs_simulator("a Multi-Process Service of its own") {
+    if partita_testing::needs_simulator("a separate Multi-Process Service") {
         return;
     }
     child_of(&World::of_stages("steer-mps", 4096, 2, Policy::Wait, &["-"]).with_mps(), name);
@@ -72,7 +72,7 @@ fn child_of_green_contexts() {
         let status = &chain.status().unwrap()[0];
         assert_eq!((status.applied_epoch, status.applied_how), (epoch, 2));
         let now = runs_on(&component);
-        // As the sizes come: what lies inside, or else what lies around.
+        // By the available sizes: the largest inside, or else the smallest around.
         assert!(now == wanted & now || wanted == wanted & now, "{wanted} became {now}");
         assert!(!now.is_empty() && now != all, "{wanted} became {now}");
         streams.insert(component.stream().handle().addr());
@@ -104,7 +104,7 @@ fn child_without_mps() {
         "all goes on as before"
     );
     drop(component);
-    // Masks, on a board that nobody has calibrated.
+    // Masks, on a board without a calibration.
     let component = attach().attach(&gpu).unwrap();
     a_frame(&component);
     let refusal = component.refusal().unwrap();
@@ -117,8 +117,8 @@ fn what_cannot_be_obeyed_is_said_and_the_component_goes_on() {
     child("child_without_mps");
 }
 
-/// Suggests, and returns what became of it: the refusal, the number of the suggestion that is
-/// obeyed, and how.
+/// Suggests, and returns the result: the refusal, the number of the suggestion in force, and its
+/// method.
 fn suggest(chain: &mut Chain, component: &Component<'_>, set: &TpcSet) -> (Option<String>, u64, u64) {
     chain.suggest(0, set).unwrap();
     a_frame(component);
@@ -138,7 +138,7 @@ fn child_of_contexts_of_mps() {
     assert_eq!(runs_on(&component).len(), 66, "everything, until something is suggested");
     let own = component.stream();
     let mut streams = BTreeSet::new();
-    // Of a suggestion its size counts; MPS gives 8 SMs at least.
+    // Only the size of a suggestion counts; MPS gives at least 8 SMs.
     for (epoch, (tpcs, got)) in [(10, 10), (33, 33), (1, 4), (10, 10), (66, 66)].into_iter().enumerate() {
         let done = suggest(&mut chain, &component, &TpcSet::first(tpcs));
         assert_eq!(done, (None, epoch as u64 + 1, 3));
@@ -147,12 +147,12 @@ fn child_of_contexts_of_mps() {
         streams.insert(component.stream().handle().addr());
     }
     assert_eq!(streams.len(), 4, "a size that was there is there");
-    // Nothing is no size: what was before holds on.
+    // An empty set is not a size: the former units stay in force.
     let stream = component.stream();
     let (refusal, obeyed, _) = suggest(&mut chain, &component, &TpcSet::EMPTY);
     assert!(refusal.unwrap().contains("suggest at least one TPC"));
     assert_eq!((obeyed, component.stream()), (5, stream));
-    // Contexts are few; those that are there are used on.
+    // Contexts are few; existing ones stay in use.
     let refused = (2..60).find(|tpcs| suggest(&mut chain, &component, &TpcSet::first(*tpcs)).0.is_some());
     let refusal = component.refusal().unwrap();
     assert!(refused.is_some() && refusal.contains("all 32 contexts"), "{refused:?}: {refusal}");

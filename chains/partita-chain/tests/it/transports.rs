@@ -1,5 +1,5 @@
-//! Every way to hand frames over: three processes, and what the last one finds is what the others
-//! left.
+//! Every way to hand frames over: three processes, and the last one finds the content that the
+//! others wrote.
 
 use crate::common;
 
@@ -15,7 +15,7 @@ use partita_testing::ignored_test;
 
 const ROLES: u8 = 3;
 const FRAMES: u64 = 12;
-/// More than one message, and no whole number of them.
+/// More than one message, and not a whole number of them.
 const FRAME_BYTES: u64 = 150_000;
 const KIND_VARIABLE: &str = "PARTITA_TEST_TRANSPORT";
 
@@ -38,7 +38,7 @@ fn component() {
     let mut seen = 0;
     let mut work = |item: Item<'_>| {
         if role == 0 {
-            // As the memory comes back, it is in order.
+            // When the memory comes back, it is in order.
             gpu.wait_on(item.stream, "the last use", KERNEL_DEADLINE_MS).unwrap();
             item.span.write(&vec![item.sequence as u8 + 100; FRAME_BYTES as usize]).unwrap();
         }
@@ -66,7 +66,7 @@ fn component() {
         }
     }
     if role == 0 {
-        // What it allocated stays until the others are done.
+        // Its memory stays until the others are done.
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).unwrap();
     }

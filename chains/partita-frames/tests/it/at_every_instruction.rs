@@ -1,4 +1,4 @@
-//! SIGKILL at every instruction of what a role does with its frames; see the test of this name of
+//! SIGKILL at every instruction of a role's operations on its frames; see the test of this name of
 //! partita-ledger.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
@@ -19,8 +19,8 @@ fn seat(path: &CStr, role: u8) -> ChainSeat {
 
 /// An operation on a frame of a chain by the role in the middle, which holds one, beside one that
 /// waits for it and one that it has sent. Wherever it is killed, each of the three is in one place,
-/// and what it held is free again once its role is taken anew. `left` are the numbers of free
-/// frames and of those that wait for the last role, that there may be then.
+/// and its own is free again after its role is taken again. `left` are the possible numbers of free
+/// frames and of those that wait for the last role.
 fn try_frames(unit: Step, policy: Policy, operation: fn(&ChainSeat, &Lease), left: &[(u32, u32)]) {
     const FRAMES: u32 = 3;
     let dir = dir();
@@ -42,7 +42,7 @@ fn try_frames(unit: Step, policy: Policy, operation: fn(&ChainSeat, &Lease), lef
     seat(&path, 0).add_slab(&slab).unwrap();
     let start = || {
         chain.recover(1, 0).unwrap().unwrap();
-        // Everything back to the pool, whatever was left.
+        // Returns everything to the pool, whatever was left.
         while let Some(lease) = last.take().unwrap() {
             last.finish(&lease).unwrap();
         }
@@ -93,7 +93,7 @@ fn try_frames(unit: Step, policy: Policy, operation: fn(&ChainSeat, &Lease), lef
             let now = left.iter().position(|left| *left == (census.free, census.queued[1]));
             let now = now.unwrap_or_else(|| panic!("step {kill}: {census:?}, {recovered:?}"));
             seen.set(seen.get() | 1 << now);
-            // What is queued can be had, in order and once.
+            // Queued leases can be taken, in order and once.
             let got =
                 std::iter::from_fn(|| last.take().unwrap()).inspect(|lease| last.finish(lease).unwrap());
             assert_eq!(got.count() as u32, census.queued[1]);

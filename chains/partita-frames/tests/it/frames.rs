@@ -1,5 +1,4 @@
-//! The chain file: frames pass from role to role, and what is drawn from where is what was put
-//! there.
+//! The chain file: frames pass from role to role, and arrive unchanged.
 
 use crate::common;
 
@@ -12,7 +11,7 @@ use partita_frames::{
 };
 
 const FRAME_BYTES: u64 = 1000;
-/// How far frames lie apart.
+/// The distance of frames.
 const STRIDE_BYTES: u64 = 1024 + 256;
 
 fn plan(roles: usize, frames: u32, queue_max: u32, policy: Policy) -> ChainPlan {
@@ -112,7 +111,7 @@ fn who_is_to_end_leaves_when_nothing_comes_any_more() {
     let soon = || partita_frames::monotonic_ns() + 20_000_000;
     let lease = frame(&first);
     chain.stop();
-    // One frame on its way, with whom and between whom it may be.
+    // One frame on its way, at each of its possible places.
     assert_eq!(first.take_until(0, u64::MAX).unwrap(), Got::Stopping, "none begins");
     assert_eq!(last.take_until(0, soon()).unwrap(), Got::Late);
     assert_eq!(first.send_until(&lease, 0, 0).unwrap(), Sent::Queued);
@@ -120,7 +119,7 @@ fn who_is_to_end_leaves_when_nothing_comes_any_more() {
     assert_eq!(third.take_until(0, soon()).unwrap(), Got::Late);
     let Got::Frame(lease) = second.take_until(0, u64::MAX).unwrap() else { panic!("it is there") };
     assert_eq!(second.take_until(0, u64::MAX).unwrap(), Got::Stopping);
-    // Whoever waits for it gets it, however late.
+    // A process that waits for it gets it, however late.
     let last = std::thread::scope(|scope| {
         let waiting = scope.spawn(move || match last.take_until(0, u64::MAX).unwrap() {
             Got::Frame(lease) => (last, lease),

@@ -1,5 +1,5 @@
-//! A chain's file that somebody has written to: whatever stands in it, nobody panics, waits for
-//! ever, or gets memory that is not the chain's.
+//! A damaged chain file: whatever its content, no operation panics, waits for ever, or returns
+//! memory that is not the chain's.
 
 use crate::common;
 
@@ -14,10 +14,10 @@ use partita_frames::{
 use partita_ledger::{LAYOUT_VERSION, Problem};
 use proptest::prelude::*;
 
-/// Where what the plan says ends: magic, plan with 17 names of 32 bytes.
+/// The end of the plan: magic, plan with 17 names of 32 bytes.
 const PLAN_END: usize = 64 + (5 + 2 + 17 * 4) * 8;
 
-/// What is wrong with the file.
+/// The fault of the file.
 fn problem(error: ChainError) -> Problem {
     match error {
         ChainError::File(error) => error.problem().clone(),
@@ -37,7 +37,7 @@ fn plan() -> ChainPlan {
     }
 }
 
-/// Does everything once, whatever comes of it.
+/// Does everything once, with any result.
 fn use_all(seat: &ChainSeat) {
     let soon = || monotonic_ns() + 1_000_000;
     let _ = seat.take();

@@ -1,7 +1,7 @@
 //! SIGKILL at any time: no lease of a chain is lost, each is in one place, and the chain goes on.
 //!
-//! Some hundred times; `PARTITA_TEST_KILLS=10000` makes it as many as that says, which takes 45
-//! seconds on two cores.
+//! Some hundred times; `PARTITA_TEST_KILLS=10000` sets the number; that takes 45 seconds on two
+//! cores.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ use partita_frames::{ChainFile, ChainPlan, ChainSeat, Got, Policy, SlabOwner, Sl
 
 const ROLES: usize = 4;
 const FRAMES: u32 = 9;
-/// Kills, all tests together.
+/// The number of kills of all tests together.
 const KILLS: u64 = 900;
 
 fn plan(policy: Policy) -> ChainPlan {
@@ -35,12 +35,11 @@ fn attach(path: &CStr, role: u8) -> ChainSeat {
     ChainFile::open(path).unwrap().claim(role).unwrap().take(owner(), 0).unwrap().0
 }
 
-/// What the processes tell each other beside the chain.
+/// The processes' shared words beside the chain.
 struct Words {
     /// How many frames each role has passed on.
     passed: [AtomicU64; ROLES],
-    /// For each lease, who holds it: a role's number plus one; a second one who thinks so finds it
-    /// taken.
+    /// For each lease, its holder: a role's number plus one; a second holder would find it set.
     holders: [AtomicU64; FRAMES as usize],
 }
 
@@ -62,7 +61,7 @@ fn work(path: &CStr, role: u8, words: &Words) -> i32 {
             Got::Stopping => return 0,
         };
         let holder = &words.holders[lease.ticket.lease()];
-        // Whoever held it before has let go of it, or is dead.
+        // The former holder has released it, or is dead.
         holder.store(u64::from(role) + 1, SeqCst);
         if random.below(4) == 0 {
             std::thread::yield_now();
@@ -111,9 +110,9 @@ fn kill_many(policy: Policy) {
         }
         victim.kill();
         assert_eq!(victim.wait(), End::Signal(libc::SIGKILL), "kill {kill}");
-        // Every other time its successor finds what it left, and sets it right itself.
+        // Every other time its successor finds its remains, and repairs them itself.
         if kill % 2 == 0 {
-            let recovered = chain.recover(role as u8, 0).unwrap().expect("nobody has it");
+            let recovered = chain.recover(role as u8, 0).unwrap().expect("no process has it");
             assert_eq!(recovered.stranded, 0, "kill {kill}");
             assert_eq!(chain.census().held[role], 0);
         }
@@ -137,7 +136,7 @@ fn kill_many(policy: Policy) {
     assert_eq!((census.total(), census.lost, census.held.iter().sum::<u32>()), (FRAMES, 0, 0), "{census:?}");
     let dropped: u64 = (0..ROLES as u8).map(|role| chain.status(role).unwrap().dropped_of_dead).sum();
     let completed: u64 = (0..ROLES as u8).map(|role| chain.status(role).unwrap().completed_of_dead).sum();
-    assert!(dropped > 0, "nobody died with a frame: the test has tested nothing");
+    assert!(dropped > 0, "no process died with a frame: the test has tested nothing");
     eprintln!(
         "{}: {dropped} frames of the dead dropped, {completed} of their sends completed",
         policy.name()

@@ -188,8 +188,8 @@ impl Pool {
         late.len()
     }
 
-    /// Ends a lease before its time, whoever its owner is: its block rests as if its deadline had
-    /// passed, and its owner gets the same report.
+    /// Ends any owner's lease before its time: its block rests as if its deadline had passed, and
+    /// its owner gets the same report.
     ///
     /// # Errors
     /// [`Refusal::UnknownLease`]; [`Refusal::Resting`] if it has ended already.

@@ -1,5 +1,5 @@
 //! The keeper and its clients on a simulated GPU, or on the machine's own
-//! (`PARTITA_TEST_GPU=real`): processes of their own, as they are in use.
+//! (`PARTITA_TEST_GPU=real`): separate processes, as in use.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ impl World {
     }
 }
 
-/// A child that says lines and takes orders; killed when dropped.
+/// A child that prints lines and takes commands; killed when dropped.
 struct Process {
     child: Child,
     orders: Option<ChildStdin>,
@@ -86,7 +86,7 @@ impl Process {
         Self { child, orders, lines }
     }
 
-    /// The next thing that it says.
+    /// Its next line.
     fn hears(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -127,7 +127,7 @@ fn say(what: impl std::fmt::Display) {
     println!("\nsays: {what}");
 }
 
-/// The parent's next order; empty at the end.
+/// The parent's next command; empty at the end.
 fn order() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -163,7 +163,7 @@ fn child_keeps() {
     say(format!("{end:?}"));
 }
 
-/// Leases, writes, says where, and holds it until the end.
+/// Leases, writes, prints where, and holds it until the end.
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_writes() {
@@ -181,7 +181,7 @@ fn child_writes() {
     drop(leases);
 }
 
-/// Reads what another process has written, and writes back.
+/// Reads another process's data, and writes back.
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_reads() {
@@ -196,13 +196,13 @@ fn child_reads() {
         let mut seen = vec![0; 300_000];
         slab.span().part(offset.parse().unwrap(), 300_000).unwrap().read(&mut seen).unwrap();
         assert!(seen.iter().all(|byte| *byte == number as u8 + 1), "frame {number}");
-        // Another tenant gets nothing to see of it.
+        // Another tenant sees none of it.
         assert!(matches!(stranger.slab(id), Err(Error::Refused { code: Code::Unknown, .. })));
     }
     say("read");
 }
 
-/// Leases what was another tenant's before.
+/// Leases memory that another tenant had before.
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_sees_nothing() {
@@ -212,7 +212,7 @@ fn child_sees_nothing() {
     for _ in 0..3 {
         let (lease, mut seen) = (client.lease(300_000).unwrap(), vec![1; 300_000]);
         lease.span().unwrap().read(&mut seen).unwrap();
-        assert!(seen.iter().all(|byte| *byte == 0), "it was somebody else's");
+        assert!(seen.iter().all(|byte| *byte == 0), "it was another tenant's");
     }
 }
 
@@ -239,7 +239,7 @@ fn memory_passes_by_descriptor() {
     passes("descriptor");
 }
 
-/// Leases and gives back at random, and finds in each lease what it has written there.
+/// Leases and returns at random, and finds in each lease its own data.
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_races() {
@@ -270,7 +270,7 @@ fn child_races() {
             client.beat().unwrap();
         }
     }
-    // It allocates nothing itself: what it has cost the GPU is the slabs.
+    // It allocates nothing itself: its cost on the GPU is the slabs.
     assert!(before.1 == gpu.memory_bytes().unwrap().1);
     say("raced");
     // One of them is killed here, with leases and slabs open.
@@ -292,8 +292,7 @@ fn racing_processes_find_what_they_wrote_and_a_dead_ones_memory_comes_back() {
     world.is_clean_in_the_end();
 }
 
-/// Gives back what it does not use, closes what it is asked to, and loses what it keeps silent
-/// about.
+/// Returns unused leases, closes slabs on request, and loses leases without a sign of life.
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_gives_signs_of_life() {
@@ -321,7 +320,7 @@ fn child_gives_signs_of_life() {
     silent.beat().unwrap();
     assert_eq!((silent.take_expired(), silent.take_expired()), (1, 0));
     drop(lease);
-    // What is wanted back is not kept for the next lease.
+    // A slab that the keeper wants back is not cached for the next lease.
     assert_eq!(admin.status().unwrap().totals.resting, 0);
     let taken = client.lease(MIB).unwrap();
     admin.take_back(taken.lease().id).unwrap();
@@ -356,13 +355,13 @@ fn child_needs_what_it_keeps() {
         let leases: Vec<_> = (0..count).map(|_| client.lease(bytes).unwrap()).collect();
         leases.iter().for_each(|lease| lease.span().unwrap().write(&[1; 16]).unwrap());
     }
-    // What is in use is not given back for another lease.
+    // A lease in use is not returned for another lease.
     let held = client.lease(40 * MIB).unwrap();
     assert!(matches!(client.lease(40 * MIB), Err(Error::Refused { code: Code::Quota, .. })));
     held.span().unwrap().write(&[2; 16]).unwrap();
 }
 
-/// It is not tried, so nobody is asked for what lies idle first.
+/// It is not tried, so no client has to give up idle memory first.
 #[test]
 fn more_than_the_gpu_has_is_refused_as_such() {
     let world = World::new("mem-huge", "ipc");
@@ -386,7 +385,7 @@ fn what_a_client_keeps_for_the_next_lease_does_not_stand_in_its_way() {
     world.is_clean_in_the_end();
 }
 
-/// Asks again after each order.
+/// Asks again after each command.
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_meets_a_dead_keeper() {
@@ -446,7 +445,7 @@ fn a_dead_keeper_is_a_typed_error_and_another_one_takes_its_place() {
     world.is_clean_in_the_end();
     let mut other = world.child("child_meets_another_gpus_keeper");
     assert_eq!(other.hears(), "other");
-    // One that is asked to end does, and says why.
+    // One that gets a request to end does, and reports the reason.
     world.admin().end_keeper(false).unwrap();
     assert_eq!(world.keeper.take().unwrap().hears(), "Told");
 }

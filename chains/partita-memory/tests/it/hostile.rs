@@ -1,4 +1,4 @@
-//! Clients that send what no client sends.
+//! Clients that send invalid data.
 
 use crate::common;
 
@@ -88,7 +88,7 @@ fn the_keeper_says_what_is_wrong_and_goes_on() {
     witness.open(held[0].slab).unwrap();
     let before = (keeper.status().totals, open_descriptors());
 
-    // Before the greeting, and greetings that are none.
+    // Before the greeting, and invalid greetings.
     let raw = Raw::connect(&socket);
     for request in [Request::Beat, Request::Free { leases: vec![held[0].id] }] {
         assert_eq!(refused(raw.ask(&frame(&request))).0, Code::Greeting);
@@ -133,7 +133,7 @@ fn the_keeper_says_what_is_wrong_and_goes_on() {
     assert_eq!(refused(raw.answer()).0, Code::NotAChain);
     drop((raw, pipe, null));
 
-    // One that asks and asks and reads no answer is not waited for.
+    // The keeper does not wait for a client that sends requests and reads no answers.
     let raw = Raw::greeted(&socket);
     let status = frame(&Request::Status);
     while raw.send(&status, &[]) {}
@@ -148,7 +148,7 @@ fn the_keeper_says_what_is_wrong_and_goes_on() {
     keeper.is_clean_in_the_end();
 }
 
-/// Memory that is none.
+/// Imaginary memory.
 struct Nowhere {
     left: u64,
 }
@@ -161,7 +161,7 @@ impl Memory for Nowhere {
     }
 
     fn allocate(&mut self, bytes: u64, _clear: bool) -> Result<(), MemoryError> {
-        // Now and then there is none.
+        // Now and then there is no memory.
         self.left = self.left.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(bytes | 1);
         if self.left >> 61 == 0 {
             return Err(MemoryError {
@@ -278,7 +278,7 @@ proptest! {
             if let Reply::Error { text, .. } = &reply {
                 prop_assert!(!text.is_empty());
                 let after = service.status(0).totals;
-                // Memory may have been made or given back for it; nobody's leases, tenants or
+                // It may have made or freed memory for it; no client's leases, tenants or
                 // connections have changed.
                 let kept = |totals: partita_memory::pool::Totals| {
                     (totals.leases, totals.resting, totals.used_bytes, totals.owners, totals.leased_ever)

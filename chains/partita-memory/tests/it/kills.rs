@@ -1,7 +1,7 @@
 //! Clients that are killed at random instants, again and again.
 //!
 //! They speak the protocol and use no GPU, so that thousands of them can be killed in a few
-//! seconds. `PARTITA_TEST_KILLS` says how many.
+//! seconds. `PARTITA_TEST_KILLS` sets the number.
 
 use crate::common;
 
@@ -18,7 +18,7 @@ fn kills() -> usize {
     std::env::var("PARTITA_TEST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(600)
 }
 
-/// A client that does all that clients do until it is killed.
+/// A client that does everything that clients do until it is killed.
 #[test]
 #[ignore = "a test runs it in child processes, and kills them"]
 fn child_leases_until_it_is_killed() {
@@ -28,7 +28,7 @@ fn child_leases_until_it_is_killed() {
     let tenant = ["one", "two"][seed as usize % 2];
     let chain = std::fs::File::open(std::env::var_os("CHAIN").unwrap()).unwrap();
     let mut client = common::connect(&socket, tenant);
-    // A chain of one tenant; of the other one it is refused.
+    // A chain of one tenant; the other tenant refuses it.
     let number = client.join_chain(std::os::fd::AsFd::as_fd(&chain)).ok();
     let mut held: Vec<LeaseId> = Vec::new();
     let mut opened = Vec::new();
@@ -39,7 +39,7 @@ fn child_leases_until_it_is_killed() {
                 let owner = number.filter(|_| random.u32(0..4) == 0);
                 let ttl_ms = [0, 0, 1, 1000][random.usize(0..4)];
                 let Ok(leases) = client.lease(owner, bytes, random.u32(1..20), ttl_ms) else { continue };
-                // A chain's are freed by whoever comes by, or with the chain.
+                // Any member frees a chain's leases, or the chain's end does.
                 if owner.is_none() || random.bool() {
                     held.extend(leases.iter().map(|lease| lease.id));
                 }
@@ -96,7 +96,7 @@ fn nothing_is_lost_whenever_clients_are_killed() {
         if seed % 16 == 0 {
             most = most.max(keeper.status().totals.leases);
         }
-        // The chain ends and begins again, too.
+        // The chain ends and starts again, too.
         if seed % 64 == 63 {
             holder.kill().unwrap();
             holder.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The service over its socket, with the host's memory in the place of a GPU's.
+//! The service through its socket, with the host's memory in place of a GPU's.
 
 use crate::common;
 
@@ -93,15 +93,15 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(code(one.free(&[mine[0].id, LeaseId(1 << 40)])), Code::Unknown);
     assert_eq!(code(one.free(&[mine[0].id, mine[0].id])), Code::Bounds);
     assert_eq!(code(one.close(&[mine[0].slab])), Code::Unknown);
-    // What is another tenant's is as if it were not there.
+    // Another tenant's objects look as if they did not exist.
     assert_eq!(code(other.free(&ids(&mine))), Code::Unknown);
     assert_eq!(code(other.open(mine[0].slab)), Code::Unknown);
-    // Files that are none of a chain's.
+    // Files that are not a chain's.
     let null = File::open("/dev/null").unwrap();
     assert_eq!(code(one.join_chain(null.as_fd())), Code::NotAChain);
     let unlocked = tempfile::tempfile().unwrap();
     assert_eq!(code(one.join_chain(unlocked.as_fd())), Code::NotAChain);
-    // Without a tenant one only looks.
+    // Without a tenant a client can only query.
     let mut admin = keeper.admin();
     assert_eq!(code(admin.lease(None, 1, 1, 0)), Code::NotAllowed);
     assert_eq!(code(admin.open(SlabId(1))), Code::NotAllowed);
@@ -124,7 +124,7 @@ fn deadlines_end_leases_of_those_who_give_no_sign_of_life() {
     let timed = silent.lease(None, 4096, 3, 1).unwrap();
     let kept = alive.lease(None, 4096, 1, 600_000).unwrap();
     eventually("the deadline has passed", || keeper.status().totals.resting == 3);
-    // Nobody else gives them back, or gets them.
+    // Other clients cannot return them, or lease them.
     assert_eq!(code(alive.free(&[timed[0].id])), Code::InUse);
     let more = alive.lease(None, 4096, 100, 0).unwrap();
     let block = |lease: &Lease| (lease.slab, lease.offset);
@@ -179,8 +179,8 @@ fn racing_clients_never_get_the_same_block() {
 fn a_chains_leases_outlive_connections_and_end_with_its_locks() {
     let keeper = Keeper::new(|_| ());
     let file = tempfile::NamedTempFile::new().unwrap();
-    // What holds the lock is another process: a description of this one would do, but that is not
-    // how it is.
+    // Another process holds the lock: a description of this one would do, but that is not the usual
+    // case.
     let mut holder = partita_testing::ignored_test("child_holds_a_lock");
     let mut holder = holder.env("FILE", file.path()).stdin(std::process::Stdio::piped()).spawn().unwrap();
     let chain = File::open(file.path()).unwrap();
@@ -201,15 +201,15 @@ fn a_chains_leases_outlive_connections_and_end_with_its_locks() {
     let mut thief = keeper.client("thief");
     assert_eq!(code(thief.join_chain(chain.as_fd())), Code::NotAChain);
     assert_eq!(keeper.status().chains, 1);
-    // The first connection ends, and the chain has its memory still.
+    // The first connection ends, and the chain still has its memory.
     first.close(&[frames[0].slab]).unwrap();
     drop(first);
     let mut admin = keeper.admin();
     assert_eq!(admin.leases().unwrap().iter().filter(|row| row.owner == number && row.pid == 0).count(), 4);
     second.free(&[frames[3].id]).unwrap();
     second.open(frames[0].slab).unwrap();
-    // The holder is killed: the lock is gone, and what a member has open rests until the member has
-    // closed it.
+    // The holder is killed: the lock is gone, and a member's open slabs rest until the member has
+    // closed them.
     holder.kill().unwrap();
     holder.wait().unwrap();
     eventually("the chain has ended", || keeper.status().chains == 0);
@@ -263,7 +263,7 @@ fn a_keeper_that_nobody_needs_ends() {
     std::thread::sleep(Duration::from_millis(300));
     client.beat().unwrap();
     drop(client);
-    // One that only looks does not keep it.
+    // A connection that only queries does not keep it.
     let _admin = keeper.admin();
     assert_eq!(keeper.wait(), End::Idle);
 }

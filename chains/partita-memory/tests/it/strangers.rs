@@ -1,4 +1,4 @@
-//! Listeners that answer what no keeper does, or nothing.
+//! Listeners that answer as no keeper does, or not at all.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use partita_memory::wire::{
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 
-/// Reached only by a hang.
+/// Only a hang exceeds it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn listen(dir: &Path, backlog: i32) -> (PathBuf, OwnedFd) {
@@ -81,7 +81,7 @@ fn who_takes_no_connections_is_not_waited_for() {
     let temp = tempfile::Builder::new().prefix("pt-mem-").tempdir_in("/tmp").unwrap();
     let (path, _listener) = listen(temp.path(), 0);
     let connect = || Connection::connect(&path, None, Duration::from_millis(50)).map(drop).unwrap_err();
-    // The kernel takes one up for it.
+    // The kernel accepts one for it.
     let error = connect();
     assert!(matches!(error, Error::Silent { asked: "hello", .. }), "{error}");
     let error = connect();

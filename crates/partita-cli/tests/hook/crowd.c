@@ -1,5 +1,5 @@
 /* Processes that start at the same moment in one container. Each takes its part of the quota, is never refused it, and never gets more.
- * Arguments: how many; then the quota in MiB is what each of them is told.
+ * Arguments: how many; then the quota in MiB that each of them must see.
  * Prints `done` if every process saw the same total, had its part, and was refused a byte more. */
 #include "cuda.h"
 #include <signal.h>

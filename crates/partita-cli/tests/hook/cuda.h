@@ -1,4 +1,4 @@
-/* The little of the driver API that these tests use, written down anew:
+/* The part of the driver API that these tests use, declared again:
  * libcuda opened at run time, each name looked up through dlsym or through
  * cuGetProcAddress, as the caller chooses. */
 #ifndef TEST_CUDA_H

@@ -1,4 +1,4 @@
-/* Launches on a stream as it is told, a line of stdin at a time, and answers each with a line:
+/* Launches on a stream by commands, a line of stdin at a time, and answers each with a line:
  *   launch   a short kernel in the stream
  *   graph    a graph of two short kernels in the stream
  *   capture  captures two launches into a graph and launches that

@@ -3,10 +3,10 @@
  *   alloc D N      allocates N bytes on GPU D by cuMemAlloc; `free D` frees the last of them
  *   async D N      the same by cuMemAllocAsync in a stream of D
  *   create D N     the same by cuMemCreate, and gives it back
- *   info D         free and total bytes of D, and the total that is told without a context
+ *   info D         free and total bytes of D, and the total without a context
  *   cooperative D N  the code of a cooperative launch of N blocks in a stream of D, another GPU's context being current
  *   mixed          the code of instantiating a graph that was captured on the first two GPUs
- *   again          the same as round with contexts and streams made anew
+ *   again          the same as round with new contexts and streams
  * and ends each answer with `done`. Begins with the GPUs' UUIDs, then `ready`. Arguments: the file with the
  * kernels, blocks. */
 #include "census.h"

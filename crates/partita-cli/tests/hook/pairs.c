@@ -1,9 +1,9 @@
-/* Every pair of calls about the same object, made at the same moment by two threads. `make` brings an object about, two threads make a call
- * each, and then nobody moves: what the device has given, by the word of a process without the hook, must be what the tenant is charged, to
- * the byte. Then the object is ended, and both must be where they began. All sizes are whole pages of the device. What a call answers
- * about an object that the other thread has just ended is not looked at.
+/* Every pair of calls about the same object, made at the same moment by two threads. `make` makes an object, two threads make a call
+ * each, and then stop: the memory in use on the device, by a process without the hook, must equal the tenant's charge, to the byte. Then
+ * the object is destroyed, and both must have their first values. All sizes are whole pages of the device. The result of a call on an
+ * object that the other thread has just destroyed is ignored.
  *
- * `pairs calls` prints the calls that take part. `pairs RACES` prints a line for each pair that went wrong, and one for the sum;
+ * `pairs calls` prints the calls. `pairs RACES` prints a line for each failed pair, and one for the sum;
  * PAIRS_OF names one kind of object. */
 #include "cuda.h"
 #include <linux/futex.h>

@@ -36,7 +36,7 @@ static int alloc_async(address *p, size_t bytes, void *stream) { return CALL(fn_
 static int give_async(address p, void *stream) { return CALL(int (*)(address, void *), "cuMemFreeAsync")(p, stream); }
 static int settle(void) { return CALL(int (*)(void), "cuCtxSynchronize")(); }
 
-/* The memory that NVML tells; begun once, and ended by nobody. */
+/* The memory that NVML reports; initialised once, and never shut down. */
 static struct nvml_memory told(void) {
     static void *library, *device;
     struct nvml_memory memory;
@@ -503,7 +503,7 @@ static void nulls(void) {
 }
 
 /* vgpu-manager's test_fork_inherit: a child of a process that uses CUDA cannot use it and takes nothing with it; replaced by another program, it is
- * of the tenant. And HAMi-core's test_fork_child_exit_cleanup, with `quietly`: a child that is made so that no library is told. */
+ * of the tenant. And HAMi-core's test_fork_child_exit_cleanup, with `quietly`: a child made in a way that no library notices. */
 static void forks(const char *program, int quietly) {
     address p, q;
     OK("cuMemAlloc_v2", alloc(&p, 64 * MIB));
@@ -593,7 +593,7 @@ static void two(void) {
 int main(int count, char **arguments) {
     if (count < 3) return 2;
     const char *what = arguments[1];
-    /* Whoever waits for a child that is dead. */
+    /* A process that waits for a dead child. */
     alarm(100);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!strcmp(what, "beside")) {

@@ -108,7 +108,7 @@ int main(int count, char **arguments) {
     waitpid(watcher, NULL, 0);
     if (shared->refused_of_share) printf("%d refused that fit\n", shared->refused_of_share);
     if (shared->wrong) printf("%d unexpected codes\n", shared->wrong);
-    /* On a real device the contexts of so many processes count as well, which are charged to nobody. */
+    /* On a real device the contexts of so many processes count as well, which are charged to no process. */
     const char *gpu = getenv("PARTITA_GPU");
     if (!gpu || strncmp(gpu, "sim", 3)) taken = quota;
     if (taken > quota) printf("the device gave %zu of a quota of %zu\n", taken, quota);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the runtime's interface what is used here, written down anew. */
+/* The part of the runtime's interface used here, declared again. */
 struct dim3 { unsigned x, y, z; };
 struct channels { int x, y, z, w, kind; };
 int cudaMemGetInfo(size_t *free_bytes, size_t *total);

@@ -57,7 +57,7 @@ static void put(int socket, const void *from, size_t bytes) {
     if (write(socket, from, bytes) != (ssize_t)bytes) exit(8);
 }
 
-/* Does what it is told, a letter each, and answers with the driver's code. */
+/* Executes commands, a letter each, and answers with the driver's code. */
 static int work(int socket) {
     address p = 0, opened = 0, va = 0;
     uint64_t handle = 0, imported = 0;

@@ -1,4 +1,4 @@
-/* Who is told which number of SMs. Reads commands:
+/* The number of SMs that each caller gets. Reads commands:
  *   ask           a line for each that asks: the program and libraries, each by several ways
  *   cooperative   the code of a cooperative launch that the program sizes by the number of SMs, and the blocks that ran
  *   potential     the grid of cuOccupancyMaxPotentialBlockSize over what an SM holds, without and with flags

@@ -1,5 +1,5 @@
 /* A shared object that asks for the number of SMs, compiled under the names of several:
- *   -DRUNTIME  the CUDA runtime as a library: it asks the driver for whoever calls it
+ *   -DRUNTIME  the CUDA runtime as a library: it queries the driver for its callers
  *   else       a library: by a runtime of its own, by the shared one, and by a function of its caller's, here and on a thread */
 #include <pthread.h>
 

@@ -42,6 +42,6 @@ int main(int count, char **arguments) {
     if (waitpid(child, &status, WNOHANG) != 0) { printf("the child ended: %d\n", status); return 1; }
     kill(child, SIGKILL);
     waitpid(child, &status, 0);
-    printf("nobody waited\n");
+    printf("no process waited\n");
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Threads that launch without pause by every kind of stream, by graphs and in two contexts, while somebody moves the
+/* Threads that launch without pause by every kind of stream, by graphs and in two contexts, while the test moves the
  * tenant between two sets of TPCs: below the number given, and from it on. Arguments: the file with the kernels, that
  * number, SMs of a TPC. Prints `ready`, and when its input ends a line a route: launches, launches whose blocks ran in
  * both sets, moves seen, and the set of one launch more. */

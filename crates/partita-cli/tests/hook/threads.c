@@ -1,7 +1,7 @@
-/* Memory by every kind of call, had and freed by whatever thread comes along, in whatever order. After each round
- * nobody moves, and three accounts must agree to the byte: the program's own, the tenant's, and the device's, which a
- * process without the hook asks the driver for. All sizes are whole pages of the device, or whole chunks of its pool.
- * Prints what disagrees, or that nothing does. */
+/* Memory by every kind of call, allocated and freed by any thread, in any order. After each round all threads
+ * stop, and three accounts must agree to the byte: the program's own, the tenant's, and the device's, which a
+ * process without the hook queries. All sizes are whole pages of the device, or whole chunks of its pool. Prints
+ * the disagreements, or that there are none. */
 #include "observer.h"
 #include <pthread.h>
 
@@ -84,7 +84,7 @@ static void *work(void *seed) {
     return NULL;
 }
 
-/* What the device's pool keeps for later: had from the device, and held by nobody. The pool's own count of what is used
+/* What the device's pool keeps for later: taken from the device, and not in use. The pool's own count of what is used
  * (attribute 7) is of no use: on an H200 (driver 580.159.04) it keeps what cuMemFree has given up. */
 static size_t idle(void) {
     void *pool;

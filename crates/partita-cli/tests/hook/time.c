@@ -1,4 +1,4 @@
-/* Keeps the GPU busy as it is told, a line of stdin at a time, and answers with what the GPU's own clock says:
+/* Keeps the GPU busy by commands, a line of stdin at a time, and answers with what the GPU's own clock says:
  *   share FORM KERNEL_NS SKIP_MS MS   launches without a pause for SKIP_MS + MS; the share of the time in which a kernel ran, in
  *                                     thousandths, once SKIP_MS are over, and the microseconds of all kernels
  *   both KERNEL_NS SKIP_MS MS         the same with a second process of the tenant, of the time in which either ran
@@ -229,7 +229,7 @@ static int permille(int count, uint64_t skip_ns) {
     return to > from ? (int)(sum * 1000 / (to - from)) : -1;
 }
 
-/* With a second process, started anew because a forked one cannot use CUDA. */
+/* With a second process, which executes the program again because a forked one cannot use CUDA. */
 static int with_another(const char *self, uint64_t kernel_ns, uint64_t skip_ms, uint64_t ms, int signal) {
     int pipes[2];
     char nanoseconds[32], milliseconds[32];

@@ -1,5 +1,5 @@
-//! What bad input gets: one line that names the thing and the remedy, exit
-//! code 125, and nothing left behind.
+//! Bad input gets one line that names the cause and the remedy, and exit code 125, and has no other
+//! effect.
 
 use crate::common;
 
@@ -133,7 +133,7 @@ fn a_program_that_cannot_be_run_or_held() {
         says(&refusal(world.partita(["run", "--"]).arg(program)), parts);
         world.assert_clean();
     }
-    // Set-user-id to somebody else than the one who runs it: needs root to make.
+    // Set-user-id to another user than the one who runs it: needs root.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&secret, Some(65534), Some(65534)).unwrap();
         fs::set_permissions(&secret, PermissionsExt::from_mode(0o4755)).unwrap();
@@ -163,7 +163,7 @@ fn what_this_build_does_not_enforce() {
     world.assert_clean();
 }
 
-/// A world in whose installation `replace` made one part another.
+/// A world in whose installation `replace` made one part different.
 fn altered(name: &str, replace: impl FnOnce(&Path)) -> World {
     World::plan().on(|dir| {
         let dir = dir.join("lib");
@@ -183,7 +183,7 @@ fn a_driver_that_cannot_be_proved() {
     if needs_simulator("the driver is altered") {
         return;
     }
-    // The simulated driver, but its table of private calls has another name.
+    // The simulated driver with another name for its table of private calls.
     let world = altered("libpartita_simcuda.so", |path| {
         let name = [0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e];
         let mut driver = fs::read(libraries().join("libpartita_simcuda.so")).unwrap();
@@ -293,7 +293,7 @@ fn a_damaged_ledger() {
         let name = format!("victim{number}");
         let mut tenant = world.idle(&format!("--name {name} --sm 10%"));
         damage(&world.gpu_dir().join(&name).join("limits"));
-        // What it holds is unknown, so nothing of the GPU can be promised to others.
+        // Its limits are unknown, so no other tenant can get anything of the GPU.
         for line in [format!("set {name} --sm 5%"), "run --sm 5% -- true".to_owned()] {
             says(&world.refused(&line), &[&name, "limits", &format!("partita kill {name}")]);
         }
@@ -308,7 +308,7 @@ fn a_damaged_ledger() {
 #[test]
 fn a_hostile_ledger() {
     let world = World::new();
-    // A meta file that names processes of others: they are not ended.
+    // A meta file that names processes of others: they must survive.
     let mut bystander = Command::new("sleep").arg("1000").spawn().unwrap();
     let mut tenant = world.idle("--name liar --sm 10%");
     let meta = world.gpu_dir().join("liar/meta.json");
@@ -329,7 +329,7 @@ fn a_hostile_ledger() {
         tenant.exit_code();
     }
 
-    // Pipes where files should be: nobody waits for somebody to write into them.
+    // Pipes instead of files: no command waits for a writer.
     for file in ["owner", "meta.json", "limits", "usage"] {
         let mut tenant = world.idle("--name piper --sm 10%");
         let path = world.gpu_dir().join("piper").join(file);
@@ -342,7 +342,7 @@ fn a_hostile_ledger() {
         assert!(world.ps().is_empty(), "{file}");
     }
 
-    // Entries that no Partita made.
+    // Foreign entries.
     let mut tenant = world.idle("--name honest --sm 10%");
     let dir = world.gpu_dir();
     fs::write(dir.join("file"), "x").unwrap();

@@ -1,5 +1,4 @@
-//! Jobs of a batch system on a node: what their prolog and epilog do when all goes well, and when
-//! jobs share.
+//! Jobs of a batch system on a node: prolog and epilog of single jobs and of jobs that share.
 
 use crate::batch_jobs;
 use crate::common;
@@ -18,7 +17,7 @@ fn a_job_that_asks_for_nothing_costs_nothing() {
     assert!(!state_dir(&world).exists());
     let output = job.task_prolog();
     assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
-    // Unless the node gives everybody something.
+    // Unless the node has a default request.
     job.run("prolog", "--default mps").ok().has("service_up");
     Job::new(&world, 2, "partita:off").run("prolog", "--default mps").ok().has("nothing_asked");
     job.epilog().ok().has("service_stopped");
@@ -39,7 +38,7 @@ fn a_jobs_programs_are_clients_of_its_service() {
     let mut program = Tenant::start(&mut job.gpu("loop"));
     assert_eq!(common::sms(&program.next_line()).len(), 132);
     assert!(world.ok("mps status").contains(&format!("client {} ", program.child.id())));
-    // And so are those that it runs in partitions of its own.
+    // The same for programs that it runs in its own partitions.
     let (gpu, kernels) = common::gpu_program();
     let mut inside = job.task(common::program());
     inside.args(["run", "--name", "part", "--sm", "50%", "--"]).arg(gpu).arg(kernels).arg("census");
@@ -66,7 +65,7 @@ fn a_whole_job_can_be_a_tenant() {
     assert_eq!(common::sms(text(&census.stdout).trim()).len(), 66, "{census:?}");
     let total = job.gpu("total").output().unwrap();
     assert_eq!(text(&total.stdout), format!("total {}\n", 40u64 << 30));
-    // Slurm's own share of the GPU goes: it changes what libraries see.
+    // Slurm's own share of the GPU is removed: it changes the SM count that libraries see.
     let mut beside = Job::new(&world, 8, "");
     beside.variables.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), "30".to_owned()));
     beside.prolog().ok().has("tenant_up");
@@ -103,7 +102,7 @@ fn what_a_job_leaves_is_ended_and_neighbours_are_not_hurt() {
     neighbour.prolog().ok();
     let mut theirs = Tenant::start(&mut neighbour.gpu("loop"));
     theirs.next_line();
-    // One that hides in a session of its own, and one that does not react.
+    // One that hides in a new session, and one that does not react.
     let mut hidden = Tenant::start(&mut world.through_shell(&job.gpu("loop"), "exec setsid -w \"$@\""));
     let mut stopped = Tenant::start(&mut job.gpu("loop"));
     for tenant in [&mut hidden, &mut stopped] {
@@ -148,7 +147,7 @@ fn what_a_task_leaves_on_the_gpu_is_ended_before_it_is_killed() {
     let said = text(&output.stderr);
     assert!(output.status.success() && said.contains(&first.child.id().to_string()), "{output:?}");
     assert!(!said.contains(&second.child.id().to_string()), "{said}");
-    // An error of CUDA ended it, and no signal.
+    // An error of CUDA ended it, not a signal.
     assert_eq!(first.exit_code(), 91);
     for tenant in [second, &mut theirs] {
         for _ in 0..10 {
@@ -179,7 +178,7 @@ fn jobs_that_come_and_go_at_once_share_one_daemon() {
                 let up = job.prolog().ok();
                 let daemon = up.step("service_up").unwrap()["daemon"].as_u64().unwrap();
                 daemons_seen.lock().unwrap().insert(daemon);
-                // All are there before the first goes.
+                // All are present before the first leaves.
                 barrier.wait();
                 assert!(job.gpu("total").output().unwrap().status.success());
                 job.epilog().ok();
@@ -188,7 +187,7 @@ fn jobs_that_come_and_go_at_once_share_one_daemon() {
     });
     assert_eq!(daemons_seen.into_inner().unwrap().len(), 1);
     assert_clean(&world);
-    // Now without waiting for each other: starts and stops meet.
+    // Now without waiting for each other: starts and stops coincide.
     std::thread::scope(|scope| {
         for id in 1..=6 {
             let world = &world;
@@ -241,7 +240,7 @@ fn torque_tells_its_jobs_in_arguments() {
         let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
         Ended::of(&command.env("PATH", path).output().unwrap())
     };
-    // As NVIDIA's guide has it.
+    // As in NVIDIA's guide.
     script("prolog", "JOB12.head|USER|users|job|nodes=1:gpus=1|batch|MPS=true").ok().has("service_up");
     let (program, kernels) = common::gpu_program();
     let environment = state_dir(&world).join(format!("env/pbs-{number}12.head.sh"));
@@ -255,7 +254,7 @@ fn torque_tells_its_jobs_in_arguments() {
     let epilogue = "JOB12.head|USER|users|job|999|nodes=1:gpus=1|cput=1|batch|MPS=true";
     script("epilog", epilogue).ok().has("service_stopped");
     script("epilog", epilogue).ok().has("nothing_to_undo");
-    // A mistake of the job's aborts it; one of the node's queues it again, and the node goes.
+    // A mistake of the job aborts it; one of the node queues it again and drains the node.
     let wrong = script("prolog", "JOB13.head|USER|users|job|nodes=1,partita=sm=0%|batch|");
     assert_eq!(wrong.code, 1, "{wrong:?}");
     assert!(!dir.join("pbsnodes.log").exists());

@@ -1,6 +1,6 @@
-//! Jobs of a batch system on a node where things go wrong: killed scripts, a control daemon that
-//! does not answer, full disks, wrong requests. Whatever it is, the epilog leaves a clean node, or
-//! says that it does not.
+//! Jobs of a batch system on a faulty node: killed scripts, a control daemon that does not answer,
+//! full disks, wrong requests. In each case the epilog leaves a clean node, or reports that it does
+//! not.
 
 use crate::batch_jobs;
 use crate::common;
@@ -33,7 +33,7 @@ fn a_mistake_of_the_jobs_is_told_to_the_job_and_takes_no_node_away() {
         let ended = job.prolog().has("job_refused");
         assert_eq!((ended.code, &ended.report["drain"]), (0, &false.into()), "{ended:?}");
         assert!(ended.said.contains(words) && ended.said.contains(&job.name()), "{ended:?}");
-        // Slurm ends a task whose TaskProlog fails, and shows what it says.
+        // Slurm ends a task whose TaskProlog fails, and shows its output.
         let output = job.task_prolog();
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         let shown = text(&output.stdout);
@@ -45,7 +45,7 @@ fn a_mistake_of_the_jobs_is_told_to_the_job_and_takes_no_node_away() {
     let ended = Ended::of(&without_gpu.output().unwrap());
     assert!(ended.code == 0 && ended.said.contains("has no GPU on this node"), "{ended:?}");
     Job::new(&world, 6, "").epilog().ok();
-    // The first has what it had.
+    // The first keeps its memory and units.
     assert_eq!(first.gpu("census").output().unwrap().status.code(), Some(0));
     first.epilog().ok().has("service_stopped");
     assert_clean(&world);
@@ -54,7 +54,7 @@ fn a_mistake_of_the_jobs_is_told_to_the_job_and_takes_no_node_away() {
 #[test]
 fn an_epilog_cleans_up_after_a_prolog_killed_at_any_moment() {
     let world = World::plan().own().start();
-    // The calibration is not what this is about.
+    // The calibration is not part of this test.
     Job::new(&world, 1, "partita:sm=10%").prolog().ok();
     Job::new(&world, 1, "partita:sm=10%").epilog().ok();
     for (id, comment) in [(2, "partita:mps"), (3, "partita:sm=50%")] {
@@ -66,15 +66,15 @@ fn an_epilog_cleans_up_after_a_prolog_killed_at_any_moment() {
             child.kill().unwrap();
             let status = child.wait().unwrap();
             assert!(status.success() || status.signal() == Some(9), "{status}");
-            // The job may be begun again before it is ended.
+            // The job may start again before its end.
             if step % 2 == 1 {
                 job.prolog().ok().has("service_up");
                 assert!(job.gpu("total").output().unwrap().status.success());
             }
             let ended = job.epilog();
             assert_eq!((ended.code, ended.said.as_str()), (0, ""), "after {} ms: {ended:?}", 6 * step);
-            // What the killed one had begun to start may still be on its way up; the epilog has
-            // waited for it or ended it.
+            // The killed one's children may still be starting; the epilog has waited for them or
+            // ended them.
             assert_clean(&world);
         }
     }
@@ -110,10 +110,10 @@ fn a_daemon_that_does_not_answer_hangs_no_script() {
     let ended = next.run("prolog", "--limit 3");
     assert_eq!((ended.code, &ended.report["drain"]), (1, &true.into()), "{ended:?}");
     assert!(ended.said.contains("control.log") && started.elapsed() < Duration::from_secs(60), "{ended:?}");
-    // A prolog that is called again for a job that runs does not undo it.
+    // A second prolog of a running job does not undo the first.
     assert_eq!(job.run("prolog", "--limit 2").code, 1);
     assert!(program.child.try_wait().unwrap().is_none() && job.record().exists());
-    // Its own epilog comes all the same, and leaves the service to the other job.
+    // Its own epilog still comes, and leaves the service to the other job.
     assert_eq!(next.run("epilog", "--limit 8").code, 0);
     assert_eq!(daemons(&world).len(), 2, "the daemon and its server");
     // The last one's ends the daemon by force, and its program by signals.
@@ -123,7 +123,7 @@ fn a_daemon_that_does_not_answer_hangs_no_script() {
     assert!(last.step("service_stopped").is_some() && last.step("processes_ended").is_some(), "{last:?}");
     program.child.wait().unwrap();
     assert_clean(&world);
-    // An earlier job's that nobody has any more is no reason to refuse the next job.
+    // The record of an earlier job without processes is no reason to refuse the next job.
     job.prolog().ok();
     daemons(&world).into_iter().for_each(|pid| signal(pid, Signal::STOP));
     std::fs::remove_file(job.record()).unwrap();
@@ -146,9 +146,9 @@ fn a_daemon_that_died_is_started_again() {
     job.epilog().ok().has("service_kept");
     assert!(next.gpu("total").output().unwrap().status.success());
     next.epilog().ok().has("service_stopped");
-    // And one that died without a successor leaves files alone.
+    // One that died without a successor leaves files alone.
     job.prolog().ok();
-    // A program that finds no socket would run outside MPS without a word.
+    // A program that finds no socket would run outside MPS without a message.
     let pipe = world.gpu_dir().join(format!(".mps-{}/pipe", job.user));
     std::fs::rename(pipe.join("control"), pipe.join("hidden")).unwrap();
     let output = job.task_prolog();
@@ -160,7 +160,7 @@ fn a_daemon_that_died_is_started_again() {
     assert_clean(&world);
 }
 
-/// A directory of libraries as the real one, with this in place of the control program.
+/// A directory of libraries as the real one, with this control program instead.
 fn with_control(world: &World, script: &str) -> PathBuf {
     let dir = world.dir().join("lib");
     std::fs::create_dir_all(&dir).unwrap();
@@ -234,7 +234,7 @@ fn after_a_restart_of_the_node_there_is_nothing_to_undo() {
     let world = World::plan().own().start();
     let job = Job::new(&world, 1, "partita:mps");
     job.prolog().ok();
-    // What a restart leaves: the record, and no process.
+    // The state after a restart: the record, and no process.
     let record = std::fs::read_to_string(job.record()).unwrap();
     job.epilog().ok();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -261,7 +261,7 @@ fn a_damaged_record_is_set_aside_and_the_job_undone_all_the_same() {
     job.prolog().ok();
     other.prolog().ok();
     std::fs::write(job.record(), "{\"version\":").unwrap();
-    // Whose it is nobody knows, so the service goes on.
+    // Its owner is unknown, so the service stays.
     let kept = other.epilog().ok().has("service_kept");
     assert_eq!(kept.step("service_kept").unwrap()["jobs"].as_array().unwrap().len(), 0);
     let ended = job.epilog();

@@ -1,4 +1,4 @@
-//! `partita bench`: experiments and configurations of one's own, on the model, on the simulated
+//! `partita bench`: experiments and the user's configurations, on the model, on the simulated
 //! driver or a GPU.
 
 use crate::common;
@@ -111,7 +111,7 @@ fn wrong_configurations_are_told_where() {
     .unwrap();
     let refused = world.refused(&format!("bench --config {} --gpu sim:a100", file.display()));
     assert!(refused.contains("x: A: ") && refused.contains("no GPC"), "{refused}");
-    // The field, its line, and what it takes.
+    // The field, its line, and its valid values.
     for (member, told) in [
         (r#""stream_priorty": 1"#, ["stream_priorty", "the nearest is \"stream_priority\""]),
         (r#""sm_mask": "0xzz""#, ["sm_mask", "\"0x1f\" with a bit for each TPC that is off"]),
@@ -285,7 +285,7 @@ fn the_committed_page_and_results_are_what_the_tool_makes() {
     let world = World::new();
     let (results, page) =
         (world.dir().join("research/bench/results/experiments"), world.dir().join("docs/experiments.md"));
-    // What was measured cannot be made; everything else can.
+    // Measurements cannot be repeated here; everything else can.
     for (name, bytes) in files(&committed) {
         if name.ends_with("/measured.json") {
             std::fs::create_dir_all(results.join(&name).parent().unwrap()).unwrap();

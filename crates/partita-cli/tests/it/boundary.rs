@@ -1,7 +1,7 @@
-//! What one user can do to another and to root in a run directory that they share: nothing.
+//! In a shared run directory, one user cannot harm another user or root.
 //!
 //! Each test is an attack that once succeeded (`partita-testing/src/attack.c`). Two users need
-//! root, which can become any.
+//! root, which can become any user.
 
 use crate::common;
 
@@ -31,14 +31,14 @@ impl Deref for Shared {
 }
 
 impl Shared {
-    /// None where there can be no two users.
+    /// `None` if there cannot be two users.
     fn new() -> Option<Self> {
         if common::needs_user_mode(common::SHARED_BY_USERS) {
             return None;
         }
         let world = World::new();
         let users = Users::new(world.dir(), &world.run_dir(), common::program())?;
-        // Root makes the run directory.
+        // Root creates the run directory.
         world.ok("ps");
         Some(Self { users, world })
     }
@@ -49,8 +49,8 @@ impl Shared {
         command
     }
 
-    /// What a real tenant of root's has written, as a sample for a false one with this change of
-    /// its `meta.json`; and the name of its GPU.
+    /// The files of a real tenant of root's, as a sample for a false one with this change of its
+    /// `meta.json`; and the name of its GPU.
     fn sample(&self, name: &str, change: impl FnOnce(&mut Value)) -> (PathBuf, String) {
         let tenant = self.world.idle(&format!("--name {name} --sm 25% --isolation own"));
         let gpu = self.world.gpu_dir();
@@ -68,7 +68,7 @@ impl Shared {
         (sample, gpu.file_name().unwrap().to_str().unwrap().to_owned())
     }
 
-    /// False tenants of this name, wherever one could be looked for.
+    /// False tenants with this name, in every place where a command might look.
     fn fakes(&self, gpu: &str, name: &str, sample: &Path) -> Vec<Running> {
         let places = [self.home(ATTACKER), self.world.run_dir()];
         places.map(|place| self.attack("fake", [place.join(gpu).join(name).as_path(), sample])).into()
@@ -82,8 +82,8 @@ fn refused(output: &Output) -> String {
     said
 }
 
-/// Finding 1. Root looked by path into a directory of another user's, who exchanged it for a link
-/// meanwhile: root removed what the link led to.
+/// Finding 1. Root followed a path into another user's directory, who replaced it by a link
+/// meanwhile: root removed the target of the link.
 #[test]
 fn root_removes_nothing_that_another_user_leads_it_to() {
     let Some(users) = Shared::new() else { return };
@@ -99,14 +99,14 @@ fn root_removes_nothing_that_another_user_leads_it_to() {
             assert_eq!(fs::read_to_string(parent.join("important/file")).unwrap(), "kept", "{gpu:?}");
         }
     }
-    // Nor what is left of tenants of others: that is theirs to remove.
+    // Remains of other users' tenants stay too: only those users remove them.
     let entries = |name: String| fs::read_dir(users.home(ATTACKER).join(name)).into_iter().flatten().count();
     let left = (0..4).flat_map(|round| [format!("GPU-{round}"), format!("GPU-{round}.link")]).map(entries);
     assert_eq!(left.max(), Some(202));
 }
 
-/// Finding 2. Whoever made a GPU's directory first had every other user's `run` make files there,
-/// and exchanged what it had just made for links.
+/// Finding 2. The first user to make a GPU's directory had every other user's `run` make files
+/// there, and replaced the new files by links.
 #[test]
 fn nobody_makes_a_tenant_in_a_directory_of_another_user() {
     let Some(users) = Shared::new() else { return };
@@ -135,7 +135,7 @@ fn nobody_makes_a_tenant_in_a_directory_of_another_user() {
     users.world.ok("run --sm 10% --isolation own -- true");
 }
 
-/// A run directory of another user's is used by nobody else, root neither.
+/// Other users, including root, refuse to use a run directory of one user.
 #[test]
 fn a_run_directory_of_another_user_is_refused() {
     let Some(users) = Shared::new() else { return };
@@ -146,20 +146,20 @@ fn a_run_directory_of_another_user_is_refused() {
         fs::set_permissions(&run, Permissions::from_mode(mode)).unwrap();
         for user in [0, VICTIM] {
             let said = refused(&users.as_user(user, "ps").env("PARTITA_RUN_DIR", &run).output().unwrap());
-            // The victim may not even look into the second one.
+            // The victim may not even enter the second one.
             let owner = said.contains("belongs to ") && said.contains("mkdir -m 1777");
             assert!((owner || mode == 0o700) && said.contains("PARTITA_RUN_DIR"), "{said}");
         }
         succeed(users.as_user(ATTACKER, "ps").env("PARTITA_RUN_DIR", &run));
         fs::remove_dir_all(&run).unwrap();
     }
-    // One that a user makes is that user's alone.
+    // One that a user makes belongs to that user only.
     succeed(users.as_user(ATTACKER, "ps").env("PARTITA_RUN_DIR", &run));
     assert_eq!(run.metadata().unwrap().mode() & 0o7777, 0o700);
 }
 
-/// Finding 5. Whoever may read a file may lock it: no process of the tenant got a GPU any more, its
-/// bytes and compute units never came back, and nobody could change it.
+/// Finding 5. Any user who may read a file may lock it: no process of the tenant got a GPU any
+/// more, its bytes and compute units never came back, and it could not be changed.
 #[test]
 fn locks_of_another_user_hold_nobody_up() {
     let Some(users) = Shared::new() else { return };
@@ -196,13 +196,12 @@ fn locks_of_another_user_hold_nobody_up() {
     drop(attack);
 }
 
-/// Finding 10. A tenant whose limits cannot be read stopped every `run` on its GPU until root had
-/// ended it.
+/// Finding 10. A tenant with unreadable limits stopped every `run` on its GPU until root ended it.
 #[test]
 fn a_malformed_tenant_of_another_user_is_a_row_and_stops_nobody() {
     let Some(users) = Shared::new() else { return };
     let (sample, gpu) = users.sample("fake", |_| {});
-    // So that there is a directory of the GPU, where anybody could once make entries.
+    // So that the GPU has a directory, in which all users could once make entries.
     let mut own = users.world.idle("--name own --sm 25% --isolation own");
     for damage in ["limits", "meta.json"] {
         fs::write(sample.join(damage), "").unwrap();
@@ -222,8 +221,8 @@ fn a_malformed_tenant_of_another_user_is_a_row_and_stops_nobody() {
     own.exit_code();
 }
 
-/// What another user's tenant holds is not given away, and what that user claims of one's own
-/// tenants is not that user's.
+/// Another user's tenant keeps its units, and a user's false claims about other users' tenants have
+/// no effect.
 #[test]
 fn plans_reckon_with_tenants_of_other_users() {
     let Some(users) = Shared::new() else { return };
@@ -236,7 +235,7 @@ fn plans_reckon_with_tenants_of_other_users() {
     drop(fake);
     let mut own = users.world.idle("--name own --sm 25% --isolation own");
     let held = users.world.row("own")["tpcs"].clone();
-    // The same as the false tenant's, so it claims nothing that is there to be had.
+    // The same as the false tenant's, so it claims nothing that is free.
     let fake = users.attack("fake", [&place, &sample]);
     assert_eq!(users.world.row("fake")["tpcs"], held);
     users.world.ok("set own --sm 100%");
@@ -245,8 +244,8 @@ fn plans_reckon_with_tenants_of_other_users() {
     own.exit_code();
 }
 
-/// Finding 10. The audit connected to a board that another user's file named, and waited there:
-/// nothing was seen of anybody's.
+/// Finding 10. The audit connected to a board that another user's file named, and waited there: it
+/// examined no tenant at all.
 #[test]
 fn the_audit_connects_to_nothing_that_another_user_names() {
     let Some(users) = Shared::new() else { return };
@@ -260,7 +259,7 @@ fn the_audit_connects_to_nothing_that_another_user_names() {
     let board = users.attack("board", [boards.join("h200.sock")]);
     let fakes = users.fakes("sim-h200-0bad0bad", "silent", &sample);
 
-    // One that has got away from root's own tenant is seen all the same.
+    // It still finds a process that has escaped from root's own tenant.
     let program = compile(&users.world, "spill");
     let orders = users.world.dir().join("orders");
     succeed(Command::new("mkfifo").arg(&orders));
@@ -279,11 +278,11 @@ fn the_audit_connects_to_nothing_that_another_user_names() {
     assert_eq!((&rows[0]["tenant"], &rows[0]["escaped"]), (&json!("leaky"), &json!(true)));
     assert!(said.contains("tenant silent of ") && said.contains("was not looked at"), "{said}");
     drop(fakes);
-    assert_eq!(board.end(), "", "nobody has connected");
+    assert_eq!(board.end(), "", "no process has connected");
     users.world.ok("kill leaky");
 }
 
-/// Finding 15. A tenant that a process holds which cannot be found was said to have ended.
+/// Finding 15. `kill` reported the end of a tenant held by a process that cannot be found.
 #[test]
 fn kill_says_ended_of_what_has_ended() {
     let Some(users) = Shared::new() else { return };
@@ -299,7 +298,7 @@ fn kill_says_ended_of_what_has_ended() {
     assert!(users.world.ps().is_empty());
 }
 
-/// Finding 16. What other users wrote went to the terminal as it was.
+/// Finding 16. Text of other users reached the terminal unfiltered.
 #[test]
 fn what_other_users_wrote_reaches_terminals_escaped() {
     let Some(users) = Shared::new() else { return };
@@ -334,7 +333,7 @@ fn what_other_users_wrote_reaches_terminals_escaped() {
     drop(fakes);
 }
 
-/// Root sees tenants of all users and may end their processes; it changes nothing of theirs.
+/// Root sees tenants of all users and may end their processes; it changes no tenant of theirs.
 #[test]
 fn root_ends_tenants_of_others_and_changes_none() {
     let Some(users) = Shared::new() else { return };
@@ -357,7 +356,7 @@ fn root_ends_tenants_of_others_and_changes_none() {
     assert!(!limits.exists(), "its user's next command removes what is left");
 }
 
-/// Root's `kill` took the tenant of the lower user number, whosever was meant.
+/// Root's `kill` ended the tenant of the lower user number, whichever was meant.
 #[test]
 fn root_says_whose_tenant_is_to_end_where_two_users_have_the_name() {
     let Some(users) = Shared::new() else { return };
@@ -369,14 +368,14 @@ fn root_says_whose_tenant_is_to_end_where_two_users_have_the_name() {
     let said = refused(&users.world.line("kill alpha"));
     assert!(said.contains(&format!("users {VICTIM}, {ATTACKER} have a tenant alpha each")), "{said}");
     assert!(said.contains(&format!("sudo -u '#{VICTIM}' partita kill alpha")), "{said}");
-    // Its owner means their own.
+    // Its owner's command means their own.
     let ended = succeed(&mut users.as_user(VICTIM, "kill alpha"));
     assert!(text(&ended.stdout).contains("alpha: ended"), "{ended:?}");
     alpha.exit_code();
     drop(forged);
 }
 
-/// A simulated GPU of another user's tells what that user wants, and takes what it is sent. Root
+/// A simulated GPU of another user controls what it reports, and receives what it is sent. Root
 /// used any.
 #[test]
 fn root_uses_no_simulated_gpu_of_another_user() {
@@ -388,10 +387,10 @@ fn root_uses_no_simulated_gpu_of_another_user() {
     let mut command = users.world.partita("run --isolation own -- true".split_whitespace());
     let said = refused(&command.env("PARTITA_SIM_DIR", &boards).output().unwrap());
     assert!(said.contains("CUDA_ERROR_NO_DEVICE"), "{said}");
-    assert_eq!(board.end(), "", "nobody has connected");
+    assert_eq!(board.end(), "", "no process has connected");
 }
 
-/// A program whose limits its environment names took them from whoever had made their directory.
+/// A program whose limits its environment names took them from any owner of their directory.
 #[test]
 fn limits_of_an_environment_are_not_taken_from_another_user() {
     let Some(users) = Shared::new() else { return };

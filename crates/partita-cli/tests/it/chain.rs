@@ -1,5 +1,5 @@
-//! `partita chain`: what happens to the processes of a chain, and who divides its compute units.
-//! The components here are shell scripts: no frame passes.
+//! `partita chain`: the processes of a chain, and the division of its compute units. The components
+//! here are shell scripts: no frame passes.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use common::{PATIENCE, Tenant, World};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-/// A component that says that it runs, and waits.
+/// A component that reports that it runs, and waits.
 const WAITS: &str = r#"["sh", "-c", "echo $PARTITA_COMPONENT runs; exec sleep 1000"]"#;
 
 struct Chains {
@@ -25,7 +25,7 @@ impl Chains {
         Self { world: World::plan().own().start() }
     }
 
-    /// A chain of these commands, defined.
+    /// A defined chain of these commands.
     fn define(&self, name: &str, options: &str, commands: &[&str]) -> PathBuf {
         let components = commands.iter().zip("abcdefgh".chars());
         let components: String = components
@@ -53,7 +53,7 @@ impl Chains {
         common::refusal(&mut self.command(words))
     }
 
-    /// Starts a chain, and waits until so many components have said a line.
+    /// Starts a chain, and waits until this many components have printed a line.
     fn start(&self, words: &[&str], lines: usize) -> Tenant {
         let mut tenant = Tenant::start(&mut self.command(&[&["chain", "start"], words].concat()));
         for _ in 0..lines {
@@ -66,7 +66,7 @@ impl Chains {
         serde_json::from_str(&self.ok(&["chain", "watch", name, "--once", "--json"])).unwrap()
     }
 
-    /// What a chain shows once it is so. Until then it need not run.
+    /// A chain's state once the condition holds. Until then it need not run.
     fn eventually(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -145,7 +145,7 @@ fn whoever_fails_is_started_anew_and_the_others_go_on() {
     let row = chains.world.row("toy");
     assert_eq!((&row["name"], &row["command"][0]), (&"toy".into(), &"chain of 2 components".into()));
     assert!(chains.ok(&["chain", "stop", "toy"]).contains("toy: ended"));
-    assert_eq!(tenant.exit_code(), 0, "those who know of no frames are told by a signal");
+    assert_eq!(tenant.exit_code(), 0, "components without frames get a signal");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn whoever_fails_for_ever_ends_the_chain_and_is_named() {
             && told.contains("it has failed 3 times"),
         "{told}"
     );
-    // What cannot be started at all is not tried for long.
+    // A component that cannot be started at all is not retried for long.
     for (command, expected) in [(r#"["/no/such/program"]"#, "no such program"), (r#"["/"]"#, "directory")] {
         chains.define("toy", "", &[WAITS, command]);
         let output = chains.command(&["chain", "start", "toy"]).output().unwrap();
@@ -174,7 +174,7 @@ fn whoever_fails_for_ever_ends_the_chain_and_is_named() {
 #[test]
 fn a_chain_ends_when_one_of_it_is_done() {
     let chains = Chains::new();
-    // The second heeds no end of frames, but a signal.
+    // The second ignores the end of frames, but not a signal.
     let path = chains.define("toy", "", &[r#"["sh", "-c", "sleep 0.3"]"#, WAITS]);
     let mut tenant = chains.start(&[path.to_str().unwrap()], 1);
     assert_eq!(tenant.exit_code(), 0);
@@ -248,7 +248,7 @@ fn a_chain_that_cannot_be_shown_goes_on() {
     chains.define("toy", "", &[WAITS, r#"["sleep", "1000"]"#]);
     let mut tenant = chains.start(&["toy"], 1);
     let view = chains.eventually("toy", |view| view["components"][1]["process"].is_object());
-    // As on a full disk: what is shown cannot be replaced.
+    // As on a full disk: the state file cannot be replaced.
     let shown = chains.world.gpu_dir().join("toy/chain.state.json");
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -309,11 +309,11 @@ fn compute_units_are_divided_by_hand_or_by_nobody_and_follow_the_tenants() {
         (0..2).map(|at| common::tpcs(view["roles"][at]["tpcs"].as_str().unwrap())).collect();
     assert_eq!((sets[0].len(), sets[1].len()), (5, 12));
     assert!(sets[0].iter().all(|tpc| !sets[1].contains(tpc)), "{sets:?}");
-    // Nobody has more than there is, and nobody says so.
+    // No component has more than there is, and no notice appears.
     chains.ok(&["chain", "steer", "toy", "--tpcs", "5,4000000000"]);
     chains.eventually("toy", |view| view["tpcs"] == serde_json::json!([5, 20]));
     chains.ok(&["chain", "steer", "toy", "--tpcs", "5,12"]);
-    // The tenant shrinks, and what its components may use lies in what is left of it.
+    // The tenant shrinks, and its components' sets lie in the rest.
     chains.world.ok("set toy --sm 6tpc");
     let view = chains
         .eventually("toy", |view| view["tpcs_of_chain"] == 6 && view["tpcs"] == serde_json::json!([5, 6]));
@@ -345,7 +345,7 @@ fn compute_units_are_divided_by_hand_or_by_nobody_and_follow_the_tenants() {
     assert!(refused.contains(".svg or .png"), "{refused}");
 }
 
-/// Kills the process that runs a chain, and waits until its `start` has gone with it.
+/// Kills the supervising process of a chain, and waits until its `start` has exited.
 fn kill_supervisor(chains: &Chains, name: &str, tenant: &mut Tenant) -> Value {
     let view = chains.eventually(name, |view| view["components"][1]["process"].is_object());
     assert_eq!(view["supervised"], true);
@@ -363,7 +363,7 @@ fn a_chain_whose_process_has_died_is_shown_so_and_begins_anew() {
     assert!(refused.contains("another process runs it"), "one that runs is left alone: {refused}");
     let before = kill_supervisor(&chains, "toy", &mut tenant);
 
-    // The components go on, and everybody who looks is told how it stands.
+    // The components continue, and every display reports the chain's state.
     let view = chains.view("toy");
     assert_eq!((&view["supervised"], &view["components"]), (&false.into(), &before["components"]));
     let pid = before["components"][0]["process"]["pid"].as_u64().unwrap();
@@ -373,7 +373,7 @@ fn a_chain_whose_process_has_died_is_shown_so_and_begins_anew() {
     assert!(told.contains("HAS DIED") && told.contains("partita chain start toy"), "{told}");
     let refused = chains.refused(&["chain", "steer", "toy", "--tpcs", "3,4"]);
     assert!(refused.contains("has died") && refused.contains("partita chain start toy"), "{refused}");
-    // Nobody else becomes the process that runs it.
+    // No other process takes over the chain.
     let ledger = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let ledger = ledger.split(|byte| *byte == 0).find_map(|one| one.strip_prefix(b"PARTITA_LEDGER="));
     let order = serde_json::json!({ "definition": before["definition"], "log": null }).to_string();

@@ -16,7 +16,7 @@ const STAGES: [&str; 3] = ["decode", "enhance", "detect"];
 /// A component that multiplies small matrices.
 const PRODUCT: &[&str] = &["partita-stage", "matrix", "40:1"];
 
-/// A chain's definition, as a file: its keys but for the name, and its components with their
+/// A chain's definition, as a file: its keys except the name, and its components with their
 /// commands.
 fn write(world: &World, name: &str, head: &str, components: &[(&str, &[&str])]) -> String {
     common::chain_programs();
@@ -56,7 +56,7 @@ fn view_of(world: &World, name: &str) -> Option<Value> {
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// What the chain shows when so many more frames have come out of it than `before`.
+/// The chain's state when this many more frames than `before` are finished.
 fn advanced(world: &World, before: u64) -> Value {
     advanced_of(world, "images", before)
 }
@@ -96,14 +96,14 @@ fn a_busy_chain_is_stopped_without_a_complaint() {
     let head = "frame = \"64KiB\"\nframes = 24\ncapacity = 4\nalgorithm = \"none\"\nrestarts = 0";
     for memory in ["keeper", "first-component"] {
         let file = write(&world, "products", &format!("{head}\nmemory = \"{memory}\""), &components);
-        // Each time it is in the middle of something else.
+        // Each time at another point of its work.
         for slow in 0..5 {
             let mut tenant = Tenant::start(&mut start(&world, &file));
             let now = advanced_of(&world, "products", 0);
             let tpcs: Vec<&str> = (0..5).map(|at| if at == slow { "1" } else { "8" }).collect();
             world.ok(&format!("chain steer products --tpcs {}", tpcs.join(",")));
             advanced_of(&world, "products", finished(&now));
-            // By force only where it hangs.
+            // By force only if it hangs.
             let told = world.ok(&format!("chain stop products --grace {}", PATIENCE.as_secs()));
             assert!(told.starts_with("products: ended"), "{told}");
             let code = tenant.exit_code();
@@ -126,11 +126,11 @@ fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
         now = advanced(&world, finished(&now));
         assert_eq!(now["frames_lost"], 0, "{now:#}");
     }
-    // What they were using was the keeper's.
+    // The memory in use was the keeper's.
     let keeper = world.processes().into_iter().find(|(_, name)| name == "partitad").expect("a keeper").0;
     rustix::process::kill_process(Pid::from_raw(keeper as i32).unwrap(), Signal::KILL).unwrap();
-    // That is told as its own death, or as the fault that it was to the others; frames may come out
-    // of what they have open until it is seen.
+    // It is reported as its own death, or as the fault that it was to the others; frames in flight
+    // may still finish until it is noticed.
     let deadline = Instant::now() + PATIENCE;
     loop {
         now = advanced(&world, finished(&now));
@@ -141,7 +141,7 @@ fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
         }
         assert!(Instant::now() < deadline, "{events}");
     }
-    // All that the chain has in the end is its frames; nothing, if it begins anew just now.
+    // At the end the chain holds only its frames; nothing, if it restarts just now.
     let most = 1 << 30;
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -224,7 +224,7 @@ fn frames_go_on_without_the_process_that_runs_the_chain_until_it_begins_anew() {
         if now.is_some_and(|now| finished(&now) > 3) {
             break;
         }
-        assert!(Instant::now() < deadline, "it does not begin anew");
+        assert!(Instant::now() < deadline, "it does not restart");
         std::thread::sleep(Duration::from_millis(20));
     }
     // Of the old one nothing is left, not even its keeper.

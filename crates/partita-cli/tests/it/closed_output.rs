@@ -1,5 +1,5 @@
-//! Whoever reads a command's output goes: no panic, no complaint, the work done all the same, and
-//! the exit code that it would have had.
+//! The reader of a command's output goes away: no panic, no complaint, the work is still done, and
+//! the exit code is that of a normal run.
 
 use crate::common;
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Tenant, World, text};
 
-/// Runs a command whose output nobody reads, as before `| head -0`.
+/// Runs a command whose output has no reader, as before `| head -0`.
 fn unread(command: &mut Command) -> Output {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -69,7 +69,7 @@ fn every_command_ends_as_if_it_had_been_read() {
         let left = unread(&mut command());
         assert_eq!(left.status, read.status, "{line}: {read:?} {left:?}");
         assert_eq!(text(&left.stderr), text(&read.stderr), "{line}");
-        // `doctor` has a code of its own for a machine with a fault.
+        // `doctor` has a different exit code for a machine with a fault.
         assert!(read.status.success() || line.starts_with("doctor"), "{line}: {read:?}");
         assert!(!read.stdout.is_empty(), "{line}");
     }
@@ -114,7 +114,7 @@ fn what_is_followed_ends_with_its_reader() {
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
     assert!(line.contains("Control"), "{line}");
-    // Nothing more is written: that the reader has gone is to be noticed all the same.
+    // No more output follows: the command must still notice the reader's end.
     drop(lines);
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {

@@ -1,4 +1,4 @@
-//! The other commands: help, devices, simulated environments, doctor, demo.
+//! Further commands: help, devices, simulated environments, doctor, demo.
 
 use crate::common;
 
@@ -58,7 +58,7 @@ fn help_and_manuals_are_complete() {
     assert!(commit.is_empty() || number.is_some_and(is_commit), "{said}");
 }
 
-/// `partita bench` and `partita chain` are programs of their own.
+/// `partita bench` and `partita chain` are separate programs.
 #[test]
 fn a_command_whose_program_is_not_installed_is_named() {
     let world = World::new();
@@ -126,7 +126,7 @@ fn without_a_gpu_the_simulated_one_is_used_and_said_so() {
     let output = command.env_remove("PARTITA_GPU").output().unwrap();
     assert!(output.status.success());
     let said = text(&output.stderr);
-    // On a machine with a GPU the command takes that, and says nothing.
+    // On a machine with a GPU the command uses that, without a message.
     assert!(
         said.is_empty() || (said.starts_with("partita: no GPU here") && said.contains("sim:h200")),
         "{said}"
@@ -221,7 +221,7 @@ fn doctor_names_exports_that_it_does_not_know() {
         return;
     }
     let world = World::new();
-    // What the doctor's child finds where the driver is one of tomorrow.
+    // What the doctor's child finds with a driver of tomorrow.
     let source = "int cuInit(unsigned flags) { return 0; } int cuOfTomorrow(void) { return 0; }";
     fs::write(world.dir().join("tomorrow.c"), source).unwrap();
     let library = world.dir().join("libcuda.so.1");
@@ -263,7 +263,7 @@ fn the_demo_draws_in_characters() {
     for part in ["█ serve", "░ greedy", "partitions", "p99", "demo.svg"] {
         assert!(picture.contains(part), "{part} is not in {picture}");
     }
-    // With partitions no SM has blocks of both. What else is to be seen is the machine's doing.
+    // With partitions no SM has blocks of both. Anything else depends on the machine.
     let (_, parted) = picture.split_once("Beside greedy, partitions").unwrap();
     let rows: Vec<&str> = parted.lines().filter(|line| line.contains("SMs |")).collect();
     assert!(rows.len() >= 2, "{picture}");

@@ -1,5 +1,5 @@
-//! Kernels that can launch kernels (dynamic parallelism): the mask does not reach what they launch,
-//! so they run on the whole GPU or not at all.
+//! Kernels that can launch kernels (dynamic parallelism): the mask does not apply to their
+//! launches, so they run on the whole GPU or not at all.
 
 use crate::common;
 

@@ -1,7 +1,7 @@
-//! Faults of neighbours: who is hit, who is spared, who comes back, and what is said of it.
+//! Faults of neighbours: which tenants are hit, spared and restarted, and the messages about them.
 //!
-//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU. There a fault is a write to no
-//! memory, as here.
+//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU. The fault is a write to an invalid
+//! address, there and here.
 
 use crate::common;
 
@@ -24,7 +24,7 @@ fn looping(world: &World, options: &str) -> Tenant {
     tenant
 }
 
-/// A tenant that breaks when it is told to.
+/// A tenant that breaks on a command.
 fn breaking(world: &World) -> Tenant {
     let mut command = world.gpu("--name breaks --sm 10%", "fault");
     let mut tenant = Tenant::start(command.stdin(Stdio::piped()));
@@ -36,7 +36,7 @@ fn break_it(tenant: &mut Tenant) {
     tenant.child.stdin.take().unwrap().write_all(b"now\n").unwrap();
 }
 
-/// What it said on stderr until its end.
+/// Its stderr until its end.
 fn complaint(tenant: &mut Tenant) -> String {
     let mut text = String::new();
     tenant.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
@@ -66,14 +66,14 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
 
     assert_eq!(breaks.exit_code(), 91);
     let own = complaint(&mut breaks);
-    // Neither a server of driver 580 nor the error tells whose work it was.
+    // Neither a server of driver 580 nor the error names the cause.
     assert!(own.contains("tenant breaks: its work on the GPU was lost by a fault caused by one of"), "{own}");
     assert_eq!(other.exit_code(), 91);
     let hit = complaint(&mut other);
     assert!(hit.contains("tenant other: its work on the GPU was lost by a fault"), "{hit}");
     assert!(hit.contains("caused by one of the processes") && hit.contains(&before.to_string()), "{hit}");
 
-    // The first program's last line is its error; what follows is the second's.
+    // The first program's last line is its error; the rest is the second's.
     let error = std::iter::repeat_with(|| serve.next_line()).find(|line| !line.starts_with("sms")).unwrap();
     assert!(error.contains("error"), "{error}");
     assert!(serve.next_line().starts_with("sms"), "at work again");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Answering, PATIENCE, World, compile, gpu_program};
 
-/// A program of this priority, and what it is told.
+/// A program of this priority, with its commands.
 struct Program(Answering);
 
 impl Program {
@@ -25,8 +25,8 @@ impl Program {
         self.0.ask(what).join(" ")
     }
 
-    /// Launches, and looks for a while whether it ends by itself. Much shorter than what holds
-    /// others at most, which a busy machine may make too long: hence several tries.
+    /// Launches, and checks for a while whether the work ends by itself. Much shorter than the
+    /// longest hold, which a busy machine may exceed: hence several tries.
     fn is_held(&mut self) -> bool {
         self.is_held_for(Duration::from_millis(15))
     }
@@ -67,7 +67,7 @@ fn low_waits_while_high_has_work_in_flight() {
     let world = World::in_memory();
     let program = compile(&world, "gate");
     let mut low = Program::start(&world, &program, "low", "--sm 25% --priority low");
-    // Nobody is there to wait for.
+    // There is no other tenant to wait for.
     assert_eq!((low.tell("launch"), low.tell("sync")), ("ok".into(), "ok".into()));
     let mut high = Program::start(&world, &program, "high", "--sm 25% --priority high");
     let mut normal = Program::start(&world, &program, "normal", "--sm 25%");
@@ -75,16 +75,17 @@ fn low_waits_while_high_has_work_in_flight() {
     assert_eq!(world.row("low")["priority"], "low");
     assert_eq!(world.row("normal")["priority"], "normal");
     assert!(is_seen(true, &mut high, &mut low));
-    // Tenants without a priority neither hold nor are held: their kernels take a microsecond.
+    // Tenants without a priority neither wait nor make others wait: their kernels take a
+    // microsecond.
     assert_eq!(high.tell("launch"), "ok");
     assert_eq!((normal.tell("launch"), normal.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(high.tell("sync"), "ok");
-    // A graph opens the gate behind itself: nobody waits for it, and low goes on.
+    // A graph opens the gate after itself: low continues.
     assert_eq!(high.tell("graph"), "ok");
     assert_eq!((low.tell("graph"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(high.tell("sync"), "ok");
-    // Whoever asks until its stream or an event is done, or waits for a copy, has waited for it.
-    // Once would not show it: a lane that nobody opens is passed for 5 ms now and then.
+    // A program that polls its stream or an event until it is done, or waits for a copy, has waited
+    // for it. Once would not show it: a lane that stays closed is passed for 5 ms now and then.
     for waits in ["query", "event", "copy"] {
         let mut passes = || {
             std::thread::sleep(Duration::from_millis(6));
@@ -101,7 +102,7 @@ fn low_waits_while_high_has_work_in_flight() {
         let passed = (0..20).filter(|_| passes()).count();
         assert!(passed > 10, "{waits}: {passed} of 20");
     }
-    // What is set holds from the next launch on.
+    // A change applies from the next launch on.
     world.ok("set low --priority normal");
     assert!(is_seen(false, &mut high, &mut low));
     world.ok("set low --priority low");
@@ -129,8 +130,8 @@ fn without_partitions_both_have_the_whole_gpu() {
     let mut high = Program::start(&world, &program, "high", "--via time --priority high");
     assert_eq!(world.row("high")["sms"], world.row("low")["sms"]);
     assert!(is_seen(true, &mut high, &mut low));
-    // The two ways of taking turns exclude each other, and a partition finds no room beside those
-    // who have everything.
+    // The two ways of taking turns exclude each other, and a partition finds no room beside tenants
+    // that have everything.
     let refused = world.refused("run --via time --time 30% --name timed -- true");
     assert!(refused.contains("by a priority"), "{refused}");
     assert!(world.refused("run --sm 10% --name part -- true").contains("free"));
@@ -164,7 +165,7 @@ fn whoever_gives_way_has_a_short_turn_for_as_long_as_there_is_somebody_to_give_w
         launch_until(&given);
         world.ok("set low --priority low");
         launch_until("50");
-        // Two of them would spend their time on switches.
+        // Two of them would lose their time to switches.
         let other = Program::start(&world, &program, "other", "--via time --priority low");
         launch_until(&given);
         drop(other);
@@ -187,7 +188,7 @@ impl Program {
         self.tell("progress").parse().unwrap()
     }
 
-    /// Launches the graph, and returns in its midst.
+    /// Launches the graph, and returns before its end.
     fn begin_graph(&mut self) {
         assert_eq!(self.tell("run"), "ok");
         let deadline = Instant::now() + PATIENCE;
@@ -202,11 +203,11 @@ fn a_long_graph_stops_in_its_midst() {
     let world = World::in_memory();
     let mut low = low_with_graph(&world);
     let mut high = Program::start(&world, &compile(&world, "gate"), "high", "--sm 25% --priority high");
-    // Nobody has been there when the executable was made, and its launch passes an open gate.
+    // No other tenant existed when the executable was made, and its launch passes an open gate.
     let stops = |_| {
         low.begin_graph();
         assert_eq!(high.tell("launch"), "ok");
-        // What has passed the wait before goes on to the next one.
+        // A launch that has passed the wait continues to the next one.
         std::thread::sleep(Duration::from_millis(12));
         let stopped = low.progress();
         std::thread::sleep(Duration::from_millis(8));
@@ -216,7 +217,7 @@ fn a_long_graph_stops_in_its_midst() {
         assert_eq!(low.progress(), 40);
         stopped == still && (8..40).contains(&still) && still.is_multiple_of(8)
     };
-    // A lane that nobody opens is passed for a while: hence several tries, one of which has 20 ms
+    // A lane that stays closed is passed for a while: hence several tries, one of which has 20 ms
     // for itself.
     assert!((0..20).any(stops));
 }
@@ -257,7 +258,7 @@ fn whoever_dies_while_a_graph_waits_in_its_midst_holds_it_no_longer() {
     let world = World::in_memory();
     let mut low = low_with_graph(&world);
     let mut high = Program::start(&world, &compile(&world, "gate"), "high", "--sm 25% --priority high");
-    // Nobody had claimed a lane when it was launched.
+    // No process had claimed a lane at its launch.
     low.begin_graph();
     assert_eq!(high.tell("launch"), "ok");
     let pid = world.row("high")["processes"][0]["pid"].as_i64().unwrap();
@@ -271,8 +272,8 @@ fn whoever_dies_while_a_graph_waits_in_its_midst_holds_it_no_longer() {
 fn the_programs_graph_and_its_nodes_stay_what_they_were() {
     let world = World::in_memory();
     let mut low = low_with_graph(&world);
-    // By a graph of the same shape it is updated; by a longer one it is not, and no node is blamed
-    // that is not the program's.
+    // A graph of the same shape updates it; a longer one does not, and the error names only nodes
+    // of the program.
     assert_eq!(low.tell("update 40"), "0 none same");
     assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(low.progress(), 1040);
@@ -280,8 +281,8 @@ fn the_programs_graph_and_its_nodes_stay_what_they_were() {
         let told = low.tell(&format!("update {kernels}"));
         assert!(told.starts_with("910 ") && told.ends_with(" same") && !told.contains("foreign"), "{told}");
     }
-    // Every kernel is changed through the node that it was captured as, and the first one switched
-    // off and on.
+    // Every kernel is changed through the node that it was captured as, and the first one disabled
+    // and enabled.
     assert_eq!(low.tell("change"), "ok");
     assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(low.progress(), 1040);
@@ -289,7 +290,7 @@ fn the_programs_graph_and_its_nodes_stay_what_they_were() {
     world.ok("set low --sm 50%");
     assert_eq!((low.tell("run"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(low.progress(), 1040);
-    // Nothing can be taken out of a graph with memory of its own, so nothing is put in.
+    // Nodes cannot be removed from a graph with memory nodes, so none are added.
     assert_eq!(low.tell("memory"), "same");
 }
 
@@ -298,8 +299,8 @@ fn who_is_not_low_any_more_does_not_wait_for_itself() {
     let world = World::in_memory();
     let mut low = low_with_graph(&world);
     world.ok("set low --priority high");
-    // Its graph would wait for the lane that its launches close, for as long as a gate is closed at
-    // most: many times.
+    // Its graph would wait for the lane that its own launches close, up to the longest hold: many
+    // times.
     assert_eq!(
         (low.tell("launch"), low.tell("run"), low.tell("launch")),
         ("ok".into(), "ok".into(), "ok".into())
@@ -308,7 +309,7 @@ fn who_is_not_low_any_more_does_not_wait_for_itself() {
     assert_eq!(low.progress(), 40);
     let other = compile(&world, "gate");
     let mut other = Program::start(&world, &other, "other", "--sm 25% --priority low");
-    // Nor does anybody else wait for it, until it is instantiated again. Once would not show it:
+    // No other tenant waits for it either, until it is instantiated again. Once would not show it:
     // see above.
     let mut passes = || {
         std::thread::sleep(Duration::from_millis(6));
@@ -328,7 +329,7 @@ fn whoever_dies_or_never_waits_holds_nobody_for_ever() {
     let program = compile(&world, "gate");
     let mut low = Program::start(&world, &program, "low", "--sm 25% --priority low");
     let mut high = Program::start(&world, &program, "high", "--sm 25% --priority high");
-    // It launches, and never waits: low passes all the same.
+    // It launches, and never waits: low still passes.
     assert_eq!(high.tell("launch"), "ok");
     assert_eq!((low.tell("launch"), low.tell("sync")), ("ok".into(), "ok".into()));
     assert_eq!(high.tell("sync"), "ok");

@@ -1,4 +1,4 @@
-//! A tenant on every simulated device: the whole way from `partita run` through the hook into each
+//! A tenant on every simulated device: the whole path from `partita run` through the hook into each
 //! generation's launch descriptors.
 
 use crate::common;
@@ -29,13 +29,12 @@ fn tenants_stay_in_their_tpcs(device: &str) {
     let per_tpc = all / tpcs;
     let expected =
         |tpcs: std::ops::Range<u32>| -> Vec<u32> { (tpcs.start * per_tpc..tpcs.end * per_tpc).collect() };
-    // The least a partition can be, at both ends of the device: beyond 64 TPCs where it has as
-    // many.
+    // The smallest partition, at both ends of the device: beyond 64 TPCs if it has as many.
     assert_eq!(census(&world, device, "tpc:0"), expected(0..1));
     assert_eq!(census(&world, device, &format!("tpc:{}", tpcs - 1)), expected(tpcs - 1..tpcs));
     let half = tpcs / 2;
     assert_eq!(census(&world, device, &format!("tpc:{half}-{}", tpcs - 1)), expected(half..tpcs));
-    // And nothing is masked that was not asked for.
+    // Only the requested TPCs are masked.
     assert_eq!(census(&world, device, "100%"), expected(0..tpcs));
 }
 

@@ -82,8 +82,8 @@ fn what_cannot_fit_one_is_refused_at_the_call() {
     assert_eq!(program.line("cooperative graph 0 33"), "cooperative 720");
     assert_eq!(program.line("cooperative graph 0 32"), "cooperative 0");
     assert_eq!(program.line("cooperative plain 33"), "cooperative 0");
-    // The contexts behind are of parts that the driver does not promise to schedule together, and
-    // on hardware it refuses clusters in them (`docs/hardware.md`).
+    // The later contexts have parts that the driver does not guarantee to schedule together, and on
+    // hardware it refuses clusters in them (`docs/hardware.md`).
     let fits = program.line("cluster 0 8");
     match is_real() {
         true => assert_eq!(fits, "cluster 912 active 0"),
@@ -101,7 +101,7 @@ fn contexts_of_one_group_share_its_set_and_others_stay_disjoint() {
     assert_eq!(program.line("create 0 0"), "create 0 of 16 16");
     let one = ran(&mut program, "stream 0");
     assert_eq!(ran(&mut program, "graph 0"), one);
-    // The driver ends a process that launches what a destroyed context has recorded.
+    // The driver ends a process that launches work recorded by a destroyed context.
     assert_eq!(program.line("destroy 0"), "destroy 0");
     assert_eq!(program.line("create 1 1"), "create 0 of 16 16");
     let other = ran(&mut program, "stream 1");
@@ -119,12 +119,12 @@ fn more_sets_than_can_be_told_apart_are_refused_with_a_line() {
     let mut program = start(&world, "--sm tpc:0-65");
     program.ask("resources");
     assert_eq!(program.line("split 2 1"), "split 0: 66 of 2, 0");
-    // Each pair of neighbours is a set of its own, and so is each group.
+    // Each pair of neighbours is a separate set, and so is each group.
     let made = program.line("every");
     let made = made.strip_prefix("every 801 after ").expect("a refusal in the end");
     let made: usize = made.parse().expect("a number");
     assert!((50..=66).contains(&made), "{made}");
-    // What has been used before goes on.
+    // A set that was used before still works.
     assert_eq!(program.line("create 0 0"), "create 0 of 2 2");
     assert_eq!(ran(&mut program, "stream 0").len(), 2);
     let said = program.complaints();

@@ -1,4 +1,4 @@
-//! The hook where HAMi-core's library was: no `partita run`, but a container's environment. Its
+//! The hook in place of HAMi-core's library: no `partita run`, but a container's environment. Its
 //! core limits and priorities are in `hami_cores.rs`.
 
 use crate::common;
@@ -13,9 +13,9 @@ use common::{Answering, World, is_real, libraries, text};
 use partita_testing::succeed;
 
 /// The simulated board. The driver's part of a context is free up to 1 GiB a process, and its size
-/// is a board's.
+/// depends on the board.
 const DEVICE: &str = "PARTITA_SIM_DEVICE";
-/// 64 contexts are free of charge together.
+/// 64 contexts together are free of charge.
 const SMALL: &str = "gtx1060-3gb";
 /// Several contexts of a process are.
 const MIDDLE: &str = "a100";
@@ -26,12 +26,12 @@ fn a_memory_limit_is_the_total_and_holds() {
     let container = Container::new(&world, "c").with(MEMORY, "256m");
     let (lines, said) = container.allocates("a 100\na 157\ns 157\na 156\nf 0\ns 100\n");
     assert_eq!(lines, ["0 156", "2 156", "2 156", "0 0", "0 100", "0 0"]);
-    assert_eq!(said, "", "what is as asked is not told");
+    assert_eq!(said, "", "the limits in force are not reported");
     // Binary, in whichever unit.
     for limit in ["262144k", "268435456", "256M"] {
         assert_eq!(container_of(&world, "units", MEMORY, limit).allocates("a 1\n").0, ["0 255"], "{limit}");
     }
-    // No limit is the device's.
+    // Without a limit it is the device's.
     let (lines, _) = container_of(&world, "none", MEMORY, "0").allocates("a 1\n");
     let free: u64 = lines[0].strip_prefix("0 ").unwrap().parse().unwrap();
     assert!(free > 4096, "{lines:?}");
@@ -111,7 +111,7 @@ fn limits_of_single_devices_go_with_the_devices_however_they_are_chosen() {
         .map(|gpu| gpu.file_name().unwrap().to_str().unwrap().to_owned())
         .collect();
     assert_eq!(uuids.len(), 2);
-    // Which of them is the first is what the program sees.
+    // The program's view decides which of them is the first.
     let first = container().with("CUDA_VISIBLE_DEVICES", &uuids[0]);
     let (zero, one) = if totals(first) == "256" { (&uuids[0], &uuids[1]) } else { (&uuids[1], &uuids[0]) };
     for (chosen, expected) in [
@@ -141,7 +141,7 @@ fn limits_of_single_devices_go_with_the_devices_however_they_are_chosen() {
     assert!(reason.contains(zero.as_str()) && reason.contains("does not name"), "{reason}");
 }
 
-/// Two tenants' totals never differ, so that one tenant is all that there is.
+/// Two tenants' totals never differ, so there is only one tenant.
 #[test]
 fn sixty_four_processes_that_start_at_once_are_one_tenant() {
     let world = World::plan().own().start();
@@ -184,7 +184,7 @@ fn whoever_is_killed_while_a_tenant_is_made_holds_nobody_up_and_leaves_nothing()
         child.wait().unwrap();
         let found = container.tenants();
         half_made += u32::from(found.is_empty() || found.iter().any(|dir| is_work(dir)));
-        // The next one goes on with what is there, and waits for nobody.
+        // The next one continues with the remains, and does not wait.
         let start = Instant::now();
         assert_eq!(container.allocates("a 1\n").0, ["0 255"], "step {step}");
         assert!(start.elapsed() < Duration::from_secs(10), "a lock of the dead was waited for");
@@ -194,7 +194,7 @@ fn whoever_is_killed_while_a_tenant_is_made_holds_nobody_up_and_leaves_nothing()
     println!("{half_made} of 60 were killed before their tenant was there");
 }
 
-/// Whether a directory is of a tenant that is being made or removed.
+/// Whether a directory belongs to a tenant in creation or removal.
 fn is_work(dir: &Path) -> bool {
     dir.file_name().unwrap().to_str().unwrap().starts_with('.')
 }
@@ -302,7 +302,7 @@ fn hami_cores_own_file_is_neither_read_nor_written() {
     assert_eq!(container.allocates("a 1\n").0, ["0 63"]);
     assert_eq!(fs::read(&cache).unwrap(), content);
     assert_eq!(fs::metadata(&cache).unwrap().modified().unwrap(), before);
-    // What is in the way is left alone, too.
+    // A foreign file in the way stays, too.
     let other = container_of(&world, "blocked", MEMORY, "64m");
     fs::write(other.root(), "somebody's").unwrap();
     assert!(other.refused().contains("is no directory; remove it"));
@@ -314,8 +314,8 @@ fn hami_cores_own_file_is_neither_read_nor_written() {
     assert!(damaged.refused().contains("instead of 4096"), "{}", damaged.refused());
 }
 
-/// Runs a script with the container's directory as `$1` in a mount namespace of its own; none where
-/// nobody may make one.
+/// Runs a script with the container's directory as `$1` in a new mount namespace; `None` if this
+/// machine does not allow one.
 fn in_own_mounts(container: &Container<'_>, script: &str) -> Option<Output> {
     let may = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
@@ -342,7 +342,7 @@ fn a_directory_that_is_full_or_cannot_be_written_is_a_refusal() {
     }
 }
 
-/// As HAMi's device plugin sets a container up: the file where theirs was, and named in
+/// The setup of HAMi's device plugin: the file in place of theirs, and named in
 /// `/etc/ld.so.preload`, which every program obeys.
 #[test]
 fn the_file_put_in_place_of_libvgpu_holds_a_whole_container_and_disturbs_nobody_in_it() {
@@ -381,18 +381,18 @@ fn the_file_put_in_place_of_libvgpu_holds_a_whole_container_and_disturbs_nobody_
 #[test]
 fn other_variables_do_what_the_table_says() {
     let world = World::plan().own().start();
-    // What does not fit lies in host memory.
+    // An allocation that does not fit gets host memory.
     let container = Container::new(&world, "spills").with(MEMORY, "64m").with("CUDA_OVERSUBSCRIBE", "true");
     assert_eq!(container.allocates("a 48\na 48\n").0, ["0 16", "0 16"]);
-    // Nobody is killed.
+    // No process is killed.
     let container = Container::new(&world, "killer").with(MEMORY, "64m").with("ACTIVE_OOM_KILLER", "true");
     let (lines, said) = container.allocates("a 65\na 64\n");
     assert_eq!(lines, ["2 64", "0 0"]);
     assert!(said.contains("ACTIVE_OOM_KILLER is not obeyed"), "{said}");
-    // More than the device has is the device's.
+    // More than the device has, the device refuses.
     let (lines, _) = Container::new(&world, "more").with(MEMORY, "9999g").allocates("a 1\n");
     assert!(lines[0].starts_with("0 "), "{lines:?}");
-    // Levels: silent, what is not as asked, what is.
+    // Levels: silent, ignored requests, all requests.
     let level = |name: &str, level: &str| {
         let container = Container::new(&world, name).with(MEMORY, "64m").with("ACTIVE_OOM_KILLER", "1");
         container.with("LIBCUDA_LOG_LEVEL", level).allocates("a 1\n").1.lines().count()

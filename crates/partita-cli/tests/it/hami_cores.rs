@@ -41,17 +41,17 @@ fn a_core_limit_is_a_mask_where_the_board_was_proved() {
     let first = sms(&container("one", "30"));
     assert_eq!(first.len(), 38, "{first:?}");
     assert_eq!(sms(&container("one", "30")), first, "a tenant keeps its TPCs");
-    // Beside each other, each has its own; each alone finds the same as ever.
+    // Beside each other, each has its own; each alone always finds the same.
     let beside = |name: &str| {
         let cache = world.dir().join("one").join(name).display().to_string();
         container("one", "30").with(CACHE, &cache)
     };
     let (second, third) = (sms(&beside("second.cache")), sms(&beside("third.cache")));
     assert!(first.is_disjoint(&second) && first.is_disjoint(&third) && second.is_disjoint(&third));
-    // A fourth has no room: those of whom nobody lives make it.
+    // A fourth has no room: tenants without living processes make room.
     let fourth = sms(&beside("fourth.cache"));
     assert_eq!(fourth.len(), 38);
-    // What is asked is limited, and nothing else: memory is the device's.
+    // Only requested limits apply: memory is the device's.
     let (lines, said) = container("two", "50").with("LIBCUDA_LOG_LEVEL", "3").allocates("a 1\n");
     assert!(lines[0].starts_with("0 1"), "{lines:?}");
     assert!(said.contains("no memory limit, core limit 50% by mask: TPCs "), "{said}");
@@ -116,14 +116,14 @@ fn a_core_limit_that_cannot_be_enforced_is_refused_and_never_dropped() {
     let container = || Container::new(&world, "c").with(CORES, "30").with(MEMORY, "1g");
     let reason = container().refused();
     assert!(reason.contains("partita doctor") && reason.contains("share of time"), "{reason}");
-    assert!(container().tenants().is_empty(), "nobody is a tenant whose limits do not hold");
+    assert!(container().tenants().is_empty(), "no tenant exists whose limits do not hold");
     // Without the core limit nothing has to be proved.
     assert_eq!(container().with("GPU_CORE_UTILIZATION_POLICY", "disable").allocates("a 24\n").0, ["0 1000"]);
     for whole in ["0", "100", "250"] {
         assert_eq!(container().with(CORES, whole).allocates("a 24\n").0, ["0 1000"], "{whole}");
     }
     if !is_real() {
-        // Of another board, or written by others: no proof.
+        // A calibration of another board, or written by another user, is no proof.
         let proved = proved(&world);
         let cache = world.dir().join("copied");
         fs::create_dir(&cache).unwrap();
@@ -143,7 +143,7 @@ fn a_core_limit_that_cannot_be_enforced_is_refused_and_never_dropped() {
     }
 }
 
-/// How true it is, is `--time`'s to show.
+/// The tests of `--time` show its precision.
 #[test]
 fn where_no_board_was_proved_a_core_limit_is_a_share_of_time() {
     let world = World::plan().own().in_memory().start();
@@ -197,7 +197,8 @@ fn priorities_hold_between_containers_that_share_a_directory_in_memory() {
     };
     assert!((0..20).any(|_| is_held()), "low never waits for high");
     drop((low, high));
-    // On a disk there is no gate. Who must wait is refused, who would be waited for is told.
+    // On a disk there is no gate. A tenant that would wait is refused, one that others would wait
+    // for gets a notice.
     let gated = |priority: &str| {
         Container::new(&disk, priority).with(MEMORY, "64m").with("CUDA_TASK_PRIORITY", priority)
     };

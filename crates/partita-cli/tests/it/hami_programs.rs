@@ -1,21 +1,21 @@
-//! What the test programs of HAMi-core (`test/`) and vgpu-manager (`library/test/`) do, in
-//! containers that have HAMi-core's variables. Theirs tell by their exit codes whether calls
-//! succeed; `tests/hook/peer_programs.c` makes the same calls and has the account right after each
-//! of them.
+//! The calls of HAMi-core's test programs (`test/`) and vgpu-manager's (`library/test/`), in
+//! containers that have HAMi-core's variables. Theirs show by their exit codes whether calls
+//! succeed; `tests/hook/peer_programs.c` makes the same calls and checks the account after each of
+//! them.
 //!
-//! Without a counterpart here: HAMi-core's tests of its shared region, of the reading of its
-//! variables and of its broker of process ids, which are of its insides, as are vgpu-manager's of
-//! its `nogpu`; `test_alloc_async_failure_leak`, which has HAMi-core's own calls of the driver
-//! fail; `test_dlsym_hijack`, which reads vgpu-manager's log; `test_cuda13_abi`, to which any code
-//! is right; those of Vulkan, which is not held; and those of the runtime, which come to the same
-//! calls of the driver (`runtime.rs` has the runtime itself).
+//! Without a counterpart here: HAMi-core's tests of its shared region, of parsing its variables and
+//! of its broker of process ids, and vgpu-manager's of its `nogpu`, all of which test internals;
+//! `test_alloc_async_failure_leak`, in which HAMi-core's own calls of the driver fail;
+//! `test_dlsym_hijack`, which reads vgpu-manager's log; `test_cuda13_abi`, which accepts any code;
+//! those of Vulkan, which has no limits; and those of the runtime, which make the same calls of the
+//! driver (`runtime.rs` has the runtime itself).
 
 use crate::common;
 
 use common::container::{CORES, Container, MEMORY, bare, program, proved};
 use common::{World, gpu_program, needs_simulator, text};
 
-/// Runs one of the programs, which finds everything as it is to be, in a new container with so many
+/// Runs one of the programs, which expects everything in order, in a new container with this many
 /// MiB.
 fn agrees_with(world: &World, what: &str, mib: u32, variables: &[(&str, &str)]) {
     let limit = if mib.is_multiple_of(1024) { format!("{}g", mib / 1024) } else { format!("{mib}m") };
@@ -30,7 +30,7 @@ fn agrees_with(world: &World, what: &str, mib: u32, variables: &[(&str, &str)]) 
     assert_eq!(text(&output.stdout), "ok\n", "{what} within {limit}: {output:?}");
     assert_eq!(text(&output.stderr), "", "{what} within {limit}");
     assert!(output.status.success(), "{what} within {limit}: {output:?}");
-    assert!(!container.tenants().is_empty(), "{what} was held by nobody");
+    assert!(!container.tenants().is_empty(), "{what} was in no tenant");
 }
 
 fn agrees(what: &str, limits: &[u32]) {
@@ -133,7 +133,7 @@ fn what_is_freed_while_another_device_is_current_is_credited_where_it_was_had() 
 }
 
 /// `PARTITA_TEST_PEER_PROGRAMS` names a directory with the peers' own, built: each that succeeds
-/// without limits does within 1 GiB.
+/// without limits must succeed within 1 GiB.
 #[test]
 fn the_peers_own_programs_succeed_where_they_do_without_limits() {
     let Some(dir) = std::env::var_os("PARTITA_TEST_PEER_PROGRAMS") else {

@@ -1,4 +1,4 @@
-//! What the interposer does to real CUDA programs, on every route that they have.
+//! The interposer in real CUDA programs, on every route of theirs.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use common::{Answering, World, compile, gpu_program, is_real, text, tpcs};
 use partita_abi::exports::{EXPORTS, Policy};
 use partita_testing::succeed;
 
-/// Runs a program as a tenant of its own fault domain; its lines.
+/// Runs a program as a tenant in its own fault domain; returns its lines.
 fn lines(world: &World, options: &str, program: &Path, arguments: &[&str]) -> Vec<String> {
     let mut command =
         world.partita("run --isolation own".split_whitespace().chain(options.split_whitespace()));
@@ -26,28 +26,28 @@ fn every_route_to_memory_is_charged_credited_and_refused_to_the_byte() {
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB --mem-driver 8GiB", &program, &[]), ["every route ok"]);
 }
 
-/// A process that receives a descriptor can change the mark on it. The hook charges what the
-/// process maps, whatever the mark says.
+/// A process that receives a descriptor can change the mark on it. The hook charges the mapped
+/// bytes, whatever the mark says.
 #[test]
 fn a_mark_that_says_less_than_there_is_saves_nothing() {
     let world = World::new();
     let program = compile(&world, "relabel");
-    // The piece that the child has counts beside those that are mapped, until it lets go of it.
+    // The child's piece counts beside the mapped ones, until it is released.
     assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "0"]), ["3"]);
     assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "1"]), ["2"]);
 }
 
-/// What descriptors give a program that sets out to be charged too little. A descriptor tells
-/// nothing of the memory behind it, and its mark is whoever's who holds it (`docs/boundaries.md`).
-/// A change of these numbers is a change of that page.
+/// Descriptors in a program that tries to be charged too little. A descriptor does not identify the
+/// memory behind it, and every holder can change its mark (`docs/boundaries.md`). If these numbers
+/// change, that page must change too.
 #[test]
 fn a_copied_mark_and_an_open_descriptor_hold_memory_that_nobody_is_charged_for() {
     let world = World::new();
     let program = compile(&world, "relabel");
     // All 384 MiB, charged as one piece of 48.
     assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "2"]), ["8"]);
-    // All 384 MiB, charged to nobody; what is imported again is charged, and refused beyond the
-    // quota.
+    // All 384 MiB, charged to no tenant; memory that is imported again is charged, and refused
+    // beyond the quota.
     assert_eq!(lines(&world, "--mem 160MiB", &program, &["8", "3"]), ["8 0 3"]);
 }
 
@@ -58,7 +58,7 @@ fn what_several_processes_hold_is_charged_once() {
     assert_eq!(lines(&world, "--sm 25% --mem 1GiB", &program, &[]), ["every share ok"]);
 }
 
-/// What a program may come by without meaning to leave its tenant, and what a careless one does to
+/// Ways in which a program may leave its tenant by accident, and a careless program's changes of
 /// its environment.
 #[test]
 fn libcuda_is_held_however_it_is_opened_or_not_opened_at_all() {
@@ -70,7 +70,7 @@ fn libcuda_is_held_however_it_is_opened_or_not_opened_at_all() {
     let [refused, held] = &asked(&["namespace"])[..] else { panic!("two lines") };
     assert!(refused.contains("a new linker namespace would leave the tenant's limits"), "{refused}");
     assert_eq!(held, "held");
-    // It forgets its environment, or names another tenant's directory: it keeps the limits that it
+    // It clears its environment, or names another tenant's directory: it keeps the limits that it
     // was started with.
     assert_eq!(asked(&["late"]), ["held"]);
     // Linked against the driver's library itself, so that its own dependencies come first.
@@ -114,7 +114,7 @@ fn the_driver_is_what_the_linker_finds_for_its_name() {
     let world = World::new();
     let program = compile(&world, "escapes");
     let asked = |arguments: &[&str]| lines(&world, "--sm 25% --mem 64MiB", &program, arguments);
-    // A tracer or a stub with a cuInit of its own, which a look-up meets first.
+    // A tracer or a stub with its own cuInit, which a look-up finds first.
     let (source, shim) = (world.dir().join("shim.c"), world.dir().join("libshim.so"));
     std::fs::write(
         &source,
@@ -123,7 +123,7 @@ fn the_driver_is_what_the_linker_finds_for_its_name() {
     .unwrap();
     succeed(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&shim).arg(&source));
     assert_eq!(asked(&["shim", shim.to_str().unwrap()]), ["999", "held"]);
-    // Another copy of the driver: whichever is opened first, limits hold through both.
+    // A second copy of the driver: whichever is opened first, limits hold through both.
     let copy = world.dir().join("libcopy.so");
     std::fs::copy(partita_testing::build(&[]).join("libpartita_simcuda.so"), &copy).unwrap();
     for order in ["copy", "copy-later"] {
@@ -134,8 +134,8 @@ fn the_driver_is_what_the_linker_finds_for_its_name() {
 #[test]
 fn a_program_with_a_sanitizer_is_held() {
     let world = World::new();
-    // ThreadSanitizer keeps the addresses for itself at which the simulator has its memory: with
-    // it, in the hook's own tests.
+    // ThreadSanitizer reserves the addresses of the simulator's memory: the hook's own tests cover
+    // it.
     for sanitizer in ["address", "undefined"] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/escapes.c");
         let program = world.dir().join(sanitizer);
@@ -145,8 +145,8 @@ fn a_program_with_a_sanitizer_is_held() {
             eprintln!("skipped: cc has no {sanitizer} sanitizer here");
             continue;
         }
-        // What it finds of the driver's own memory at the end is not looked for here; the option is
-        // the user's, and stays.
+        // The test ignores what it finds of the driver's own memory at the end; the user's option
+        // stays.
         let mut command = world.partita("run --isolation own --sm 25% --mem 64MiB --".split_whitespace());
         command.arg(&program).arg("path").env("ASAN_OPTIONS", "detect_leaks=0");
         let output = succeed(&mut command);
@@ -171,8 +171,8 @@ fn a_process_that_was_refused_has_no_use_of_the_gpu() {
 /// [`calls_about_one_object…`](calls_about_one_object_at_the_same_moment_leave_the_account_right)
 /// leave out.
 const NOT_IN_PAIRS: [&str; 11] = [
-    // Copies and questions change who holds memory no more than the synchronisations that take
-    // part.
+    // Copies and queries change the ownership of memory no more than the synchronisations among the
+    // pairs.
     "cuMemcpy",
     "cuEventQuery",
     "cuEventSynchronize",
@@ -189,7 +189,7 @@ const NOT_IN_PAIRS: [&str; 11] = [
     "cuMulticastUnbind",
 ];
 
-/// `PARTITA_TEST_RACES` is how often each pair is tried.
+/// `PARTITA_TEST_RACES` is the number of tries of each pair.
 #[test]
 fn calls_about_one_object_at_the_same_moment_leave_the_account_right() {
     let world = World::new();
@@ -210,8 +210,8 @@ fn calls_about_one_object_at_the_same_moment_leave_the_account_right() {
     assert!(left_out.is_empty(), "charged, and in no pair: {left_out:?}");
     let races = std::env::var("PARTITA_TEST_RACES").unwrap_or_else(|_| "24".to_owned());
     // A real driver need not survive two threads that end the same context, array or graph, and
-    // takes memory for pools and heaps in pieces of its own. Two threads that free the same pointer
-    // make 580.159.04 read what it has freed, without the hook too (`docs/hardware.md`).
+    // allocates memory for pools and heaps in pieces of its own. Two threads that free the same
+    // pointer make 580.159.04 read freed memory, without the hook too (`docs/hardware.md`).
     let kinds: &[&str] = match is_real() {
         true => &["physical memory", "mapped memory", "memory that only its mapping holds"],
         false => &[""],
@@ -262,7 +262,7 @@ fn what_the_quota_has_no_room_for_spills_to_the_host_where_that_is_wanted() {
     };
     assert_eq!(tenant.line("a 192"), "0 64");
     spilled(0);
-    // The choice is each allocation's: what fits stays on the device.
+    // Each allocation decides: one that fits stays on the device.
     assert_eq!(tenant.line("a 128"), "0 64");
     spilled(128);
     assert_eq!(tenant.line("a 64"), "0 0");
@@ -281,7 +281,7 @@ fn what_the_quota_has_no_room_for_spills_to_the_host_where_that_is_wanted() {
 }
 
 /// Contexts, variables of modules and stacks: free up to the allowance, charged beyond it, refused
-/// where the quota has no room, and credited when they are gone.
+/// if the quota has no room, and credited at their end.
 #[test]
 fn what_the_driver_takes_for_itself_is_shown_and_charged_beyond_the_allowance() {
     const GIB: u64 = 1 << 30;
@@ -302,7 +302,7 @@ fn what_the_driver_takes_for_itself_is_shown_and_charged_beyond_the_allowance() 
     assert!(context < GIB, "{context}");
     assert!(context > 1 << 28, "{context}");
     assert_eq!(number("memory_driver_allowance_bytes"), GIB);
-    // Modules come with some of their own beside their variables, on a GPU.
+    // On a GPU, modules have some memory beside their variables.
     let left = |taken: u64| 4 * GIB - (1 << 20) - taken.saturating_sub(GIB);
     let is_charged = |(code, free): (u32, u64), at_least: u64| {
         let taken = number("memory_driver_bytes");
@@ -315,14 +315,14 @@ fn what_the_driver_takes_for_itself_is_shown_and_charged_beyond_the_allowance() 
     let two = is_charged(ask("l 1900"), one + (1900 << 20));
     // Loaded at its first launch.
     let three = is_charged(ask("y 1024"), two + GIB);
-    // What there is no room for is refused as by a full device, and changes nothing.
+    // A refused one fails as on a full device, and changes nothing.
     assert_eq!(ask("l 3000"), (2, left(three)));
     assert_eq!(number("memory_driver_bytes"), three);
     // To the byte.
     assert_eq!(ask(&format!("a {}", left(three) + 1)).0, 2);
     assert_eq!(ask(&format!("a {}", left(three))), (0, 0));
     assert_eq!(ask("l 64").0, 2);
-    // The driver keeps nothing of what is unloaded.
+    // The driver keeps no memory of unloaded modules.
     assert_eq!(ask("u 2"), (0, two.saturating_sub(GIB).abs_diff(three.saturating_sub(GIB))));
     assert_eq!(number("memory_driver_bytes"), two);
     // Another allowance counts from the driver's next request on.
@@ -357,7 +357,7 @@ fn what_the_driver_takes_free_of_charge_is_bounded_for_all_processes() {
     assert!(world.row("few")["memory_used_bytes"].as_u64().unwrap() <= 100 * MIB);
 }
 
-/// Memory that neither the ledger nor the allowance has is named by the audit.
+/// The audit names memory that neither the ledger nor the allowance covers.
 #[test]
 fn a_process_with_more_than_its_ledger_says_is_named() {
     let world = World::new();
@@ -373,7 +373,7 @@ fn a_process_with_more_than_its_ledger_says_is_named() {
     assert!(said.starts_with("partita: fat: process ") && said.contains("neither the ledger nor"), "{said}");
 }
 
-/// Without an allowance a quota is all that a tenant takes of the device.
+/// Without an allowance a quota covers everything that a tenant takes of the device.
 #[test]
 fn without_an_allowance_everything_counts() {
     const GIB: u64 = 1 << 30;
@@ -416,7 +416,7 @@ fn rows_and_managed_memory_spill_to_the_host_too() {
     let mut tenant = Answering::start(command.arg("--").arg(&program));
     let spilled = |mib: u64| assert_eq!(world.row("spills")["memory_spilled_bytes"], mib << 20);
     let used = |mib: u64| assert_eq!(world.row("spills")["memory_used_bytes"], mib << 20);
-    // What there is room for is the device's.
+    // An allocation that fits is on the device.
     assert_eq!(tenant.line("p 4"), "0 60");
     assert_eq!(tenant.line("k 0"), "device");
     assert_eq!(tenant.line("m 2"), "0 58");
@@ -432,17 +432,16 @@ fn rows_and_managed_memory_spill_to_the_host_too() {
     spilled(5);
     assert_eq!(tenant.line("v 4"), "0 1");
     assert_eq!(tenant.line("x 4"), "0 1");
-    // What is no managed memory cannot be moved, and a batch with it is refused as the driver
-    // refuses it.
+    // Memory that is not managed cannot be moved, and a batch with it is refused as by the driver.
     assert_eq!(tenant.line("x 2"), "1 1");
     used(63);
-    // Room for the bytes that are asked for, and none for what the driver's pitch adds to them: all
-    // of it goes to the host.
+    // Room for the requested bytes, but not for those that the driver's pitch adds: all of it goes
+    // to the host.
     assert_eq!(tenant.line("b 50"), "0 0");
     assert_eq!(tenant.line("p 1"), "0 0");
     assert_eq!(tenant.line("k 6"), "host");
     spilled(6);
-    // What no memory makes right is refused as it is without.
+    // A call that is invalid with any memory is refused as without the hook.
     assert_eq!(tenant.line("e 1"), "2 2 0");
     assert_eq!(tenant.line("w 0"), "2 0");
     spilled(6);
@@ -458,7 +457,7 @@ fn rows_and_managed_memory_spill_to_the_host_too() {
     assert_eq!(tenant.line("m 65"), "2 64");
 }
 
-/// `nvidia-smi` asks no driver and may run before the program does: it is told the same.
+/// `nvidia-smi` does not call the driver and may run before the program does: it reports the same.
 #[test]
 fn the_management_library_and_cuda_agree_on_memory_and_show_the_tenants_processes_alone() {
     let world = World::new();
@@ -474,12 +473,12 @@ fn the_management_library_and_cuda_agree_on_memory_and_show_the_tenants_processe
     assert_eq!(one.line("l"), "total 2048 used 0 free 2048 processes self:0");
     assert!(one.ask("a").is_empty());
     assert_eq!(one.line("l"), "total 2048 used 64 free 1984 processes self:64");
-    // Its neighbour sees nothing of it, before and after it starts CUDA itself.
+    // Its neighbour sees none of it, before and after it starts CUDA itself.
     assert_eq!(two.line("l"), "total 1024 used 0 free 1024 processes");
     assert!(two.ask("i").is_empty() && two.ask("a").is_empty() && two.ask("a").is_empty());
     assert_eq!(two.line("l"), "total 1024 used 128 free 896 processes self:128");
     assert_eq!(one.line("l"), "total 2048 used 64 free 1984 processes self:64");
-    // A new quota is what both say from now on.
+    // Both report a new quota from now on.
     world.ok("set one --mem 1GiB");
     assert_eq!(one.line("l"), "total 1024 used 64 free 960 processes self:64");
 }
@@ -545,8 +544,8 @@ fn a_program_that_sets_a_smaller_mask_keeps_it_inside_its_partition() {
     );
 }
 
-/// A profiler in the program gets the answers and the callbacks that it gets without Partita, and
-/// the mask holds whatever it switches off.
+/// A profiler in the program gets the same answers and callbacks as without Partita, and the mask
+/// holds whatever it disables.
 #[test]
 fn a_profiler_sees_what_it_sees_without_partita_and_the_mask_holds() {
     let world = World::in_memory();
@@ -601,7 +600,7 @@ fn forks_and_execs_stay_in_the_tenant() {
     );
 }
 
-/// All start, all are held by the one quota, and what they leave when they are killed is nothing.
+/// All start, the one quota limits all, and killed processes leave nothing.
 #[test]
 fn a_thousand_processes_are_one_tenant() {
     let world = World::new();

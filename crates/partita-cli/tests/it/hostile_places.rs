@@ -1,5 +1,5 @@
-//! Run directories that are full or cannot be written, and processes of a tenant that stand still
-//! or get away.
+//! Run directories that are full or cannot be written, and processes of a tenant that are stopped
+//! or escape.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use common::{Answering, World, compile, gpu_program, text, with_env_of};
 use partita_testing::succeed;
 
-/// Runs a script in a mount namespace of its own; none where this machine lets nobody make one.
+/// Runs a script in a new mount namespace; `None` if this machine does not allow one.
 fn in_own_mounts(world: &World, script: &str, arguments: &[&str]) -> Option<Output> {
     let may = Command::new("unshare").args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
@@ -53,7 +53,8 @@ fn a_run_directory_that_cannot_be_written_is_an_error_at_the_start() {
     assert_eq!(text(&output.stdout), "");
 }
 
-/// A program that is shown its ledger read-only cannot account, so it gets no GPU, and is told why.
+/// A program with a read-only ledger cannot account, so it gets no GPU, and a message with the
+/// reason.
 #[test]
 fn a_program_that_cannot_write_its_account_gets_no_gpu() {
     let world = World::new();
@@ -71,16 +72,16 @@ fn a_program_that_cannot_write_its_account_gets_no_gpu() {
     assert!(said.contains("cuInit: 101"), "{said}");
 }
 
-/// One that is stopped anywhere, with whatever it holds, keeps nobody waiting.
+/// A process that is stopped anywhere, whatever it holds, does not make others wait.
 #[test]
 fn a_stopped_process_of_the_tenant_holds_nobody_up() {
     let world = World::new();
     let program = compile(&world, "stopped");
     let mut command = world.partita("run --isolation own --sm 25% --mem 256MiB --".split_whitespace());
-    assert_eq!(text(&succeed(command.arg(&program)).stdout), "nobody waited\n");
+    assert_eq!(text(&succeed(command.arg(&program)).stdout), "no process waited\n");
 }
 
-/// A child without the hook is not held, and is found.
+/// A child without the hook has no limits, and the audit finds it.
 #[test]
 fn a_process_that_escapes_its_tenant_is_found() {
     let world = World::new();
@@ -103,8 +104,8 @@ fn a_process_that_escapes_its_tenant_is_found() {
     let driver_bytes = rows[0]["driver_bytes"].as_u64().unwrap();
     assert!(driver_bytes >= 16 << 20, "its context is in the driver's number");
 
-    // The child has waited for this. Beyond the quota, with nobody to refuse it. Its answer comes
-    // on the tenant's own output.
+    // The child has waited for this. It is beyond the quota, and no hook refuses it. Its answer
+    // comes on the tenant's own output.
     let mut escaped = fs::OpenOptions::new().write(true).open(&orders).unwrap();
     writeln!(escaped, "a 128").unwrap();
     assert!(tenant.tenant.next_line().starts_with("0 "));
@@ -117,7 +118,7 @@ fn a_process_that_escapes_its_tenant_is_found() {
     world.ok("kill leaky");
 }
 
-/// The gate is written by tenants of every user: whoever else has it open is named.
+/// Tenants of every user write the gate: the audit names other processes that have it open.
 #[test]
 fn whoever_has_the_gate_open_and_is_no_tenant_is_found() {
     let world = World::in_memory();

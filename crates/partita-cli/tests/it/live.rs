@@ -1,5 +1,5 @@
-//! Limits that change under a running program: every route of launches obeys at once, and what
-//! cannot fit is refused or widened, never left to hang.
+//! Limits that change under a running program: every route of launches obeys at once, and a launch
+//! that cannot fit is refused or widened, never left to hang.
 
 use crate::common;
 
@@ -49,7 +49,7 @@ fn every_route_obeys_new_limits_at_its_next_launch() {
             assert_eq!(found, sms_of(set), "{route} on {set}");
         }
     }
-    // Another limit than the set changes nothing of where graphs run.
+    // A change of another limit does not change where graphs run.
     world.ok("set live --mem 2GiB");
     assert!(program.round().values().all(|found| *found == sms_of("0-7")));
 }
@@ -59,7 +59,7 @@ fn what_cannot_fit_is_refused_at_the_call() {
     let world = World::new();
     // Four TPCs of one GPC on the H200s seen, and four that lie in four.
     let mut program = Program::start(&world, "--sm tpc:1,9,17,25", 16);
-    // Too large for the device, too: no option helps, and no line says so.
+    // Too large for the device, too: no option helps, and no message suggests one.
     assert_eq!(program.0.line("cooperative 265"), "cooperative 720");
     assert_eq!(program.0.line("cluster 8"), "cluster 0");
     assert_eq!(program.0.line("cluster 16"), "cluster 912");
@@ -68,7 +68,7 @@ fn what_cannot_fit_is_refused_at_the_call() {
     assert_eq!(program.0.line("graph-cooperative"), "graph-cooperative 0");
     assert_eq!(program.0.line("clusters 8"), "clusters 0 2 largest 0 8");
     assert_eq!(program.0.line("clusters 16"), "clusters 0 0 largest 0 8");
-    // Smaller than what the living graph needs: judged at its next launch.
+    // Smaller than the living graph needs: checked at its next launch.
     world.ok("set live --sm tpc:0-2");
     assert_eq!(program.0.line("cluster 4"), "cluster 912");
     assert_eq!(program.0.line("cluster 2"), "cluster 0");
@@ -80,7 +80,7 @@ fn what_cannot_fit_is_refused_at_the_call() {
     assert_eq!(program.0.line("cluster 16"), "cluster 0");
     let row = world.row("live");
     assert_eq!((&row["on_misfit"], &row["widened_launches"]), (&"error".into(), &0.into()));
-    // The first of each kind says what would fit and which option helps.
+    // The first of each kind names the largest possible size and the option that helps.
     let said = program.0.complaints();
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(
@@ -103,7 +103,7 @@ fn what_cannot_fit_runs_wide_where_that_is_allowed() {
     assert_eq!(program.0.line("cooperative 64"), "cooperative 0");
     assert_eq!(program.0.line("graph-cooperative"), "graph-cooperative 0");
     assert_eq!(program.0.line("graph-cooperative"), "graph-cooperative 0");
-    // Only those; what fits stays inside, before and after.
+    // Only those; launches that fit stay inside, before and after.
     assert!(program.round().values().all(|found| *found == sms_of("0-3")));
     assert_eq!(world.row("live")["widened_launches"], 4);
     world.ok("set live --on-misfit error");
@@ -135,7 +135,7 @@ fn a_process_is_enough_to_name_its_tenant() {
         (&row["gpcs"][0]["gpc"], &row["gpcs"][0]["tpcs"]),
         (&1.into(), &row["gpcs"][0]["tpcs_of_gpc"])
     );
-    // `partita run` itself and a child that never used CUDA are of the tenant too.
+    // `partita run` itself and a child that never used CUDA belong to the tenant too.
     let run = program.0.tenant.child.id();
     assert!(world.ok(&format!("ps --pid {run}")).contains("tenant live"));
     let own = std::process::id();
@@ -159,7 +159,7 @@ fn another_user_s_tenant_cannot_be_changed() {
     let pid = world.row("live")["processes"][0]["pid"].as_u64().expect("a process");
     let limits = world.gpu_dir().join("live/limits");
     let before = std::fs::read(&limits).expect("readable");
-    // Everybody may look into the world's directory; nobody else may change what is not theirs.
+    // All users may enter the world's directory; they may change only their own tenants.
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(world.dir(), all).expect("permissions");
     for whose in ["live".to_owned(), format!("--pid {pid}")] {

@@ -1,5 +1,5 @@
-//! MIG instances: named by what lists GPUs, refused where masks would be needed, and held by a
-//! memory quota where the environment gives one.
+//! MIG instances: listed like GPUs, refused where masks would be needed, and limited by a memory
+//! quota if the environment gives one.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const CUT: &str = "3g.71gb,1g.18gb";
 
-/// A simulated machine whose GPU is cut up.
+/// A simulated machine whose GPU is in MIG mode.
 fn machine(_: &std::path::Path) -> common::Variables {
     vec![("PARTITA_SIM_MIG", CUT.into())]
 }
@@ -21,7 +21,7 @@ fn partita(world: &World, line: &str) -> Command {
     world.partita(line.split_whitespace())
 }
 
-/// The GPU as `devices` tells it.
+/// The GPU in the output of `devices`.
 fn gpu(world: &World) -> Value {
     let told = succeed(&mut partita(world, "devices --gpu sim:h200 --json"));
     let rows: Value = serde_json::from_slice(&told.stdout).unwrap();
@@ -54,7 +54,7 @@ fn instances_are_listed_and_no_tenant_is_made_on_a_gpu_that_is_cut_up() {
     let said = text(&doctor.stdout);
     assert!(!doctor.status.success(), "{said}");
     assert!(said.contains(&format!("{first} is 3g.71gb, {second} is 1g.18gb")), "{said}");
-    // Without that, nothing is cut up.
+    // Without that, the GPU is whole.
     let whole = succeed(&mut partita(&World::new(), "devices --gpu sim:h200 --json"));
     let whole: Value = serde_json::from_slice(&whole.stdout).unwrap();
     assert_eq!((&whole[0]["mig_enabled"], names(&whole[0]).len()), (&Value::from(false), 0));
@@ -92,7 +92,7 @@ fn a_quota_holds_in_an_instance_however_the_list_names_it() {
     for list in ["1", "MIG-", &format!("MIG-{uuid}/3/0"), &format!("MIG-{uuid}"), "GPU-0/1/0"] {
         assert_eq!(sees(list), "code 100", "{list}");
     }
-    // Each instance has an account of its own, by its own name.
+    // Each instance has its own account, by its own name.
     let at_once = |name: &str| {
         let mut command = container.command(&program(&world, "spill"));
         command.env("CUDA_VISIBLE_DEVICES", name);
@@ -109,7 +109,7 @@ fn a_quota_holds_in_an_instance_however_the_list_names_it() {
     told.sort_by_key(|(uuid, _)| *uuid != Some(first));
     let full = Value::from(64 << 20);
     assert_eq!(told, [(Some(first.as_str()), &full), (Some(second.as_str()), &full)]);
-    // The audit finds the processes in the instances, and nothing that got away.
+    // The audit finds the processes in the instances, and no escaped one.
     let mut audit = partita(&world, "ps --audit --json");
     let output = audit
         .envs(common::container::driver(&world))
@@ -126,7 +126,7 @@ fn a_quota_holds_in_an_instance_however_the_list_names_it() {
         "{rows}"
     );
     drop((one, same, other));
-    // What the management library tells of the instance is the quota too.
+    // The management library reports the quota for the instance too.
     let mut command = container.command(&program(&world, "nvml"));
     let mut asked = common::Answering::start(command.arg(first).env("CUDA_VISIBLE_DEVICES", first));
     assert!(asked.ask("i").is_empty() && asked.ask("a").is_empty());

@@ -1,5 +1,4 @@
-//! `partita mps` over a service that runs: what it says, what it sets, what it writes down, and
-//! what goes wrong.
+//! `partita mps` with a running service: reports, settings, logs, and failures.
 //!
 //! `PARTITA_TEST_GPU=real` runs those that need no scripted failure on the machine's first GPU.
 
@@ -157,7 +156,7 @@ fn static_partitions_are_refused_where_the_control_program_has_none() {
     let error = world.refused("run --mps-partition GPU-1/a -- true");
     assert!(error.contains("does not know them"), "{error}");
     assert!(world.ps().is_empty());
-    // Where the program knows them and the daemon was started without, that is the reason.
+    // If the program knows them and the daemon was started without, that is the reason.
     let newer = newer();
     newer.keeper_ok("mps start");
     let error = newer.keeper_refused("mps partitions add --chunks 2");
@@ -184,7 +183,7 @@ fn static_partitions_are_made_used_listed_and_removed() {
     let name = |made: &Value| made["partition"].as_str().unwrap().to_owned();
     assert!(world.keeper_refused("mps partitions add --chunks 1").contains("1 chunks"));
 
-    // The last one has the four SMs that are left over.
+    // The last one has the remaining four SMs.
     for (partition, expected) in [(name(&first), 0..96), (name(&second), 96..132)] {
         let output =
             world.gpu(&format!("--mps-partition {partition} --mem 1GiB"), "census").output().unwrap();
@@ -202,12 +201,12 @@ fn static_partitions_are_made_used_listed_and_removed() {
     assert_eq!((&rows[2]["id"], &rows[2]["numbers"]), (&Value::from("Ab2/="), &json("[4, 36, 1]")));
     let id = name(&second);
     assert!(world.keeper_refused(&format!("mps partitions remove {id}")).contains("in use"));
-    // Beside it one that takes turns has its mask, and nothing is in its way.
+    // A tenant beside it that takes turns has its mask, without a conflict.
     assert!(world.gpu("--isolation own --sm 50%", "census").status().unwrap().success());
     world.ok("kill inside");
     tenant.exit_code();
 
-    // Started anew after a neighbour's fault, it is in its partition again.
+    // Restarted after a neighbour's fault, it is in its partition again.
     let options = format!("--name again --restart on-neighbour-fault --mps-partition {id}");
     let mut again = Tenant::start(&mut world.gpu(&options, "loop"));
     let before = again.next_line();
@@ -338,7 +337,7 @@ fn a_service_for_all_users_is_roots() {
     assert_eq!(json(&world.ok("mps clients --json"))[0]["tenant"], "one");
 }
 
-/// A world whose service does what a script says.
+/// A world whose service follows a script.
 fn scripted() -> World {
     World::plan().on(|dir| vec![("PARTITA_SIM_MPS_SCRIPT", dir.join("script").into())])
 }
@@ -377,7 +376,7 @@ fn a_server_that_never_gets_ready_is_waited_for_and_named() {
     }
     let world = scripted();
     write_script(&world, "server silence");
-    // Waits in cuInit, as on hardware.
+    // It waits in cuInit, as on hardware.
     let mut first = Tenant::start(&mut world.gpu("--name first --sm 10%", "census"));
     let status = || json(&world.ok("mps status --json"));
     let deadline = std::time::Instant::now() + common::PATIENCE;
@@ -409,7 +408,7 @@ fn why_a_server_cannot_do_its_work_is_told_with_the_remedy() {
         "{told}"
     );
     assert!(told.contains("`ulimit -n 16384`"), "{told}");
-    // One that fails later, of itself, is not told of it.
+    // A later failure of its own is not explained by the server.
     write_script(&world, "attach refuse 999");
     let output = failing();
     assert_eq!(output.status.code(), Some(91), "{output:?}");

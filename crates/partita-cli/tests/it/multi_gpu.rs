@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use common::{Answering, Tenant, World, compile, gpu_program, is_real, refusal, sms_of, text, tpcs};
 use serde_json::Value;
 
-/// How many blocks each kernel has: two for each SM of an H200, which holds no more.
+/// The number of blocks of each kernel: two for each SM of an H200, which holds no more.
 const BLOCKS: &str = "264";
 
 const ROUTES: [&str; 10] = [
@@ -30,7 +30,7 @@ const ROUTES: [&str; 10] = [
     "thread",
 ];
 
-/// Says so and tells to stop on a machine with one GPU.
+/// Prints a notice and returns true on a machine with one GPU.
 fn needs_two_gpus() -> bool {
     static FEW: OnceLock<bool> = OnceLock::new();
     let few = *FEW.get_or_init(|| {
@@ -118,7 +118,7 @@ impl Program {
         Self { asked, uuids }
     }
 
-    /// Runs every route on every GPU: all blocks ran, on just the SMs of these sets.
+    /// Runs every route on every GPU: all blocks ran, on exactly the SMs of these sets.
     fn assert_on(&mut self, what: &str, sets: &[&str]) {
         let mut routes: BTreeMap<usize, Vec<String>> = BTreeMap::new();
         for line in self.asked.ask(what) {
@@ -163,7 +163,7 @@ fn every_route_obeys_each_gpu_s_limits() {
     program.assert_on("round", &["0-7", "8-15"]);
     ok(&world, "set both --gpu 0 --sm tpc:60-65");
     program.assert_on("round", &["60-65", "8-15"]);
-    // Contexts and streams made anew, in the other order.
+    // New contexts and streams, in the other order.
     program.assert_on("again", &["60-65", "8-15"]);
     // Of both.
     let said = ok(&world, "set both --sm tpc:1,9,17,25");
@@ -278,12 +278,12 @@ fn each_gpu_is_planned_beside_the_tenants_that_are_there() {
         refused(&world, &format!("run --name third --gpu {} --sm 4tpc --isolation own -- true", gpus("0,1")));
     assert!(line.contains(if is_real() { "GPU 1 (" } else { "sim:h200:1" }), "{line}");
     assert!(rows(&world, "third").is_empty());
-    // All or nothing for changes too: what fits the first does not fit the second.
+    // All or nothing for changes too: a share that fits the first does not fit the second.
     let line = refused(&world, "set both --sm 60%");
     assert!(line.contains("one"), "{line}");
     assert_eq!(set("both", &uuids[0]), first);
     drop(both);
-    // A name is one tenant's, wherever it is.
+    // A name belongs to one tenant on all GPUs.
     let line = refused(&world, &format!("run --name one --gpu {} -- true", gpus("0")));
     assert!(line.contains("name one is in use"), "{line}");
 }
@@ -386,11 +386,11 @@ fn a_gpu_that_is_not_the_tenant_s_is_out_of_reach() {
     ok(&world, "set both --gpu 1 --sm tpc:4-7");
     program.assert_on("round", &["4-7"]);
     let rows = rows(&world, "both");
-    assert_eq!(rows.len(), 2, "the tenant keeps its partition on the GPU that nobody uses now");
+    assert_eq!(rows.len(), 2, "the tenant keeps its partition on the GPU that is unused now");
     assert_eq!(rows[&uuids[0]]["processes"], Value::Array(Vec::new()));
 }
 
-/// Whatever the program makes of the variable, each GPU that it sees has that GPU's quota.
+/// Whatever the program sets the variable to, each GPU that it sees has that GPU's quota.
 #[test]
 fn quotas_go_with_the_gpus_in_every_form_of_the_list() {
     if needs_two_gpus() {
@@ -424,7 +424,7 @@ fn quotas_go_with_the_gpus_in_every_form_of_the_list() {
         (second.clone(), "2048"),
         (format!("{},{}", prefix(second), prefix(first)), "2048 1024"),
         (prefix(first), "1024"),
-        // The list ends where it names nothing.
+        // The list ends at an invalid entry.
         ("0,-1,1".to_owned(), "1024"),
         ("1,9,0".to_owned(), "2048"),
         (format!("0,MIG-{},1", &first[4..]), "1024"),
@@ -497,7 +497,7 @@ fn tenants_of_the_same_gpus_run_at_the_same_time() {
     let world = two_gpus();
     let mut program = Program::of(&mut command(&world, "0,1", "--sm tpc:0-7", &[]));
     program.assert_on("round", &["0-7", "0-7"]);
-    // In whatever order.
+    // In any order.
     let other = idle(&world, "other", "1,0", "--sm 10tpc");
     let status = ok(&world, &format!("mps status --gpu {}", gpus("0,1")));
     assert!(status.contains(": runs (daemon ") && status.contains("client "), "{status}");
@@ -508,7 +508,7 @@ fn tenants_of_the_same_gpus_run_at_the_same_time() {
     drop(other);
     assert!(ok(&world, "kill both").starts_with("both: ended"), "its work is ended through its service");
     world.keeper_ok(&format!("mps stop --gpu {} --force", gpus("0,1")));
-    // Nobody shares the GPU now.
+    // The GPU is free now.
     let single = idle(&world, "single", "0", "--sm 10tpc");
     let line = refused(&world, &format!("run --gpu {} --sm 10tpc -- true", gpus("0,1")));
     assert!(line.contains("tenant single shares "), "{line}");

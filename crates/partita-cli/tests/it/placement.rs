@@ -1,4 +1,4 @@
-//! Where partitions lie: packed, spread, and with others making room.
+//! The places of partitions: packed, spread, and with others making room.
 
 use crate::common;
 
@@ -97,8 +97,8 @@ fn nobody_moves_unasked_and_as_few_as_need_be_when_asked() {
     let moved: u64 =
         compact["moves"].as_array().unwrap().iter().map(|made| made["tpcs"].as_u64().unwrap()).sum();
     let taken = set(&compact).intersection(&set(&before)).count() as u64;
-    assert_eq!(moved, taken, "only who is in the way");
-    assert_eq!(world.row("wide")["tpcs"], before["tpcs"], "a dry run moves nobody");
+    assert_eq!(moved, taken, "only the one in the way");
+    assert_eq!(world.row("wide")["tpcs"], before["tpcs"], "a dry run moves no tenant");
 
     let _narrow = world.idle(&format!("--name narrow --sm {wanted}tpc --compact"));
     let (wide_row, narrow) = (world.row("wide"), world.row("narrow"));
@@ -132,10 +132,10 @@ fn named_tpcs_are_cleared_and_never_moved() {
     let _named = world.idle(&format!("--name named --sm tpc:{one} --compact"));
     assert_eq!(world.row("named")["tpcs"], one.to_string());
     assert_eq!(set(&world.row("first")).len(), 6);
-    // What was promised by name stays.
+    // TPCs promised by number stay.
     let error = world.refused(&format!("run --sm tpc:{one} --compact -- true"));
     assert!(error.contains("named"), "{error}");
-    // `set` takes them too, in an order in which nobody overlaps.
+    // `set` gets them too, in an order without overlap.
     let other = set(&world.row("first")).into_iter().next().unwrap();
     let said = world.ok(&format!("set named --sm tpc:{other} --compact"));
     assert!(said.contains("first: 1 TPC moved from"), "{said}");
@@ -148,7 +148,7 @@ fn tenants_are_brought_back_together() {
     let (largest, count) = device(&world);
     let mut big = world.idle(&format!("--name big --sm {}tpc", count - largest));
     let _small = world.idle("--name small");
-    // What the other left over lies in several GPCs.
+    // The rest of the other lies in several GPCs.
     world.ok(&format!("set small --sm {}tpc", largest - 1));
     assert!(parts(&world.row("small")).len() > 1, "{}", world.row("small"));
     world.ok("kill big");

@@ -1,4 +1,4 @@
-//! `partita run`: the program's streams, signals and exit code are its own.
+//! `partita run`: the program keeps its streams, signals and exit code.
 
 use crate::common;
 
@@ -50,7 +50,7 @@ fn arguments_pass_as_they_are() {
     let mut command = world.partita(["run", "--sm", "10%", "--", "printf", "%s|"]);
     command.args(["--sm", "a b", "", "--", "-x"]);
     assert_eq!(text(&command.output().unwrap().stdout), "--sm|a b||--|-x|");
-    // Without the two hyphens too, and the program's name as it was typed.
+    // Without the two hyphens too, and with the program's name as typed.
     let output = world.partita(["run", "--sm", "10%", "sh", "-c", "echo $0 --gpu x"]).output().unwrap();
     assert_eq!(text(&output.stdout), "sh --gpu x\n");
 }
@@ -81,7 +81,7 @@ fn what_the_caller_ignores_stays_ignored() {
     let mut tenant = Tenant::start(&mut command);
     assert_eq!(tenant.next_line(), "ready");
     tenant.signal(Signal::HUP);
-    // Had the hang-up ended it, its code would be another.
+    // If the hang-up had ended it, its code would differ.
     tenant.signal(Signal::TERM);
     assert_eq!(tenant.exit_code(), 128 + 15);
 }
@@ -186,7 +186,7 @@ fn the_service_inherits_no_descriptor_of_its_starter() {
     drop(command);
     let mut all = Vec::new();
     std::io::Read::read_to_end(&mut { reader }, &mut all).unwrap();
-    assert_eq!(all, b"", "the read ended, so nobody holds the writer");
+    assert_eq!(all, b"", "the read ended, so no process holds the writer");
     assert!(world.ok("mps status").contains("runs"));
 }
 
@@ -242,7 +242,7 @@ fn what_nvml_said_is_kept_of_real_gpus_alone() {
         kept.collect::<Vec<PathBuf>>()
     };
     let kept = run();
-    // The kernel tells nothing of simulated GPUs, and in some containers of none.
+    // The kernel reports nothing of simulated GPUs, and in some containers of none.
     let told = fs::read_dir("/proc/driver/nvidia/gpus").is_ok_and(|mut gpus| gpus.next().is_some());
     if !is_real() || !told {
         assert_eq!((run(), kept), (vec![], vec![]));

@@ -1,4 +1,4 @@
-//! Programs with the CUDA runtime linked in: there is no library of it to preload or to look for.
+//! Programs with the CUDA runtime linked in: there is no library of it to preload or to find.
 //!
 //! `PARTITA_TEST_CUDA` names a directory of NVIDIA's toolkit with `lib/libcudart_static.a` (the
 //! wheel `nvidia-cuda-runtime` has one); on a real GPU the program is linked with that.
@@ -22,14 +22,14 @@ fn program(world: &World, name: &str, runtime: impl AsRef<OsStr>) -> PathBuf {
     program
 }
 
-/// Its memory and its launches are the tenant's.
+/// Its memory and its launches belong to the tenant.
 fn assert_held(world: &World, program: &Path) {
     let mut command = world.partita("run --isolation own --sm tpc:0-3 --mem 256MiB --".split_whitespace());
     let output = succeed(command.arg(program).arg(&gpu_program().1));
     assert_eq!(text(&output.stdout), format!("memory held\nsms {}\n", sms_of("0-3")));
 }
 
-/// What a runtime does to the driver, by one of our own.
+/// The runtime's calls of the driver, in one of our programs.
 #[test]
 fn a_runtime_inside_the_program_is_held_by_what_it_asks_the_driver_for() {
     let world = World::new();
@@ -50,8 +50,8 @@ fn nvidias_static_runtime_is_held() {
     let needed = text(&succeed(Command::new("ldd").arg(&program)).stdout);
     assert!(!needed.contains("libcuda"), "{needed}");
     if !is_real() {
-        // Of the driver's undocumented tables, which it asks for, the simulated driver has one. So
-        // it starts nothing.
+        // NVIDIA's runtime requests several undocumented tables of the driver; the simulated driver
+        // has one of them. So the program does not start.
         eprintln!("linked, and not run: NVIDIA's runtime needs tables of the driver that are not simulated");
         return;
     }

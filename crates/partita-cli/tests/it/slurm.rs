@@ -1,7 +1,7 @@
 //! Jobs of a real Slurm on one machine, from `sbatch` through prolog, program and epilog.
 //!
-//! Skipped, and said so, where the distribution's packages of Slurm are not installed or the test
-//! is not root's.
+//! Skipped, with a message, if the distribution's packages of Slurm are not installed or the user
+//! is not root.
 
 use crate::batch_jobs;
 use crate::common;
@@ -11,7 +11,7 @@ use batch_jobs::{assert_clean, daemons, state_dir};
 use common::{World, gpu_program};
 use slurm_cluster::{Cluster, missing};
 
-/// What the test program prints of the SMs that it ran on.
+/// The test program's output about the SMs that it ran on.
 fn census(output: &str) -> Vec<u32> {
     let line = output.lines().find(|line| line.starts_with("sms ")).unwrap_or_else(|| panic!("{output}"));
     common::sms(line)
@@ -68,7 +68,7 @@ fn a_job_with_a_service(cluster: &Cluster<'_>, world: &World, census_program: &s
 fn parts_of_one_gpu(cluster: &Cluster<'_>, world: &World, census_program: &str) {
     let meet = |own: &str, other: &str| {
         let dir = world.dir().display();
-        // The census is taken while both are there.
+        // The census runs while both are present.
         format!(
             "touch {dir}/{own}; while [ ! -e {dir}/{other} ]; do sleep 0.02; done\n{census_program}\n\
              echo percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\ntouch {dir}/{own}.done; while [ ! -e {dir}/{other}.done ]; do sleep 0.02; done"
@@ -96,7 +96,7 @@ fn a_job_that_cannot_be(cluster: &Cluster<'_>, world: &World, census_program: &s
     assert_clean(world);
 }
 
-/// Its last process is in a session of its own, where Slurm's own search does not find it.
+/// Its last process is in a new session, where Slurm's own search does not find it.
 fn a_job_that_leaves_a_program(cluster: &Cluster<'_>, world: &World, loop_program: &str) {
     let script = format!(
         "setsid --fork {loop_program} > {0}/left < /dev/null 2>&1\nwhile ! grep -q sms {0}/left; do sleep 0.02; done",
@@ -116,7 +116,7 @@ fn a_cancelled_job(cluster: &Cluster<'_>, world: &World, loop_program: &str) {
     assert_clean(world);
 }
 
-/// The node goes out of service, and the job is queued again. When the node is repaired it takes
+/// The node goes out of service, and the job is queued again. After its repair the node accepts
 /// jobs.
 fn a_node_that_is_not_fit(cluster: &Cluster<'_>, world: &World) {
     std::fs::remove_dir_all(state_dir(world)).unwrap();
@@ -130,7 +130,7 @@ fn a_node_that_is_not_fit(cluster: &Cluster<'_>, world: &World) {
         "slurmd's log says why: {}",
         cluster.logs()
     );
-    // Slurm's own words for it; a script may have a better reason told.
+    // Slurm's own message; a script can give a better reason.
     let by_hand = batch_jobs::Job::new(world, 1, "partita:mps");
     let mut script = by_hand.script("prolog", "--drain scontrol");
     cluster.put_in_environment(&mut script);
@@ -139,7 +139,7 @@ fn a_node_that_is_not_fit(cluster: &Cluster<'_>, world: &World) {
     assert!(reason.starts_with("partita: job slurm-") && reason.contains("job records"), "{reason}");
     std::fs::remove_file(state_dir(world)).unwrap();
     cluster.wait("the job is queued again", |cluster| cluster.job_state(&job) == "PENDING");
-    // Slurm would begin it again after two minutes.
+    // Slurm would start it again after two minutes.
     cluster.ask("scancel", &[&job]);
     cluster.resume();
     let job = cluster.submit(&["--gres=gpu:1", "--comment=partita:mps"], "echo ran");

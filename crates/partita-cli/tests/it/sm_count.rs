@@ -1,5 +1,5 @@
 //! `--sm-count partition`: programs get the SM count of their partition, and libraries that compute
-//! wrong with it get the count of the device.
+//! wrong results with it get the count of the device.
 
 use crate::common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use common::{Answering, World, compile, gpu_program, sms_of};
 use partita_testing::succeed;
 
-/// Compiles a shared object that asks.
+/// Compiles a shared object that queries it.
 fn library(world: &World, name: &str, arguments: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook/sm_count_asker.c");
     let mut cc = Command::new("cc");
@@ -21,7 +21,7 @@ fn library(world: &World, name: &str, arguments: &[&str]) {
 fn start(world: &World, options: &str) -> Answering {
     library(world, "libcudart.so.13", &["-DRUNTIME"]);
     let runtime = world.dir().join("libcudart.so.13").display().to_string();
-    // As a wheel's repaired file is called, and one that nobody knows.
+    // The name of a wheel's repaired file, and an unknown one.
     for name in ["libcublasLt-4f1c.so.13", "libcoolkernels.so"] {
         library(world, name, &[&runtime, "-Wl,-rpath,$ORIGIN"]);
     }
@@ -32,8 +32,7 @@ fn start(world: &World, options: &str) -> Answering {
     program
 }
 
-/// What each that asks is told, where the program is told `program` SMs and the device has
-/// `device`.
+/// The answers to all that query, if the program gets `program` SMs and the device has `device`.
 fn told(program: u32, device: u32) -> Vec<String> {
     let mut lines = Vec::new();
     let mut say = |who: &str, ways: &[&str], sms| {
@@ -53,7 +52,7 @@ fn programs_are_told_their_partition_and_listed_libraries_the_device() {
     assert_eq!(world.row("counted")["sm_count"], "partition");
     assert_eq!(program.ask("ask"), told(16, 132));
     assert_eq!(program.ask("potential"), ["potential 16", "potential 16"]);
-    // The number of this moment.
+    // The present number.
     world.ok("set counted --sm tpc:8-32");
     assert_eq!(program.ask("ask"), told(50, 132));
     assert_eq!(program.ask("potential"), ["potential 50", "potential 50"]);

@@ -1,4 +1,4 @@
-//! A tenant that is moved to and fro while six threads of it launch without pause.
+//! A tenant that is moved back and forth while six of its threads launch without pause.
 
 use crate::common;
 
@@ -29,7 +29,7 @@ fn no_launch_straddles_a_move() {
         let numbers: Vec<i64> = words.map(|word| word.parse().expect("a number")).collect();
         let [launches, mixed, moves, last] = numbers[..] else { panic!("{line}") };
         assert_eq!(mixed, 0, "{route}: launches of {launches} ran in both sets");
-        // Else nothing was tried.
+        // Otherwise the test has tested nothing.
         assert!(moves >= 4, "{route}: {launches} launches saw {moves} moves");
         assert_eq!(last, i64::from(MOVES % 2), "{route}: a launch after the last move");
     }

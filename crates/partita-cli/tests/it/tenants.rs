@@ -60,7 +60,7 @@ fn set_holds_from_the_next_launch() {
         let said = world.ok(&format!("set grows --sm {share}"));
         assert!(said.starts_with("grows: "), "{said}");
         let expected = sms_of("grows");
-        // Rounds that had begun may still come; then only the new set.
+        // Rounds that had started may still come; then only the new set.
         let mut lines = 0;
         while common::sms(&tenant.next_line()) != expected {
             lines += 1;
@@ -179,7 +179,7 @@ fn kill_hurts_no_neighbour() {
     victim.next_line();
     world.ok("kill victim");
     let code = victim.exit_code();
-    // By the signal, or by the CUDA error that ending its work gave it before.
+    // By the signal, or by the CUDA error after its work was ended.
     assert!(code == 128 + 15 || code == 91, "{code}");
     for _ in 0..20 {
         assert_eq!(common::sms(&neighbour.next_line()).len(), 52);
@@ -221,7 +221,7 @@ fn another_users_tenant_is_seen_and_not_touched() {
         return;
     }
     let world = World::new();
-    // Somebody who may enter the test's directories.
+    // A user who may enter the test's directories.
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(world.dir(), PermissionsExt::from_mode(0o777)).unwrap();
     let mut tenant = world.idle("--name roots --sm 10%");

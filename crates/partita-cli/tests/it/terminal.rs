@@ -1,5 +1,5 @@
 //! `partita run` in a terminal: Ctrl-C, Ctrl-Z and `fg`, programs that read the terminal, a
-//! terminal that goes away, and none at all.
+//! terminal that goes away, and no terminal at all.
 
 use crate::common;
 
@@ -16,10 +16,10 @@ use rustix::termios::Winsize;
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
 
-/// A shell, or another program, in a session of its own with a terminal that the test types on.
+/// A shell, or another program, in a new session with a terminal on which the test types.
 struct Typist {
     keys: File,
-    /// What was shown and is not looked at yet.
+    /// Output that has not been checked yet.
     screen: String,
     child: Child,
 }
@@ -36,10 +36,10 @@ impl Typist {
         command.args(["--ctty", "--wait"]).args(program);
         with_env_of(&mut command, &world.partita([""; 0]));
         world.as_its_user(&mut command);
-        // What is typed is not shown: only what programs say is.
+        // No echo: only programs' output is shown.
         let mut modes = rustix::termios::tcgetattr(&keys).unwrap();
         modes.local_modes -= rustix::termios::LocalModes::ECHO;
-        // And a key that is a signal, which the kernel may get to late, throws none of it away.
+        // A key that is a signal, which the kernel may handle late, discards no input.
         modes.local_modes |= rustix::termios::LocalModes::NOFLSH;
         rustix::termios::tcsetattr(&keys, rustix::termios::OptionalActions::Now, &modes).unwrap();
         let child = command.stdin(screen()).stdout(screen()).stderr(screen()).spawn().unwrap();
@@ -48,8 +48,8 @@ impl Typist {
         Self { keys, screen: String::new(), child }
     }
 
-    /// A shell with job control that does this. `$partita` is the program; the shell goes on after
-    /// Ctrl-C.
+    /// A shell with job control that runs this. `$partita` is the program; the shell continues
+    /// after Ctrl-C.
     fn shell(world: &World, script: &str) -> Self {
         let partita = common::program().display();
         Self::new(world, &["sh", "-c", &format!("set -m; trap : INT; partita={partita}; {script}")])
@@ -59,7 +59,7 @@ impl Typist {
         self.keys.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Waits until this is shown, and forgets what was shown before it; returns what stood between.
+    /// Waits until this is shown, and forgets the earlier output; returns the text between.
     fn wait_for(&mut self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -81,7 +81,7 @@ impl Typist {
         }
     }
 
-    /// How the program in the terminal has ended.
+    /// How the program in the terminal ended.
     fn exit_code(&mut self) -> Option<i32> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -103,7 +103,7 @@ impl Drop for Typist {
     }
 }
 
-/// A program that answers signals, and says when it is there.
+/// A program that answers signals, and reports when it is ready.
 fn answering(signal: &str, answer: &str) -> String {
     format!("sh -c 'trap \"{answer}\" {signal}; echo ready; while :; do sleep 0.01; done'")
 }
@@ -114,7 +114,7 @@ fn ctrl_c_ends_the_work_of_a_client_first_and_leaves_its_neighbour_alone() {
     let mut other = Tenant::start(&mut world.gpu("--name other --sm 10%", "loop"));
     other.next_line();
     let (program, kernels) = common::gpu_program();
-    // A process of the tenant that is not the one that was started: Ctrl-C is for all of the job.
+    // A process of the tenant other than the first: Ctrl-C is for the whole job.
     let inner = format!("sh -c '{} {} loop; exit 7'", program.display(), kernels.display());
     for round in 0..3 {
         let mut typist =
@@ -153,7 +153,7 @@ fn a_program_with_a_handler_gets_ctrl_c_once_and_its_exit_code_passes() {
 fn ctrl_z_stops_all_of_it_and_fg_goes_on() {
     let world = World::new();
     let program = answering("INT", "exit 4");
-    // The shell goes on when the job has stopped.
+    // The shell continues when the job has stopped.
     let script =
         format!("$partita run --name job --sm 10% -- {program}; echo stopped; read x; fg; echo code $?.");
     let mut typist = Typist::shell(&world, &script);
@@ -211,11 +211,11 @@ fn a_program_that_has_read_the_terminal_has_ctrl_c_ctrl_z_and_fg() {
     typist.wait_for("got one");
     typist.type_in(CTRL_Z);
     typist.wait_for("stopped");
-    // What the shell reads, and then the program, in the foreground again.
+    // First the shell reads, and then the program, in the foreground again.
     typist.type_in("\n");
     typist.type_in("two\n");
     typist.wait_for("got two");
-    // A shell that waits in `read` answers a signal after it.
+    // A shell that waits in `read` handles a signal after it.
     typist.type_in(CTRL_C);
     typist.wait_for("answers");
     typist.type_in("\x04");
@@ -312,7 +312,7 @@ fn a_terminal_that_goes_away_ends_the_program() {
         &[&program, "run", "--sm", "10%", "--", "sh", "-c", "echo ready; exec sleep 1000"],
     );
     typist.wait_for("ready");
-    // A hang-up: nobody holds the terminal's other side.
+    // A hang-up: the terminal's other side is closed.
     typist.keys = File::open("/dev/null").unwrap();
     assert_eq!(typist.exit_code(), Some(128 + 1));
     assert!(!world.processes().iter().any(|(_, name)| name == "sleep"));
@@ -328,7 +328,7 @@ fn without_a_terminal_the_program_stays_in_the_group() {
     world.as_its_user(&mut command);
     let mut tenant = Tenant::start(&mut command);
     assert_eq!(tenant.next_line(), "ready");
-    // What a batch system or a container does to a whole group, reaches both.
+    // A signal of a batch system or a container to a whole group reaches both.
     let group = rustix::process::Pid::from_raw(tenant.child.id() as i32).unwrap();
     rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
     tenant.child.wait().unwrap();

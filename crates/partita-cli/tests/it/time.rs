@@ -1,5 +1,4 @@
-//! Shares of time, against the GPU's own clock: what a program gets is what its kernels recorded of
-//! themselves.
+//! Shares of time, by the GPU's own clock: a program's share is the time that its kernels recorded.
 
 use crate::common;
 
@@ -7,8 +6,7 @@ use std::io::Write;
 
 use common::{Answering, World, compile, gpu_program};
 
-/// What is spent before it is measured, in milliseconds: longer than anything that a tenant saves
-/// up lasts.
+/// Time before the measurement, in milliseconds: longer than all of a tenant's savings last.
 const SKIP_MS: u32 = 450;
 const MEASURE_MS: u32 = 1100;
 
@@ -29,15 +27,15 @@ impl Program {
         self.0.line(what).parse().unwrap()
     }
 
-    /// The share of the time in which kernels of this form ran, in thousandths, and their time in
-    /// all, in seconds.
+    /// The share of the time in which kernels of this form ran, in thousandths, and their total
+    /// time, in seconds.
     fn share(&mut self, form: &str, skip_ms: u32, ms: u32) -> (i64, f64) {
         let answer = self.0.line(&format!("share {form} {skip_ms} {ms}"));
         let (share, kernels_us) = answer.split_once(' ').unwrap();
         (share.parse().unwrap(), kernels_us.parse::<f64>().unwrap() / 1e6)
     }
 
-    /// Its kernels run all the time at least once in a number of tries, on a machine that may be
+    /// Its kernels run all the time in at least one of a number of tries, on a machine that may be
     /// busy.
     fn has_all(&mut self) {
         let shares: Vec<i64> = (0..5).map(|_| self.share("kernel 1000000", 50, 400).0).collect();
@@ -45,16 +43,16 @@ impl Program {
     }
 }
 
-/// Whether it is the share that was promised, to two points. Between kernels of 50 µs a real GPU
-/// runs none for 3 % of the time, which a tenant pays for as it pays for its kernels.
+/// Whether it is the promised share, to two points. Between kernels of 50 µs a real GPU runs none
+/// for 3 % of the time, which a tenant pays for like its kernels.
 fn is_promised(share: i64, percent: i64) -> bool {
     let gaps = if partita_testing::is_real() { percent * 10 * 3 / 100 } else { 0 };
     (share - percent * 10 + gaps / 2).abs() <= 20 + gaps / 2
 }
 
-/// What is promised is seen in one of ten tries. What a tenant has saved, and what it owes for a
-/// look that came late, are no part of a second on a machine that has time for it; on a busy one
-/// they are. Where there was no time to mark a kernel's end, its length is an estimate, too.
+/// The promised share shows in one of ten tries. On an idle machine, a tenant's savings and its
+/// debt from a late look do not affect a second; on a busy one they do. If there was no time to
+/// mark a kernel's end, its length is an estimate, too.
 fn is_seen(what: &str, mut test: impl FnMut() -> Result<(), String>) {
     let mut tries = Vec::new();
     while tries.len() < 10 {
@@ -66,7 +64,7 @@ fn is_seen(what: &str, mut test: impl FnMut() -> Result<(), String>) {
     panic!("{what}: {tries:#?}");
 }
 
-/// The share that `measure` finds is the one promised.
+/// The share that `measure` finds is the promised one.
 fn has_share(what: &str, percent: i64, mut measure: impl FnMut() -> i64) {
     is_seen(what, || {
         let share = measure();
@@ -74,7 +72,7 @@ fn has_share(what: &str, percent: i64, mut measure: impl FnMut() -> i64) {
     });
 }
 
-/// GPU time that a tenant has used, by its account, once the last look at what it did is over.
+/// GPU time that a tenant has used, by its account, after the last look at its work.
 fn used_s(world: &World, name: &str) -> f64 {
     let look = || {
         std::thread::sleep(std::time::Duration::from_millis(60));
@@ -91,7 +89,7 @@ fn used_s(world: &World, name: &str) -> f64 {
     panic!("`{name}` is charged on and on, for {used} s by now");
 }
 
-/// Kernels of this form have the share that was promised, and are charged in full.
+/// Kernels of this form have the promised share, and are charged in full.
 fn is_held(world: &World, program: &mut Program, name: &str, form: &str, percent: i64) {
     is_seen(form, || {
         let before = used_s(world, name);
@@ -109,7 +107,7 @@ fn kernels_get_their_share_whatever_their_length() {
     let world = World::in_memory();
     let mut program = Program::start(&world, "timed", "--sm 25% --time 10%");
     for percent in [10, 25, 50, 75] {
-        // What is set holds for a program that runs, from the next look at its budget on.
+        // A change applies to a running program from the next look at its budget on.
         world.ok(&format!("set timed --time {percent}%"));
         for form in ["kernel 50000", "kernel 1000000", "kernel 10000000", "graph 500000"] {
             is_held(&world, &mut program, "timed", form, percent);
@@ -131,7 +129,7 @@ fn every_form_of_launch_is_charged() {
     for form in ["ex", "cooperative", "legacy", "thread"] {
         is_held(&world, &mut program, "forms", &format!("{form} 200000"), 50);
     }
-    // What is captured is what the program has launched, and nothing else.
+    // The capture has exactly the program's launches.
     assert_eq!(program.tell("capture 5"), 5);
 }
 
@@ -140,11 +138,11 @@ fn all_processes_of_a_tenant_have_one_budget() {
     let world = World::in_memory();
     let mut program = Program::start(&world, "two", "--sm 25% --time 40%");
     has_share("two at a time", 40, || program.tell(&format!("both 1000000 {SKIP_MS} {MEASURE_MS}")));
-    // One is killed, whatever it is at; the other goes on, with the same budget.
+    // One is killed at any point; the other continues, with the same budget.
     for _ in 0..3 {
         has_share("one is killed", 40, || program.tell(&format!("killed 500000 {SKIP_MS} {MEASURE_MS}")));
     }
-    // Nor does anybody wait for one that is stopped.
+    // A stopped one does not delay the others either.
     has_share("one is stopped", 40, || program.tell(&format!("stopped 500000 {SKIP_MS} {MEASURE_MS}")));
     assert_eq!(world.row("two")["processes"].as_array().unwrap().len(), 1);
 }
@@ -154,7 +152,7 @@ fn whoever_dies_is_charged() {
     let world = World::in_memory();
     let mut program = Program::start(&world, "short", "--sm 25% --time 20%");
     let before = used_s(&world, "short");
-    // None of these lives long enough to report anything.
+    // None of these lives long enough to report its work.
     program.tell("short 2000000 12");
     program.share("kernel 100000", 1, 60);
     let used = used_s(&world, "short") - before;
@@ -184,7 +182,7 @@ fn a_launch_that_is_captured_is_no_part_of_a_unit_of_time() {
     let world = World::in_memory();
     let mut program = Program::start(&world, "captures", "--sm 25% --time 90%");
     assert_eq!(program.tell("captures 20"), 0);
-    // Of a unit whose end was captured nobody would ever see the end.
+    // If a unit's end were captured, it would never be seen.
     used_s(&world, "captures");
 }
 
@@ -197,7 +195,7 @@ fn what_a_program_does_in_bursts_is_charged_as_it_is() {
             let before = used_s(&world, "bursts");
             let kernels_s = program.tell(&format!("{burst} 500")) as f64 / 1e6;
             let used = used_s(&world, "bursts") - before;
-            // A launch of a busy machine may come late, which is in the measure.
+            // A launch on a busy machine may come late, which affects the measurement.
             if used >= kernels_s * 0.98 && used <= kernels_s * 1.6 + 0.02 {
                 return Ok(());
             }
@@ -212,7 +210,7 @@ fn a_soft_share_borrows_what_nobody_wants_and_gives_it_back() {
     let mut soft = Program::start(&world, "soft", "--via time --time 30% --time-policy soft");
     assert_eq!(world.row("soft")["time"]["policy"], "soft");
     soft.has_all();
-    // Somebody comes who wants it all the time.
+    // Another tenant comes that needs it all the time.
     let mut other = Program::start(&world, "other", "--via time --time 20%");
     let wanting = std::thread::spawn(move || {
         other.share("kernel 1000000", 0, 6000);
@@ -222,7 +220,7 @@ fn a_soft_share_borrows_what_nobody_wants_and_gives_it_back() {
     let _other = wanting.join().unwrap();
     assert!(beside.iter().any(|share| is_promised(*share, 30)), "{beside:?}");
     soft.has_all();
-    // A hard one borrows nothing.
+    // A hard one does not borrow.
     world.ok("set soft --time-policy hard");
     is_held(&world, &mut soft, "soft", "kernel 1000000", 30);
 }
@@ -232,7 +230,7 @@ fn a_tenant_on_two_gpus_has_a_share_of_each() {
     let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
     let mut program =
         Program::start(&world, "both", "--gpu sim:h200:1,0 --via time --time 40% --time-policy soft");
-    // Nobody else is on either, and its own other half is no neighbour.
+    // There is no other tenant on either, and its own other half is not a neighbour.
     program.has_all();
     world.ok("set both --gpu sim:h200:1 --time-policy hard");
     has_share("kernel 1000000", 40, || program.share("kernel 1000000", SKIP_MS, MEASURE_MS).0);
@@ -255,7 +253,7 @@ fn shares_of_the_whole_gpu_are_promises() {
     assert!(refused.contains("every compute unit in its turns"), "{refused}");
     world.ok("set first --time 30%");
     world.ok("set second --time 70%");
-    // Nobody who needs a partition fits beside those who have them all.
+    // No tenant that needs a partition fits beside those that have all units.
     let refused = world.refused("run --isolation own --name third --sm 10% -- true");
     assert!(refused.contains("first"), "{refused}");
 }
@@ -267,7 +265,7 @@ fn a_share_is_refused_where_it_could_not_be_kept() {
     let refused = world.refused("set plain --time 50%");
     assert!(refused.contains("was started without a share of time"), "{refused}");
     assert_eq!(world.row("plain")["time"], serde_json::Value::Null);
-    // A GPU maps no page of a file that a disk keeps.
+    // A GPU cannot map a page of a file on a disk.
     let on_disk = World::new();
     let refused = on_disk.refused("run --isolation own --sm 25% --time 50% -- true");
     assert!(refused.contains("no tmpfs") && refused.contains("/dev/shm"), "{refused}");

@@ -1,4 +1,4 @@
-//! `partita topology`: every unit placed, by several sources that agree, and drawn.
+//! `partita topology`: several sources that agree place every unit, and a drawing shows them.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ fn numbers(array: &Value) -> Vec<u64> {
     array.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
 }
 
-/// Each source that says something, in the order of the report.
+/// Each source that is not silent, in the order of the report.
 fn speaking(chart: &Value) -> Vec<&str> {
     let sources = chart["sources"].as_array().unwrap().iter();
     sources
@@ -115,7 +115,7 @@ fn gpcs_are_proved_where_there_are_no_clusters() {
         assert_eq!(chart["sms_per_tpc"], sms_per_tpc);
         assert_eq!(chart["places_known"], false);
 
-        // So a share by GPC is given, and is those TPCs.
+        // So a share by GPC is possible, and has those TPCs.
         let tenant = world.idle(&format!("--gpu {device} --name whole --sm gpc:1 --isolation own"));
         let held = world.row("whole")["tpcs"].as_str().unwrap().to_owned();
         assert_eq!(common::tpcs(&held), rows[1].iter().map(|&tpc| tpc as u32).collect::<Vec<_>>());
@@ -220,7 +220,7 @@ fn sources_that_disagree_are_named_and_fail() {
     let chart: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&chart["agree"], &chart["confirmed_sms"]), (&false.into(), &128.into()));
     assert_eq!(chart["units"][3]["confirmed"], false);
-    // Clusters are a proof of their own.
+    // Clusters are an independent proof.
     assert_eq!(chart["gpcs_proved_by"], "clusters");
     assert!(run("topology --fresh").status.success());
 }

@@ -1,5 +1,5 @@
-//! The prologue, epilogue and job of `examples/batch/torque`, run as Torque's manual says that
-//! `pbs_mom` runs them: with every argument, an empty environment, and a file of the job's GPUs.
+//! The prologue, epilogue and job of `examples/batch/torque`, run by the rules of Torque's manual
+//! for `pbs_mom`: with every argument, an empty environment, and a file of the job's GPUs.
 
 use crate::batch_jobs;
 use crate::common;
@@ -50,7 +50,7 @@ impl<'a> Node<'a> {
         write_settings(self.world, &self.at("settings"));
     }
 
-    /// What `pbs_mom` runs as root.
+    /// The command that `pbs_mom` runs as root.
     fn mom(&self, name: &str, arguments: &[&str]) -> Output {
         let dir = self.at("torque/mom_priv");
         let mut command = Command::new(dir.join(name));
@@ -129,11 +129,11 @@ fn jobs_ask_by_account_or_resource_and_leave_nothing() {
         assert!(seen.abs_diff(sms_wanted) <= 1, "{account}: {seen} SMs");
         assert_quiet(&node.epilogue(&id, &resources, account));
         assert!(daemons(&world).is_empty());
-        // A job that was cancelled may have it called again.
+        // A cancelled job may have it called again.
         assert_quiet(&node.epilogue(&id, &resources, account));
         assert_clean(&world);
     }
-    // One that asked for nothing gets nothing.
+    // A job without a request gets nothing.
     let id = format!("{number}4.head.example");
     assert_quiet(&node.prologue(&id, whole, "physics"));
     assert!(daemons(&world).is_empty());
@@ -150,7 +150,7 @@ fn a_prologue_of_openpbs_has_three_arguments() {
     let node = Node::new(&world);
     let id = format!("{}5.head", number_of(&world));
     assert_quiet(&node.mom("prologue", &[&id, &node.user, "users"]));
-    assert!(daemons(&world).is_empty(), "nobody knows what it asks for");
+    assert!(daemons(&world).is_empty(), "its request is unknown");
     assert_quiet(&node.epilogue(&id, "select=1:ngpus=1", ""));
     assert_clean(&world);
 }

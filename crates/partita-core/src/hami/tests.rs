@@ -59,7 +59,7 @@ fn an_environment_without_limits_says_nothing_and_a_switch_turns_all_off() {
         Says::Nothing
     );
     assert_eq!(says(&["GPU_CORE_UTILIZATION_POLICY=force", "CUDA_OVERSUBSCRIBE=true"]), Says::Nothing);
-    assert_eq!(says(&["CUDA_DEVICE_MEMORY_LIMIT="]), Says::Nothing, "an empty value is none");
+    assert_eq!(says(&["CUDA_DEVICE_MEMORY_LIMIT="]), Says::Nothing, "an empty value does not count");
     assert_eq!(says(&["CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DISABLE_CONTROL=true"]), Says::Off);
     assert_eq!(says(&["CUDA_DISABLE_CONTROL=TRUE"]), Says::Off);
     assert_eq!(

@@ -166,8 +166,8 @@ impl Survey {
     ///
     /// Up to descriptors of version 3.0 it is the TPC's number (source: libsmctrl). In those of
     /// version 4.0, Hopper's, it is 9 × virtual GPC + migratable TPC, and 72 + n for the n-th
-    /// singleton (measured on H200, every TPC). Later ones are numbered in other ways, which nobody
-    /// documents.
+    /// singleton (measured on H200, every TPC). Later ones have other, undocumented
+    /// numbers.
     #[must_use]
     pub fn predicted_bit(&self, place: &SmPlace) -> Option<u16> {
         let virtual_gpc = place.virtual_gpc;

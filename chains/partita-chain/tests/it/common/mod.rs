@@ -19,7 +19,7 @@ fn built() -> &'static Path {
     &BUILT
 }
 
-/// Whose the frames' memory is, and by what it is opened.
+/// The owner of the frames' memory, and how it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// The first component's.
@@ -46,7 +46,7 @@ impl Process {
         Self(Some(command.stdin(Stdio::null()).spawn().unwrap()))
     }
 
-    /// What it prints, if that goes into a pipe.
+    /// Its output, if that goes into a pipe.
     pub fn stdout(&mut self) -> ChildStdout {
         self.0.as_mut().unwrap().stdout.take().unwrap()
     }
@@ -136,12 +136,12 @@ impl World {
         self.machine.path("keeper")
     }
 
-    /// The keeper, to be looked at.
+    /// A connection to the keeper, for queries.
     pub fn keeper(&self) -> Connection {
         Connection::connect(&self.socket(), None, Duration::from_secs(60)).unwrap()
     }
 
-    /// Nobody has leased anything in the end, and the GPU has all memory back.
+    /// At the end there are no leases, and the GPU has all memory back.
     pub fn keeper_is_clean_in_the_end(&self) {
         if self.keeper.is_none() {
             return;
@@ -189,8 +189,8 @@ impl World {
         Process::start(&mut command)
     }
 
-    /// Starts all of them, each when the one before is there: whoever opens memory wants the one
-    /// who allocates it.
+    /// Starts all of them, each when the one before is ready: a process that opens memory needs the
+    /// one that allocates it.
     pub fn start_all(&self) -> Vec<Process> {
         (0..self.commands.len()).map(|role| self.start(role)).collect()
     }

@@ -42,7 +42,7 @@ impl Keeper {
         connect(&self.socket, tenant)
     }
 
-    /// A client that looks and administers.
+    /// A client that queries and administers.
     pub fn admin(&self) -> Connection {
         Connection::connect(&self.socket, None, PATIENCE).unwrap()
     }
@@ -51,7 +51,7 @@ impl Keeper {
         self.admin().status().unwrap()
     }
 
-    /// Waits until nobody has anything, and checks that nothing was lost on the way.
+    /// Waits until there are no leases, and checks that no memory was lost.
     pub fn is_clean_in_the_end(&self) {
         let mut admin = self.admin();
         let mut last = Status::default();
@@ -68,13 +68,13 @@ impl Keeper {
         assert_eq!(last.totals.slabs_made_ever, last.totals.slabs_freed_ever);
     }
 
-    /// Ends it, and says why it ended.
+    /// Ends it, and returns the reason of its end.
     pub fn end(mut self) -> End {
         self.admin().end_keeper(true).unwrap();
         self.thread.take().unwrap().join().unwrap()
     }
 
-    /// Waits for an end that it comes to by itself.
+    /// Waits for it to end by itself.
     pub fn wait(mut self) -> End {
         self.thread.take().unwrap().join().unwrap()
     }

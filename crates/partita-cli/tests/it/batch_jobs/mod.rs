@@ -1,4 +1,4 @@
-//! A node with jobs: the scripts of a batch system, called as it calls them.
+//! A node with jobs: calls the scripts of a batch system as it does.
 
 #![allow(dead_code)]
 
@@ -17,11 +17,11 @@ pub struct Job<'a> {
     pub id: String,
     pub comment: String,
     pub user: u32,
-    /// More of its environment.
+    /// Further environment variables.
     pub variables: Vec<(String, String)>,
 }
 
-/// What a script ended with: its exit code, its report, what it said on stderr.
+/// The result of a script: its exit code, its report, its stderr.
 #[derive(Debug)]
 pub struct Ended {
     pub code: i32,
@@ -36,7 +36,7 @@ impl Ended {
         Self { code, report, said: text(&output.stderr) }
     }
 
-    /// That all is well and nothing is to be told.
+    /// Asserts success without a message.
     pub fn ok(self) -> Self {
         assert!(self.code == 0 && self.said.is_empty(), "{self:?}");
         self
@@ -101,7 +101,7 @@ impl<'a> Job<'a> {
         command.output().unwrap()
     }
 
-    /// A program of the job, with what its TaskProlog says.
+    /// A program of the job, with the environment of its TaskProlog.
     pub fn task(&self, program: &Path) -> Command {
         let output = self.task_prolog();
         assert!(output.status.success(), "{output:?}");
@@ -136,9 +136,9 @@ impl<'a> Job<'a> {
 }
 
 /// The machine has one set of job numbers: an epilog ends the processes of its job, whichever test
-/// they are of.
+/// started them.
 pub fn number_of(world: &World) -> u32 {
-    // FNV-1a of what no other test has.
+    // FNV-1a of a path that no other test has.
     let bytes = world.dir().as_os_str().as_encoded_bytes();
     1 + bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
         % 999_999_999
@@ -148,7 +148,7 @@ pub fn state_dir(world: &World) -> PathBuf {
     world.dir().join("batch")
 }
 
-/// Writes what the batch system's scripts read on this node, `/etc/default/partita` elsewhere.
+/// Writes the settings of the batch system's scripts on this node, as in `/etc/default/partita`.
 pub fn write_settings(world: &World, path: &Path) {
     let partita = world.partita([""; 0]);
     let mut values: BTreeMap<String, String> = partita
@@ -170,7 +170,7 @@ pub fn state_files(world: &World) -> Vec<PathBuf> {
     files.map(|entry| entry.unwrap().path()).filter(|path| !is_lock(path)).collect()
 }
 
-/// That no job, no service, no process and no file is left.
+/// Asserts that no job, no service, no process and no file is left.
 pub fn assert_clean(world: &World) {
     world.assert_clean();
     let files = state_files(world);

@@ -1,4 +1,4 @@
-//! Containers as HAMi sets them up: the library preloaded, and an environment.
+//! Containers in HAMi's setup: the library preloaded, and an environment.
 
 use std::fs;
 use std::io::Write as _;
@@ -34,12 +34,12 @@ impl<'w> Container<'w> {
         self
     }
 
-    /// Where its tenants are.
+    /// The directory of its tenants.
     pub fn root(&self) -> PathBuf {
         self.dir.join("partita")
     }
 
-    /// A program in it: with the library preloaded and nothing else of Partita's.
+    /// A program in it: with the library preloaded and no other setting of Partita's.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = bare(self.world, program);
         command.env("LD_PRELOAD", libraries().join("libpartita.so"));
@@ -48,7 +48,7 @@ impl<'w> Container<'w> {
         command
     }
 
-    /// `tests/hook/spill.c` with its commands; its answers, and what it said beside.
+    /// Runs `tests/hook/spill.c` with its commands; returns its answers, and its other output.
     pub fn allocates(&self, commands: &str) -> (Vec<String>, String) {
         self.answers(self.command(&program(self.world, "spill")), commands)
     }
@@ -60,7 +60,7 @@ impl<'w> Container<'w> {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        // A program that is refused reads nothing.
+        // A refused program reads nothing.
         let _ = child.stdin.take().unwrap().write_all(commands.as_bytes());
         let output = child.wait_with_output().unwrap();
         let lines = text(&output.stdout);
@@ -68,8 +68,8 @@ impl<'w> Container<'w> {
         (lines, text(&output.stderr))
     }
 
-    /// One line of why the program has no GPU: it goes on, with an error that cuInit documents and
-    /// nothing on stdout.
+    /// The one line with the reason that the program has no GPU: it continues, with an error that
+    /// cuInit documents and nothing on stdout.
     pub fn refused(&self) -> String {
         let (lines, said) = self.allocates("a 1\n");
         assert!(lines.is_empty(), "{lines:?}");
@@ -89,7 +89,7 @@ impl<'w> Container<'w> {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|wrong| panic!("{wrong}: {output:?}"))
     }
 
-    /// The directories of tenants that are there.
+    /// The directories of present tenants.
     pub fn tenants(&self) -> Vec<PathBuf> {
         let gpus = directories(&self.root());
         gpus.iter().flat_map(|gpu| directories(gpu)).collect()
@@ -101,7 +101,7 @@ pub fn directories(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// A program in no container.
+/// A program outside any container.
 pub fn bare(world: &World, program: &Path) -> Command {
     let mut command = Command::new(program);
     without_own_variables(&mut command);
@@ -110,7 +110,7 @@ pub fn bare(world: &World, program: &Path) -> Command {
     command
 }
 
-/// What puts programs on the driver under test.
+/// The environment that makes programs use the driver under test.
 pub fn driver(world: &World) -> Vec<(String, String)> {
     if is_real() {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! A world of its own for each test: directories, a simulated board, and a
-//! check at the end that nothing is left behind.
+//! A separate world for each test: directories, a simulated board, and a check at the end that
+//! nothing is left behind.
 //!
 //! `PARTITA_TEST_GPU=real` runs the same tests on the machine's first GPU.
 
@@ -22,7 +22,7 @@ use partita_testing::{VICTIM, succeed, without_own_variables};
 pub use partita_testing::{is_real, needs_simulator};
 use serde_json::Value;
 
-/// A generous limit for things that take milliseconds: reached only by a hang.
+/// A generous limit for things that take milliseconds: only a hang exceeds it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn program() -> &'static Path {
@@ -35,7 +35,7 @@ pub fn libraries() -> &'static Path {
     &BUILT
 }
 
-/// Whether a process is there and is no zombie: nobody need wait for one whose parent has died.
+/// Whether a process exists and is not a zombie: one whose parent has died may stay a zombie.
 pub fn lives(pid: u64) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -77,25 +77,24 @@ pub struct World {
     /// A directory of the user who runs the commands.
     dir: PathBuf,
     run_dir: PathBuf,
-    /// Where the simulated boards are.
+    /// The directory of the simulated boards.
     boards: PathBuf,
-    /// What is proved of GPUs.
+    /// The directory of the calibrations.
     cache: PathBuf,
-    /// Who runs the commands, unless it is the user who runs the tests.
+    /// The user who runs the commands, unless it is the one who runs the tests.
     user: Option<u32>,
-    /// Variables of every program here, the daemon's included.
+    /// Variables of every program here, including the daemon.
     machine: Variables,
     /// In system mode.
     pub system: Option<System>,
 }
 
-/// Variables that make a machine another one: another simulated GPU, other parts of the
-/// installation.
+/// Variables that change the machine: another simulated GPU, other parts of the installation.
 pub type Variables = Vec<(&'static str, OsString)>;
 
 /// Whether the tests of this program run in system mode: as a user, with `partitad` as root. With
-/// `PARTITA_TEST_SYSTEM=1` those of every program do. Prints why if this machine cannot run them
-/// so.
+/// `PARTITA_TEST_SYSTEM=1` those of every program do. Prints the reason if this machine cannot run
+/// them.
 pub fn is_system() -> bool {
     static IS_SYSTEM: LazyLock<bool> = LazyLock::new(|| {
         let is_wanted = env!("CARGO_CRATE_NAME") == "system"
@@ -105,28 +104,28 @@ pub fn is_system() -> bool {
     *IS_SYSTEM
 }
 
-/// Why some tests say nothing of system mode.
+/// Why some tests do not apply to system mode.
 pub const SHARED_BY_USERS: &str =
     "this is about a run directory that every user writes in; `system` is about root's";
 
-/// Why others do.
+/// Why others do not.
 pub const OF_ROOT_FOR_USERS: &str =
     "root's scripts of batch systems make tenants as the user of the job, and partitad refuses those";
 
-/// What a world is to be like.
+/// The options of a world.
 pub struct Plan {
     parent: &'static str,
     is_own: bool,
 }
 
 impl Plan {
-    /// Its files can be mapped by a GPU.
+    /// A GPU can map its files.
     pub fn in_memory(self) -> Self {
         Self { parent: "/dev/shm", ..self }
     }
 
-    /// Its run directory is the user's own, for what partitad does for nobody: where tests run in
-    /// system mode, this is what its refusals tell users to do.
+    /// Its run directory is the user's own, for actions that partitad refuses to all users: its
+    /// refusals tell users to set one.
     pub fn own(self) -> Self {
         Self { is_own: true, ..self }
     }
@@ -149,7 +148,7 @@ impl Plan {
         let machine = machine(&dir);
         let root = if self.is_own { &dir } else { temp.path() };
         let [run_dir, boards] = ["run", "sim"].map(|name| root.join(name));
-        // The directory of all tests is root's, where that is another user.
+        // The directory of all tests is root's, if that is another user.
         let caches = match user.is_some() && self.is_own {
             true => &dir,
             false => Path::new(env!("CARGO_TARGET_TMPDIR")),
@@ -157,7 +156,7 @@ impl Plan {
         let cache = caches.join("cache");
         let mut world = World { temp, dir, run_dir, boards, cache, user, machine, system: None };
         if is_system() && !self.is_own {
-            // A machine's GPUs are every user's.
+            // A machine's GPUs are available to every user.
             fs::create_dir(&world.boards).unwrap();
             fs::set_permissions(&world.boards, PermissionsExt::from_mode(0o777)).unwrap();
             world.system = Some(System::start(&world));
@@ -166,8 +165,7 @@ impl Plan {
     }
 }
 
-/// Says so and tells to stop in system mode, for a test of what is not there, or is of other users,
-/// for this reason.
+/// Prints the reason and returns true in system mode, for a test that does not apply there.
 pub fn needs_user_mode(reason: &str) -> bool {
     if is_system() {
         eprintln!("skipped in system mode: {reason}");
@@ -180,12 +178,12 @@ impl World {
         Self::plan().start()
     }
 
-    /// One whose files can be mapped by a GPU.
+    /// A world whose files a GPU can map.
     pub fn in_memory() -> Self {
         Self::plan().in_memory().start()
     }
 
-    /// One that is not as most are.
+    /// A world with other options.
     pub fn plan() -> Plan {
         Plan { parent: "/tmp", is_own: false }
     }
@@ -195,7 +193,7 @@ impl World {
         self.system.as_mut().expect("a test of system mode")
     }
 
-    /// `partita` with these arguments, as the user who runs the tests: root, where they can be
+    /// `partita` with these arguments, as the user who runs the tests: root, if the tests can use
     /// several users.
     pub fn as_root<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(program());
@@ -211,13 +209,13 @@ impl World {
         command
     }
 
-    /// Has a command run as a user.
+    /// Makes a command run as a user.
     fn enter(&self, user: u32, command: &mut Command) {
         let place = self.temp.path().join(user.to_string());
         command.uid(user).gid(user).env("HOME", &place).env("TMPDIR", &place);
     }
 
-    /// Has a program run as the user who runs the commands.
+    /// Makes a program run as the user who runs the commands.
     pub fn as_its_user(&self, command: &mut Command) {
         if let Some(user) = self.user {
             self.enter(user, command);
@@ -229,7 +227,7 @@ impl World {
         self.user.unwrap_or_else(|| rustix::process::geteuid().as_raw())
     }
 
-    /// What that user is called in messages.
+    /// The name of that user in messages.
     pub fn owner(&self) -> String {
         if self.user() == 0 { "root".to_owned() } else { format!("user {}", self.user()) }
     }
@@ -247,14 +245,14 @@ impl World {
         dir
     }
 
-    /// Gives a file that the test has made to that user.
+    /// Gives one of the test's files to that user.
     pub fn give(&self, path: &Path) {
         if let Some(user) = self.user {
             std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
         }
     }
 
-    /// The directory of what is proved of GPUs.
+    /// The directory of calibrations.
     pub fn cache(&self) -> &Path {
         &self.cache
     }
@@ -270,8 +268,8 @@ impl World {
         command
     }
 
-    /// `partita` with the words of this line, as the user who keeps the MPS services: root in
-    /// system mode.
+    /// `partita` with the words of this line, as the user who owns the MPS services: root in system
+    /// mode.
     pub fn keeper(&self, line: &str) -> Command {
         let words = line.split_whitespace();
         if self.system.is_some() { self.as_root(words) } else { self.partita(words) }
@@ -314,17 +312,17 @@ impl World {
         self.partita(line.split_whitespace()).output().expect("partita runs")
     }
 
-    /// Runs a line of arguments that succeeds without a complaint, and returns its stdout.
+    /// Runs a line of arguments that must succeed without a message, and returns its stdout.
     pub fn ok(&self, line: &str) -> String {
         succeeds(&mut self.partita(line.split_whitespace()))
     }
 
-    /// The same as the user who keeps the MPS services.
+    /// The same as the user who owns the MPS services.
     pub fn keeper_ok(&self, line: &str) -> String {
         succeeds(&mut self.keeper(line))
     }
 
-    /// As [`World::refused`], as the user who keeps the MPS services.
+    /// As [`World::refused`], as the user who owns the MPS services.
     pub fn keeper_refused(&self, line: &str) -> String {
         refusal(&mut self.keeper(line))
     }
@@ -342,14 +340,14 @@ impl World {
         command
     }
 
-    /// Starts a tenant that does nothing until it is ended, and waits until it runs.
+    /// Starts a tenant that does nothing until its end, and waits until it runs.
     pub fn idle(&self, options: &str) -> Tenant {
         let line = format!("run {options} -- sh -c");
         let mut command = self.partita(line.split_whitespace());
         command.arg("echo ready; exec sleep 1000");
         let mut tenant = Tenant::start(&mut command);
         assert_eq!(tenant.next_line(), "ready");
-        // The program may be faster than the note that it was started.
+        // The program may be faster than the record of its start.
         let deadline = Instant::now() + PATIENCE;
         while self.ps().iter().any(|row| row["started"] == false) {
             assert!(Instant::now() < deadline, "the program's start is never noted");
@@ -392,8 +390,8 @@ impl World {
         dirs[0].clone()
     }
 
-    /// Everything in the run directory but its lock, users' own directories and what belongs to a
-    /// daemon that runs, and every process of this world but that daemon.
+    /// Everything in the run directory except its lock, users' own directories and a running
+    /// daemon's files, and every process of this world except that daemon.
     pub fn remains(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut dirs = vec![self.run_dir()];
@@ -422,8 +420,8 @@ impl World {
         self.system.as_ref().filter(|system| !system.is_stopped).map(|system| system.child.id())
     }
 
-    /// The living processes that have this world in their environment, but the daemon and the
-    /// simulated board, which leaves by itself a moment after its last client.
+    /// The living processes that have this world in their environment, except the daemon and the
+    /// simulated board, which exits by itself a moment after its last client.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let mark = self.run_dir().display().to_string();
         let mut found = Vec::new();
@@ -440,7 +438,7 @@ impl World {
         found
     }
 
-    /// Asserts that nothing is left once things have settled.
+    /// Asserts that nothing is left after a moment.
     pub fn assert_clean(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
@@ -546,7 +544,7 @@ impl Tenant {
         Self { child, lines }
     }
 
-    /// The next line of the program's stdout; what went wrong, if there is none.
+    /// The next line of the program's stdout; panics with the failure if there is none.
     pub fn next_line(&mut self) -> String {
         let mut line = String::new();
         if self.lines.read_line(&mut line).unwrap() == 0 {
@@ -580,7 +578,7 @@ impl Tenant {
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        // SIGTERM goes on to the program, so that the tenant ends with its `run`.
+        // The program gets SIGTERM too, so that the tenant ends with its `run`.
         if let Ok(None) = self.child.try_wait() {
             self.signal(rustix::process::Signal::TERM);
             let _ = self.child.wait();
@@ -607,8 +605,8 @@ impl Answering {
         std::iter::from_fn(|| Some(self.tenant.next_line()).filter(|line| line != "done")).collect()
     }
 
-    /// Has the program end by itself, and returns what it, or the library in it, has written to
-    /// standard error.
+    /// Makes the program exit, and returns what it, or the library in it, has written to standard
+    /// error.
     pub fn complaints(self) -> String {
         let Self { mut tenant, input } = self;
         drop(input);
@@ -635,7 +633,7 @@ pub fn compile(world: &World, name: &str) -> PathBuf {
     program
 }
 
-/// The SMs of TPCs of two SMs each, as those programs print them.
+/// The SMs of TPCs with two SMs each, in the form of those programs.
 pub fn sms_of(set: &str) -> String {
     let mut sms: Vec<u32> = tpcs(set).iter().flat_map(|tpc| [2 * tpc, 2 * tpc + 1]).collect();
     sms.sort_unstable();

@@ -1,4 +1,5 @@
-//! Root's `partitad`, which everybody may ask: what B asks for and what B writes where it looks.
+//! Root's `partitad`, which serves every user: B's requests, and B's files in directories that it
+//! reads.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ pub const ACTS: &[Act] = &[
         .then(ASK),
 ];
 
-/// Plays the acts with a daemon of root's, which then serves still and has told no control
+/// Plays the acts with root's daemon, which must still serve afterwards and has printed no control
 /// character.
 pub fn play() {
     let Some(mut scene) = Scene::new() else { return };

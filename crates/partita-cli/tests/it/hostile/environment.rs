@@ -1,4 +1,4 @@
-//! Variables that name what belongs to somebody else.
+//! Variables that name files of other users.
 
 use super::scene::{Act, End, Step, Who};
 

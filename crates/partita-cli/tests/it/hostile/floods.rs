@@ -1,4 +1,4 @@
-//! Much of everything: directories, names, bytes.
+//! Large amounts: directories, names, bytes.
 
 use super::scene::{Act, End, Step, Who};
 

@@ -1,4 +1,4 @@
-//! Files that say what is not so.
+//! Files with false content.
 
 use super::scene::{Act, End, Step, Who};
 

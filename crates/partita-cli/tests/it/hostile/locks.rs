@@ -1,4 +1,4 @@
-//! Locks of every kind, leases and notices, on whatever B can open.
+//! Locks of every kind, leases and notices, on all files that B can open.
 
 use super::scene::{Act, End, Step, Who};
 
@@ -18,7 +18,7 @@ pub const ACTS: &[Act] = &[
     Act::new("locks on what is installed", r#"exec "$ATTACK" lock "$PARTITA" "$LIBS/libpartita.so" "$LIBS/libpartita_simcuda.so" "$LIBS/partita-simgpu""#)
         .then(ALL),
     Act::new("locks on all files of a tenant of B's", r#"fake beta; exec "$ATTACK" lock "$D" "$D"/* "$HOME_B" "$HOME_B/$KEY""#).then(ALL),
-    Act::new("a slot of a tenant of B's that nobody has", r#"fake beta; exec "$ATTACK" hold "$D/usage""#)
+    Act::new("a free slot of a tenant of B's", r#"fake beta; exec "$ATTACK" hold "$D/usage""#)
         .then(&[Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it"))]),
     Act::new(
         "files that only others can open",

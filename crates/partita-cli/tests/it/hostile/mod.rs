@@ -1,10 +1,9 @@
-//! What user B tries against user A and against root, in the run directory that they share.
+//! User B's attacks on user A and on root, in the run directory that they share.
 //!
-//! Each family of acts is a list (name, what B's shell does, what victims do then). After each act
-//! the victims' commands must have ended in their bound with the right answer, and what A and root
-//! have must be as it was (`scene.rs`). More acts, with what each once did, are in `boundary.rs`
-//! here and in `partita-daemon`. Two users need root; without it the tests say that they are
-//! skipped.
+//! Each family of acts is a list (name, B's shell script, the victims' steps). After each act the
+//! victims' commands must end within their bound with the right answer, and the state of A and root
+//! must be unchanged (`scene.rs`). More acts, with their former effects, are in `boundary.rs` here
+//! and in `partita-daemon`. Two users need root; without it the tests report that they are skipped.
 
 mod daemon;
 mod environment;
@@ -91,7 +90,7 @@ fn services_of_others_are_out_of_reach() {
     services::play();
 }
 
-/// Every act has a name of its own, and there are at least 60.
+/// Every act has a unique name, and there are at least 60.
 #[test]
 fn the_list_is_long_enough() {
     let families = [

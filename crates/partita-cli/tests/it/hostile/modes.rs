@@ -1,5 +1,5 @@
-//! Modes and owners: what is A's or root's cannot be written, moved or removed, and what B closes
-//! off stops nobody.
+//! Modes and owners: B cannot write, move or remove files of A or root, and directories that B
+//! closes stop no other user.
 
 use super::scene::{Act, End, Step, Who};
 
@@ -33,11 +33,11 @@ pub const ACTS: &[Act] = &[
         "truncation of files of others",
         r#"for f in "$ALPHA"/* "$RHO"/*; do truncate -s 0 "$f" && echo "won $f"; done; true"#,
     ),
-    Act::new("a directory that nobody may enter", r#"fake beta; chmod 0 "$HOME_B""#).then(LOOK),
-    Act::new("a GPU that nobody may enter", r#"fake beta; chmod 0 "$HOME_B/$KEY""#).then(LOOK),
-    Act::new("a tenant that nobody may enter", r#"fake beta; chmod 0 "$D"; mkdir -m 0 "$HOME_B/$KEY/gamma""#)
+    Act::new("a directory without permissions", r#"fake beta; chmod 0 "$HOME_B""#).then(LOOK),
+    Act::new("a GPU without permissions", r#"fake beta; chmod 0 "$HOME_B/$KEY""#).then(LOOK),
+    Act::new("a tenant without permissions", r#"fake beta; chmod 0 "$D"; mkdir -m 0 "$HOME_B/$KEY/gamma""#)
         .then(LOOK),
-    Act::new("files that nobody may read", r#"fake beta; chmod 0 "$D"/*"#).then(LOOK),
+    Act::new("files without permissions", r#"fake beta; chmod 0 "$D"/*"#).then(LOOK),
     Act::new(
         "directories that everybody may write, with strange bits",
         r#"fake beta; chmod 6777 "$HOME_B" "$HOME_B/$KEY" "$D"; chmod 6777 "$D"/*"#,

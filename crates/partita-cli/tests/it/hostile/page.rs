@@ -1,9 +1,9 @@
-//! `docs/boundaries.md` names a test for each line that one can show.
+//! `docs/boundaries.md` names a test for each line that a test can show.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The file that `cli/hook.rs` means.
+/// The file that `cli/hook.rs` stands for.
 fn file(named: &str) -> Option<PathBuf> {
     let (part, rest) = named.split_once('/')?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

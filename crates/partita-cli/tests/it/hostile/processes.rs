@@ -1,8 +1,8 @@
-//! Processes of A's and root's: signals, tracing, and claims that they are B's.
+//! Processes of A and root: signals, tracing, and false claims that they are B's.
 
 use super::scene::{Act, End, Step, Who};
 
-/// Root ends B's tenant, and nothing of anybody else's goes with it.
+/// Root ends B's tenant, and no process of another user.
 const KILL: &[Step] = &[
     Step(Who::Root, "p ps --audit", End::Well),
     Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it")),
@@ -19,7 +19,7 @@ pub const ACTS: &[Act] = &[
             Step(Who::Root, "p ps --audit", End::Well),
             Step(Who::Root, r#"p ps --pid "$ALPHA_PID" | grep -q "tenant alpha""#, End::Well),
             Step(Who::A, r#"p set --pid "$ALPHA_PID" --mem 64MiB"#, End::Well),
-            // What holds it is not found, and is not ended either.
+            // The process that holds it is not found, and survives.
             Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it")),
         ]),
     Act::new("a process of B's that says it is in A's tenant", r#"PARTITA_LEDGER="$ALPHA" sleep 1000 &"#)

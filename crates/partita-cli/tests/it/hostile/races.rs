@@ -1,15 +1,15 @@
-//! Names that are exchanged without pause while root and A look at them, and files that are cut
-//! short while they are read.
+//! Names that are exchanged without pause while root and A use them, and files that are truncated
+//! while they are read.
 
 use super::scene::{Act, End, Step, Who};
 
-/// Long enough for the exchange to come in between somewhere.
+/// Long enough for the exchange to occur in between.
 const AGAIN: &[Step] = &[
     Step(Who::Root, "for n in 1 2 3 4; do p ps >/dev/null || exit; done", End::Well),
     Step(Who::A, "p ps; p run --sm 2% --isolation own -- true", End::Well),
 ];
 
-/// B's tenant is there or not, in the moment in which it is looked for.
+/// B's tenant exists or not at the moment of the look-up.
 const KILL: &[Step] =
     &[Step(Who::Root, "p kill beta --grace 0; p set beta --sm 1%; p kill beta --grace 0; true", End::Well)];
 

@@ -1,4 +1,4 @@
-//! Root, user A, user B, and what holds after each thing that B does.
+//! Root, user A, user B, and the invariants after each action of B.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,14 +16,13 @@ use serde_json::Value;
 
 use crate::common::{self, Answering, PATIENCE, World, gpu_program, text, with_env_of};
 
-/// The bound of each command of a victim. They take milliseconds, and wait a second for a lock of
-/// others.
+/// The bound of each command of a victim. They take milliseconds, and wait a second for other
+/// users' locks.
 const BOUND: Duration = Duration::from_secs(30);
-/// What only root can read.
+/// A file that only root can read.
 const SECRET: &str = "root's secret";
-/// What B's scripts begin with. `fake NAME EDIT` makes a tenant of that name that lives, in B's
-/// part of the run directory, and `$D` is its directory; EDIT is sed's, and changes its
-/// `meta.json`.
+/// The start of B's scripts. `fake NAME EDIT` makes a living tenant of that name in B's part of the
+/// run directory, whose directory is `$D`; EDIT is sed's, and changes its `meta.json`.
 const B_BEGINS: &str = r#"
 exec 2>/dev/null
 umask 022
@@ -38,57 +37,57 @@ fake() {
 "#;
 const B_ENDS: &str = "\necho ready\nexec sleep 1000\n";
 
-/// Who does a step.
+/// The user of a step.
 #[derive(Debug, Clone, Copy)]
 pub enum Who {
     Root,
     A,
 }
 
-/// How a step ends.
+/// The required result of a step.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     /// With exit code 0.
     Well,
-    /// With 125 and one line that has this in it.
+    /// With exit code 125 and one line that contains this.
     Refused(&'static str),
 }
 
-/// A line of shell of a victim's, in which `p` is `partita`.
+/// A shell line of a victim, in which `p` is `partita`.
 #[derive(Debug, Clone, Copy)]
 pub struct Step(pub Who, pub &'static str, pub End);
 
-/// One thing that B does. Then the victims act; what the scene says holds afterwards holds.
+/// One action of B. Then the victims act; the scene's invariants must hold afterwards.
 #[derive(Debug, Clone, Copy)]
 pub struct Act {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// B's script. It prints `won …` if B got what B must not get, and `cannot …` if the attack
     /// could not start.
     pub does: &'static str,
-    /// What victims do beside what they always do.
+    /// The victims' steps beside the usual ones.
     pub then: &'static [Step],
 }
 
 impl Act {
-    /// An act after which the victims do what they always do.
+    /// An act with the victims' usual steps.
     pub const fn new(name: &'static str, does: &'static str) -> Self {
         Self { name, does, then: &[] }
     }
 
-    /// The same with steps of its own.
+    /// The same with further steps.
     pub const fn then(self, then: &'static [Step]) -> Self {
         Self { then, ..self }
     }
 }
 
-/// What victims do after every act.
+/// The victims' steps after every act.
 const ALWAYS: [Step; 2] = [
     Step(Who::A, "p set alpha --mem 64MiB", End::Well),
     Step(Who::Root, "p run --sm 10% --mem 16MiB --isolation own -- true", End::Well),
 ];
 
-/// B's script under way.
+/// B's running script.
 struct Attacker {
     child: Child,
     lines: Receiver<String>,
@@ -104,7 +103,7 @@ impl Attacker {
         Self { child, lines }
     }
 
-    /// What it says until it is `ready`.
+    /// Its output until it is `ready`.
     fn until_ready(&self, act: &Act) -> Vec<String> {
         let mut said = Vec::new();
         loop {
@@ -116,7 +115,7 @@ impl Attacker {
         }
     }
 
-    /// Ends it with all that it has started, and returns what it has said since.
+    /// Ends it with all its children, and returns its output since then.
     fn end(mut self) -> Vec<String> {
         self.kill();
         self.lines.iter().collect()
@@ -136,7 +135,7 @@ impl Drop for Attacker {
     }
 }
 
-/// A process that ends with this.
+/// Processes that end with this.
 pub struct Process(pub Child);
 
 impl Drop for Process {
@@ -152,16 +151,16 @@ impl Drop for Process {
 pub struct Scene {
     alpha: Answering,
     rho: Answering,
-    /// What scripts and steps know.
+    /// The variables of scripts and steps.
     pub variables: Vec<(&'static str, String)>,
-    /// What is to be left as it is.
+    /// The state that must not change.
     kept: Vec<PathBuf>,
     pub users: Users,
     pub world: World,
 }
 
 impl Scene {
-    /// None where there can be no two users.
+    /// `None` if there cannot be two users.
     pub fn new() -> Option<Self> {
         if common::needs_user_mode(common::SHARED_BY_USERS) {
             return None;
@@ -233,7 +232,7 @@ impl Scene {
 
     /// Plays the acts, one after the other.
     pub fn play(&mut self, acts: &[Act]) {
-        // What the first change of limits makes is there from now on.
+        // The files of the first change of limits exist from now on.
         let nothing = Act::new("nothing", "").then(&[Step(Who::Root, "p set rho --mem 64MiB", End::Well)]);
         ALWAYS.iter().chain(nothing.then).for_each(|step| self.step(&nothing, step));
         let before = self.state();
@@ -255,7 +254,7 @@ impl Scene {
         self.check(&before, "when all is over");
     }
 
-    /// Nothing of A's and root's has changed since `before`.
+    /// Nothing of A and root has changed since `before`.
     fn check(&mut self, before: &[String], what: &str) {
         let now = self.state();
         let gone: Vec<_> = before.iter().filter(|line| !now.contains(line)).collect();
@@ -299,8 +298,8 @@ impl Scene {
         }
     }
 
-    /// What the tenants of A and root have, as their programs and every user find it, and what is
-    /// in the directories that are nobody else's.
+    /// The tenants of A and root, as their programs and every user see them, and the content of
+    /// their private directories.
     fn state(&mut self) -> Vec<String> {
         let mut state = self.work();
         for user in [0, VICTIM] {
@@ -328,14 +327,14 @@ impl Scene {
         if user == 0 { "root".to_owned() } else { format!("user {user}") }
     }
 
-    /// What the two programs are let do.
+    /// The permissions of the two programs.
     fn work(&mut self) -> Vec<String> {
         let answer = [&mut self.alpha, &mut self.rho].map(|tenant| tenant.line("look"));
         assert!(answer.iter().all(|line| line.starts_with("2 47 sms")), "{answer:?}");
         answer.into()
     }
 
-    /// Removes what B has left.
+    /// Removes B's files.
     fn clear(&self) {
         let place = self.users.place(ATTACKER);
         let entries = |dir: &Path| fs::read_dir(dir).unwrap().flatten().collect::<Vec<_>>();
@@ -343,14 +342,14 @@ impl Scene {
         let shared = entries(&self.world.run_dir()).into_iter();
         let shared = shared.filter(|entry| entry.metadata().is_ok_and(|meta| meta.uid() == ATTACKER));
         for path in own.chain(shared).map(|entry| entry.path()) {
-            // A board that ends removes its own files meanwhile.
+            // A board that exits removes its own files meanwhile.
             let removed = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
             assert!(removed.is_ok() || path.symlink_metadata().is_err(), "{}: {removed:?}", path.display());
         }
     }
 }
 
-/// What a real tenant has written, for false ones; on one in 20 of the compute units.
+/// The files of a real tenant, for false ones; on one in 20 of the compute units.
 fn sample(world: &World) -> PathBuf {
     let tenant = world.idle("--name sample --sm 5% --isolation own");
     let (dir, sample) = (world.gpu_dir().join("sample"), world.dir().join("sample"));
@@ -364,8 +363,8 @@ fn sample(world: &World) -> PathBuf {
     sample
 }
 
-/// Notes what is at a path: whose, how long, and what is in it, but for what tenants write as they
-/// go.
+/// Records the state of a path: owner, length and content, except for parts that running tenants
+/// write.
 fn note(path: &Path, notes: &mut Vec<String>) {
     let meta = path.symlink_metadata().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut told = format!("{} {:o} {}", path.display(), meta.mode(), meta.uid());

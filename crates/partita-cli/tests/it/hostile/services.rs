@@ -1,4 +1,4 @@
-//! A's MPS service and A's keeper of device memory: nobody else reaches their sockets.
+//! A's MPS service and A's keeper of device memory: other users cannot reach their sockets.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use partita_testing::{VICTIM, eventually, succeed};
 use super::scene::{Act, End, Process, Scene, Step, Who};
 use crate::common;
 
-/// Both serve A still.
+/// Both still serve A.
 const SERVE: &[Step] = &[
     Step(Who::A, "p mps status", End::Well),
     Step(Who::A, "p mps clients", End::Well),

@@ -1,8 +1,8 @@
-//! What B writes and others are shown: escapes, new lines, text from right to left.
+//! Text of B in output for others: escapes, new lines, text from right to left.
 
 use super::scene::{Act, End, Step, Who};
 
-/// Each is looked at for control characters (`scene.rs`).
+/// `scene.rs` checks each output for control characters.
 const SHOW: &[Step] = &[
     Step(Who::Root, "p ps", End::Well),
     Step(Who::Root, "p ps --json", End::Well),
@@ -13,7 +13,7 @@ const SHOW: &[Step] = &[
     Step(Who::A, "p ps", End::Well),
     Step(Who::A, "p kill beta", End::Refused("beta")),
 ];
-/// Where the tenant's own name is not one.
+/// If the tenant's own name is invalid.
 const LIST: &[Step] =
     &[Step(Who::Root, "p ps --audit", End::Well), Step(Who::Root, "p kill nobody", End::Refused("nobody"))];
 
@@ -23,12 +23,12 @@ pub const ACTS: &[Act] = &[
     Act::new("the GPU's key, UUID and label", r#"fake beta 's/"\(key\|uuid\|label\)": "[^"]*"/"\1": "\\u001b]0;x\\u0007\\nrow"/'"#).then(SHOW),
     Act::new("the placement", r#"fake beta 's/"place": "[^"]*"/"place": "\\u001b[2J\\nrow"/'"#).then(SHOW),
     Act::new("the isolation", r#"fake beta 's/"isolation": "[^"]*"/"isolation": "\\u001b[2J\\nrow"/'"#).then(SHOW),
-    Act::new("a key that nobody knows", r#"fake beta 's/"version"/"\\u001b[2J\\nrow": 1, "version"/'"#).then(SHOW),
+    Act::new("an unknown key", r#"fake beta 's/"version"/"\\u001b[2J\\nrow": 1, "version"/'"#).then(SHOW),
     Act::new("the service's partition", r#"fake beta 's/"version"/"mps_partition": "\\u001b[2J\\nrow", "version"/'"#).then(SHOW),
     Act::new("a version of its own", r#"fake beta 's/"version": 1/"version": "\\u001b[2J\\nrow"/'"#).then(SHOW),
     Act::new("the name in limits", r#"fake beta; e=$(printf '\033[2J\nrow'); for at in 0 8 16 32 64 128 256 512 1024; do printf %s "$e" | dd of="$D/limits" bs=1 seek=$at conv=notrunc; done"#)
         .then(LIST),
-    Act::new("bytes that are no text", r#"fake beta; printf '{"version":1,"name":"\377\033[2J\n"}' > "$D/meta.json""#).then(SHOW),
+    Act::new("bytes that are not text", r#"fake beta; printf '{"version":1,"name":"\377\033[2J\n"}' > "$D/meta.json""#).then(SHOW),
     Act::new("names of directories", r#"e=$(printf '\033[2J\nrow'); mkdir -p "$HOME_B/$KEY/$e" "$HOME_B/$e/x" "$RUN/$e" "$RUN/GPU-$e" "$RUN/user-$e" "$HOME_B/$KEY/.new-$e" "$(printf '%s/\377' "$RUN")""#)
         .then(LIST),
     Act::new("the name of a process", r#"fake beta; touch "$HOME_B/$KEY/.gate"; exec "$ATTACK" call "$(printf '\033[2J\nrow')" "$HOME_B/$KEY/.gate""#)

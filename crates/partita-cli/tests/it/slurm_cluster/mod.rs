@@ -1,6 +1,6 @@
-//! A Slurm cluster of one node: `munged`, `slurmctld` and `slurmd` of the distribution, with key,
-//! sockets, ports and files of its own, and with the example files of `examples/batch/slurm` as the
-//! node's scripts.
+//! A Slurm cluster of one node: `munged`, `slurmctld` and `slurmd` of the distribution, with
+//! separate key, sockets, ports and files, and with the example files of `examples/batch/slurm` as
+//! the node's scripts.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal};
 use crate::batch_jobs::write_settings;
 use crate::common::{PATIENCE, World, program, text};
 
-/// The programs that are needed, of the packages slurmctld, slurmd, slurm-client and munge.
+/// The required programs, of the packages slurmctld, slurmd, slurm-client and munge.
 const PROGRAMS: [&str; 6] = ["munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol"];
 
-/// Why there can be no cluster here; none if there can.
+/// Why a cluster is impossible here; `None` if it is possible.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("slurmd and the scripts of a node run as root".to_owned());
@@ -62,7 +62,7 @@ impl<'a> Cluster<'a> {
         let munge = ["key-file", "socket", "pid-file", "log-file", "seed-file"].map(|option| {
             format!("--{option}={}", at(&format!("munge.{}", option.split('-').next().unwrap())))
         });
-        // The directories above belong to whom they belong.
+        // The parent directories keep their owners.
         cluster.daemon("munged", munge.iter().map(String::as_str).chain(["--foreground", "--force"]));
         cluster.wait("munged listens", |cluster| cluster.dir.join("munge.socket").exists());
         let config = cluster.dir.join("slurm.conf").display().to_string();
@@ -94,7 +94,7 @@ impl<'a> Cluster<'a> {
             .for_each(script);
         write_settings(self.world, &settings);
 
-        // Two GPUs. Slurm wants devices, of whatever kind.
+        // Two GPUs. Slurm needs devices, of any kind.
         for name in ["gpu0", "gpu1"] {
             symlink("/dev/null", self.dir.join(name)).unwrap();
         }
@@ -107,7 +107,7 @@ impl<'a> Cluster<'a> {
             example.lines().filter(|line| !line.starts_with("NodeName=") && !line.starts_with("KillWait="));
         let lines: String = lines.map(|line| line.replace("/etc/slurm", &dir) + "\n").collect();
         let Self { node, .. } = self;
-        // Two listeners at once, so that they get different numbers.
+        // Two listeners at once, to get different numbers.
         let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [controller, daemon] = ports.map(|listener| listener.local_addr().unwrap().port());
         fs::write(
@@ -163,7 +163,7 @@ PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
         self.daemons.insert(0, (name, command.spawn().unwrap()));
     }
 
-    /// Gives a script what slurmd would, and the commands of Slurm.
+    /// Gives a script the environment of slurmd, and the commands of Slurm.
     pub fn put_in_environment(&self, command: &mut Command) {
         let scontrol = find("scontrol").unwrap();
         let path = format!("{}:/usr/bin:/bin", scontrol.parent().unwrap().display());
@@ -173,7 +173,7 @@ PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
             .env("PATH", path);
     }
 
-    /// What a command of Slurm's prints.
+    /// The output of a Slurm command.
     pub fn ask(&self, name: &str, arguments: &[&str]) -> String {
         let output = self.command(name).args(arguments).output().unwrap();
         text(&output.stdout)
@@ -207,7 +207,7 @@ PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
         text(&output.stdout).trim().to_owned()
     }
 
-    /// What the job and its tasks printed.
+    /// The output of the job and its tasks.
     pub fn output(&self, job: &str) -> String {
         fs::read_to_string(self.dir.join(format!("out.{job}"))).unwrap_or_default()
     }
@@ -218,7 +218,7 @@ PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
         state.unwrap_or_default().to_owned()
     }
 
-    /// Waits until the job and its epilog are over, and returns what became of it.
+    /// Waits until the job and its epilog are over, and returns the job's state.
     pub fn finish(&self, job: &str) -> String {
         self.wait("the job is over", |cluster| {
             let state = cluster.job_state(job);
