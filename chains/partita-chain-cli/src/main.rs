@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::CommandFactory;
-use partita::chain::{self, Algorithm, ChainView, Definition, Definitions, Order, Steering};
 use partita::install::Install;
 use partita::registry::Registry;
+use partita_chain_host::{self as chain, Algorithm, ChainView, Definition, Definitions, Order, Steering};
 use partita_console::{Failure, Table, print, print_json, tell};
 use partita_core::{ByteSize, Count};
 use serde::Serialize;

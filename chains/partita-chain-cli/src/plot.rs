@@ -1,6 +1,6 @@
 //! `partita chain plot`.
 
-use partita::chain::{self, History, Period};
+use partita_chain_host::{self as chain, History, Period};
 use partita_console::{Failure, print};
 use partita_core::Count;
 use partita_plot::Picture;

@@ -3,8 +3,8 @@
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime};
 
-use partita::chain::{self, Algorithm, ChainView, Phase, RoleView, Steering};
 use partita::registry::Registry;
+use partita_chain_host::{self as chain, Algorithm, ChainView, Phase, RoleView, Steering};
 use partita_console::{Failure, Table, pause, print_json, print_on, shorten};
 use partita_core::Count;
 

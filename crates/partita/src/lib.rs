@@ -1,80 +1,188 @@
 //! Share one NVIDIA GPU between programs that know nothing of each other.
 //!
-//! The library behind the command `partita`: it finds GPUs ([`gpu`]), proves how
-//! their launches are masked ([`calibration`]), keeps the tenants of a machine
-//! ([`registry`]), and runs, changes, lists and ends them ([`mod@run`], [`mod@set`],
-//! [`mod@ps`], [`mod@kill`]). Real GPUs and simulated ones ([`simenv`]) go the same way.
+//! This is the library behind the command `partita`. It runs a program on a part of a GPU, changes
+//! what the program has while it runs, and lists and ends such programs. A program with its
+//! partition is a *tenant*. Real GPUs and simulated ones work alike.
 //!
-//! Whatever touches a driver happens in a child process ([`child`]): the library itself never loads
-//! one, except for a program that restricts its own launches ([`restrict`], [`contexts`]) and so
-//! has one anyway. That child is the `partita` program, so an [`install::Install`] is needed for
-//! everything that starts something.
+//! Everything that touches a driver happens in a child process ([`child`]). That child is the
+//! `partita` program, so whatever starts something takes an [`install::Install`]. The library loads a
+//! driver into its own process only to restrict that process's own launches ([`restrict`],
+//! [`contexts`]).
+//!
+//! # Run a program on half of a GPU
 //!
 //! ```no_run
+//! use partita::Share;
 //! use partita::install::Install;
-//! use partita::registry::Registry;
 //! use partita::run::{RunRequest, run};
 //!
-//! # fn main() -> Result<(), partita::Error> {
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let install = Install::of("/usr/local/bin/partita".into(), None);
 //! let request = RunRequest {
-//!     share: Some(partita_core::Share::Percent(50_000)),
+//!     gpus: Some("sim:h200".parse()?),
+//!     share: Some("50%".parse::<Share>()?),
+//!     memory: Some("20GiB".parse()?),
 //!     name: Some("serve".to_owned()),
 //!     command: vec!["python3".into(), "serve.py".into()],
 //!     ..RunRequest::default()
 //! };
 //! let exit_code = run(&install, &request, |notice| eprintln!("{notice}"))?;
-//! for tenant in partita::ps::ps(&Registry::open()?)? {
-//!     println!("{} has {:?} SMs", tenant.name, tenant.sms);
-//! }
 //! # let _ = exit_code;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # List tenants, change one, end it
+//!
+//! ```no_run
+//! use partita::install::Install;
+//! use partita::kill::{GRACE_DEFAULT, kill};
+//! use partita::ps::ps;
+//! use partita::registry::Registry;
+//! use partita::set::{SetRequest, Whose, set};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let registry = Registry::open()?;
+//! for tenant in ps(&registry)? {
+//!     println!("{} on {}: {:?} SMs", tenant.name, tenant.gpu, tenant.sms);
+//! }
+//! let smaller = SetRequest { share: Some("25%".parse()?), ..SetRequest::new(Whose::Name("serve".into())) };
+//! for limits in set(&registry, &smaller)? {
+//!     println!("{} has {} now", limits.name, limits.tpcs);
+//! }
+//! let install = Install::of("/usr/local/bin/partita".into(), None);
+//! let ended = kill(&install, &registry, "serve", GRACE_DEFAULT)?;
+//! println!("{} processes ended", ended.processes);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Check a machine
+//!
+//! ```no_run
+//! use partita::doctor::{State, examine};
+//! use partita::gpu;
+//! use partita::install::Install;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let install = Install::of("/usr/local/bin/partita".into(), None);
+//! let gpu = gpu::select(&install, Some(&"0".parse()?))?.gpu;
+//! let report = examine(&install, &gpu, |check| eprintln!("{check} ..."))?;
+//! for check in report.checks.iter().filter(|check| check.state == State::Failed) {
+//!     println!("{}: {}", check.name, check.detail);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What users write
+//!
+//! Requests take the same words as the command line.
+//!
+//! ```
+//! use partita::gpus::Selectors;
+//! use partita::offered::TimeShare;
+//! use partita::{ByteSize, Priority, Share, TpcSet};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let gpus: Selectors = "sim:h200,1".parse()?;
+//! assert_eq!(gpus.to_string(), "sim:h200,sim:h200:1");
+//! assert_eq!("12.5%".parse::<Share>()?, Share::Percent(12_500));
+//! assert_eq!("0-3,8".parse::<TpcSet>()?.len(), 5);
+//! assert_eq!("2GiB".parse::<ByteSize>()?, ByteSize(2 << 30));
+//! assert_eq!("30%".parse::<TimeShare>()?, TimeShare(300));
+//! assert_eq!("low".parse::<Priority>()?, Priority::Low);
+//! assert!("gpu:7".parse::<Selectors>().is_err());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where things are
+//!
+//! This crate only re-exports. The parts are crates of their own, which a program can use alone:
+//! `partita-host` (GPUs and tenants), `partita-doctor` (checks, proofs, charts) and `partita-batch`
+//! (batch systems). The types that their signatures name are here too: the common ones at the top,
+//! the rest in [`core`], [`driver`], [`ledger`] and [`control`].
 
-pub mod answer;
-pub mod audit;
-pub mod batch;
-mod cache;
-pub mod calibration;
-pub mod chain;
-pub mod child;
-pub mod contexts;
-pub mod daemon;
-pub mod demo;
-pub mod doctor;
-pub mod error;
-pub mod escape;
-pub mod facts;
-mod files;
-pub mod gpu;
-mod gpu_job;
-pub mod gpus;
-pub mod install;
-pub mod jobs;
-pub mod kill;
-pub mod limits;
-pub mod mps;
-pub mod numerics;
-pub mod offered;
-pub mod partition;
-pub mod place;
-pub mod process;
-pub mod program;
-pub mod prove;
-pub mod ps;
-pub mod registry;
-pub mod request;
-pub mod restrict;
-pub mod run;
-pub mod sandbox;
-pub mod set;
-pub mod signals;
-pub mod simenv;
-mod svg;
-pub mod system;
-mod terminal;
-pub mod time;
-pub mod topology;
+pub use partita_batch as batch;
+#[doc(no_inline)]
+pub use partita_core as core;
+#[doc(no_inline)]
+pub use partita_driver as driver;
+#[doc(no_inline)]
+pub use partita_ledger as ledger;
+#[doc(no_inline)]
+pub use partita_mps as control;
 
-pub use error::Error;
+pub use partita_core::time::{Policy, Priority};
+pub use partita_core::{ByteSize, Share, Topology, TpcSet};
+pub use partita_doctor::{audit, demo, doctor, prove, topology};
+pub use partita_host::{
+    Error, answer, calibration, child, error, escape, facts, gpu, gpus, install, kill, limits, mps, offered,
+    partition, process, program, ps, registry, run, sandbox, set, signals, simenv, system, time,
+};
+
+/// ```no_run
+/// use partita::contexts::ContextPool;
+///
+/// # fn launch(stream: partita::restrict::StreamRef<'_>, blocks: u32) {}
+/// # fn main() -> Result<(), partita::Error> {
+/// let pool = ContextPool::new(&[8, 44, 86])?;
+/// let context = pool.at_least(40).or(pool.largest());
+/// if let Some(context) = context {
+///     launch(context.stream(), 4 * context.sms());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub use partita_host::contexts;
+
+/// ```no_run
+/// use partita::gpu;
+/// use partita::install::Install;
+/// use partita::restrict::{Launch, Masks, Process, Stream, StreamRef};
+///
+/// # fn work() {}
+/// # fn example(raw_stream: *mut std::ffi::c_void) -> Result<(), Box<dyn std::error::Error>> {
+/// // The program that proves the driver in child processes, once for each driver build.
+/// let install = Install::of("/usr/local/bin/partita".into(), None);
+/// let gpu = gpu::select(&install, None)?.gpu;
+/// let masks = Masks::new(&install, &gpu)?;
+///
+/// let half = masks.topology().all().lowest(masks.topology().tpc_count() / 2);
+/// let _process = Process::of(&masks)?.restrict(&half)?;
+///
+/// // A `CUstream` or `cudaStream_t` of any library.
+/// // SAFETY: it is alive as long as `stream`.
+/// let stream = Stream::of(&masks, unsafe { StreamRef::from_raw(raw_stream)? });
+/// let urgent = stream.restrict(&masks.topology().all())?;
+/// work(); // the whole GPU for this stream, half of it for every other
+/// drop(urgent);
+///
+/// let one = Launch::of(&masks)?.restrict(&"0".parse()?)?;
+/// work(); // its first launch runs on one TPC
+/// drop(one);
+/// # Ok(())
+/// # }
+/// ```
+pub use partita_host::restrict;
+
+/// What runs in child processes.
+pub mod jobs {
+    pub use partita_host::jobs::job;
+
+    /// Runs the job `name` in this process and returns the line to print as its result.
+    ///
+    /// # Errors
+    /// An unknown job or a request that is not the job's: another version's process asked.
+    pub fn run(name: &str, request: &str) -> Result<String, String> {
+        partita_host::jobs::run(name, request)
+            .or_else(|| partita_doctor::jobs::run(name, request))
+            .or_else(|| partita_batch::jobs::run(name, request))
+            .unwrap_or_else(|| {
+                Err(format!(
+                    "there is no job {name:?}; the processes of one partita are of different versions"
+                ))
+            })
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use partita::chain::Definition;
+use partita_chain_host::Definition;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -345,7 +345,7 @@ pub(super) async fn stop(
     // Not any tenant of that name.
     running(&app, &name).await?;
     stop_tenant(&app, name, grace, move |app, name| {
-        partita::chain::stop(app.install(), app.registry(), name, grace, caller.user)
+        partita_chain_host::stop(app.install(), app.registry(), name, grace, caller.user)
     })
     .await
 }

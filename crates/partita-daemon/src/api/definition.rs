@@ -1,8 +1,8 @@
 //! The form of definitions in the document. What is read and checked is
-//! [`partita::chain::Definition`]; here is what the document says of it, and a test that both are
+//! [`partita_chain_host::Definition`]; here is what the document says of it, and a test that both are
 //! the same.
 
-use partita::chain::Definition;
+use partita_chain_host::Definition;
 use serde::Serialize;
 use utoipa::ToSchema;
 

@@ -1,4 +1,4 @@
-//! Chains as [`partita::chain`] runs them: each in a tenant, by a process that knows nothing of the
+//! Chains as [`partita_chain_host`] runs them: each in a tenant, by a process that knows nothing of the
 //! daemon.
 
 use std::fs::{self, File, OpenOptions};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partita::chain::{self, Definition, Order, Steering};
 use partita::registry::Registry;
+use partita_chain_host::{self as chain, Definition, Order, Steering};
 use std::os::unix::process::CommandExt;
 
 use super::{Chains, Running};

@@ -8,7 +8,7 @@ mod running;
 
 use std::time::Duration;
 
-use partita::chain::{Definition, Steering};
+use partita_chain_host::{Definition, Steering};
 
 pub use facade::{Facade, START_SUBCOMMAND};
 pub use running::{Running, RunningComponent, Step};

@@ -1,6 +1,6 @@
 //! A chain that runs, in the form of the API.
 
-use partita::chain::{ChainView, Phase, Steering};
+use partita_chain_host::{ChainView, Phase, Steering};
 use serde::Serialize;
 use utoipa::ToSchema;
 

@@ -67,7 +67,10 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         None => None,
     };
     let registry = if arguments.system { Registry::open_system()? } else { Registry::open()? };
-    let path = arguments.socket.clone().unwrap_or_else(|| partita::daemon::socket_of(&registry, own_user()));
+    let path = arguments
+        .socket
+        .clone()
+        .unwrap_or_else(|| partita_chain_host::daemon::socket_of(&registry, own_user()));
     let mut socket = Socket::claim(&path)?;
     let state = arguments.state.clone().map_or_else(state_dir, Ok)?;
     let store = Store::open(&state)?;

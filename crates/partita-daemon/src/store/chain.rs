@@ -1,6 +1,6 @@
 //! Definitions of chains.
 
-use partita::chain::Definition;
+use partita_chain_host::Definition;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::now_unix_ms;

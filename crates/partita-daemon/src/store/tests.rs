@@ -1,7 +1,7 @@
 use partita::audit::Escape;
-use partita::chain::Definition;
 use partita::process::ProcessId;
 use partita::registry::{GpuMeta, SimMeta};
+use partita_chain_host::Definition;
 use rusqlite::Connection;
 use serde_json::json;
 

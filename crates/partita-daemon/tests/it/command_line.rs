@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use common::World;
-use partita::chain::Definition;
+use partita_chain_host::Definition;
 use serde_json::Value;
 
 fn ok(command: &mut Command) -> String {

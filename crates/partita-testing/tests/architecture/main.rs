@@ -19,9 +19,7 @@ const FOLDERS: [(&str, &[&str]); 4] = [
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("partita-chain-cli", "partita-plot", "`partita chain plot` draws with the pictures of the experiments"),
     ("partita-daemon", "partita-memory", "`partitad keeper` owns leased memory, and the API lists leases"),
-    ("partita", "partita-steering", "partitad runs chains by the facade"),
-    ("partita", "partita-frames", "partitad runs chains by the facade"),
-    ("partita", "partita-sim", "`sim:NAME` is checked against the names of the simulated devices"),
+    ("partita-daemon", "partita-chain-host", "the API defines, starts and steers chains"),
 ];
 
 /// Circles between modules that stand, each with its reason.

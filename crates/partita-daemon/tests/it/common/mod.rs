@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use partita::daemon::{Answer, Client};
+use partita_chain_host::daemon::{Answer, Client};
 use partita_testing::{eventually, is_real, without_own_variables};
 use serde_json::{Value, json};
 

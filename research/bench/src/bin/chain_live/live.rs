@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use partita::chain::{Algorithm, Period, Phase, read_log};
 use partita::gpu::Gpu;
 use partita_bench::scratch::Scratch;
+use partita_chain_host::{Algorithm, Period, Phase, read_log};
 use partita_core::Samples;
 use partita_experiments::chains::{ChainSet, Kind, PAPER_SMS, Size};
 use serde::{Deserialize, Serialize};

@@ -33,9 +33,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use partita::chain::Algorithm;
 use partita::gpu::{self, Gpu, Selector};
 use partita::install::Install;
+use partita_chain_host::Algorithm;
 use partita_experiments::chains::{CHAIN_SETS, ChainSet};
 use serde::{Deserialize, Serialize};
 

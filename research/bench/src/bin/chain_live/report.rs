@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use partita::chain::Algorithm;
 use partita::gpu::Gpu;
+use partita_chain_host::Algorithm;
 use partita_core::Samples;
 use partita_experiments::chains::ChainSet;
 use partita_experiments::plot::Picture;

@@ -1,0 +1,205 @@
+//! The thread that has a chain's compute units divided.
+
+use std::ffi::CString;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use partita_core::Count;
+use partita_frames::ChainFile;
+use partita_host::error::Error;
+use partita_steering::{
+    self as core, Actuator, Allocation, Controller, ControllerOptions, Happening, PublishedOptions, Record,
+    SteadyOptions, Stop,
+};
+
+use super::plant::{Interruption, RunningChain};
+use super::shared::Shared;
+use super::state::{ChainState, Phase};
+use super::steer::Orders;
+use super::{Algorithm, Definition, Steering};
+
+/// Has a chain's compute units divided until the chain ends.
+#[derive(Debug)]
+pub(super) struct Control {
+    chain: RunningChain,
+    steering: Steering,
+    shared: Arc<Shared>,
+}
+
+impl Control {
+    pub(super) fn new(
+        file: ChainFile,
+        limits: &CString,
+        tenant: &Path,
+        definition: &Definition,
+        ending: &Arc<AtomicBool>,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, Error> {
+        let chain = RunningChain::new(
+            file,
+            limits,
+            Arc::clone(ending),
+            Orders::of(tenant),
+            Duration::from_millis(definition.period_ms.into()),
+            Arc::clone(shared),
+        )?;
+        Ok(Self { chain, steering: Steering::Algorithm(definition.algorithm), shared: Arc::clone(shared) })
+    }
+
+    /// Runs to the end of the chain.
+    pub(super) fn run(mut self) {
+        loop {
+            let stopped = match self.steering.clone() {
+                Steering::Tpcs(tpcs) => self.hold(&tpcs),
+                Steering::Algorithm(Algorithm::None) => {
+                    let all = vec![self.chain.tpcs(); self.chain.components()];
+                    self.hold(&all)
+                }
+                Steering::Algorithm(Algorithm::Steady) => {
+                    self.optimize(core::Algorithm::Steady(SteadyOptions::default()))
+                }
+                Steering::Algorithm(Algorithm::Published) => {
+                    self.optimize(core::Algorithm::Published(PublishedOptions::default()))
+                }
+            };
+            match (stopped, self.chain.interruption.take()) {
+                (Stop::Asked, Some(Interruption::Ending) | None) => return,
+                (Stop::Asked, Some(Interruption::Order)) => self.take_order(),
+                (Stop::Asked, Some(Interruption::Resized)) => {
+                    let tpcs = self.chain.tpcs();
+                    self.shared.change(true, |state, at_s| {
+                        state.tpcs_of_chain = tpcs;
+                        state.note(at_s, format!("the chain has {} now", Count(tpcs, "TPC")), None);
+                    });
+                }
+                (stop, _) => {
+                    // The chain goes on as it is divided.
+                    self.shared.change(true, |state, at_s| {
+                        state.phase = Phase::Off;
+                        state.note(at_s, stop.to_string(), None);
+                    });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_order(&mut self) {
+        let Some(order) = self.chain.orders().next() else { return };
+        let checked = order.map_err(|error| error.to_string()).and_then(|order| {
+            order.check(self.chain.name(), self.chain.components()).map_err(|error| error.to_string())?;
+            Ok(order)
+        });
+        self.shared.change(true, |state, at_s| match &checked {
+            Ok(order) => {
+                state.steering = order.clone();
+                state.note(at_s, "steered otherwise".to_owned(), None);
+            }
+            Err(error) => state.note(at_s, format!("an order that is none: {error}"), None),
+        });
+        if let Ok(order) = checked {
+            self.steering = order;
+        }
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.shared.change(true, |state, _| state.phase = phase);
+    }
+
+    /// Gives the components these TPCs and leaves it at that. Returns when something else is to be
+    /// done.
+    fn hold(&mut self, tpcs: &[u32]) -> Stop {
+        self.set_phase(Phase::Off);
+        let applied = Allocation::new(tpcs)
+            .map_err(|error| Stop::Failed { reason: error.to_string() })
+            .and_then(|allocation| self.chain.apply(&allocation));
+        if let Err(stop) = applied {
+            return stop;
+        }
+        if let Some(applied) = &self.chain.applied {
+            self.shared.change(true, |state, at_s| {
+                let text = format!("divided by nobody's search: {applied}");
+                state.note(at_s, text, Some(applied.tpcs().to_vec()));
+            });
+        }
+        self.watch()
+    }
+}
+
+impl Control {
+    /// Has an algorithm divide the compute units. Returns when something else is to be done.
+    fn optimize(&mut self, algorithm: core::Algorithm) -> Stop {
+        let tpcs = self.chain.tpcs();
+        // What is in force, as far as there is as much; at first all for everybody, as with MPS
+        // alone.
+        let before = self.chain.applied.as_ref().map(|applied| applied.within(tpcs));
+        let start = before.unwrap_or_else(|| Allocation::uniform(self.chain.components(), tpcs));
+        self.set_phase(Phase::Waiting);
+        if let Err(stop) = self.chain.apply(&start) {
+            return stop;
+        }
+        let options = ControllerOptions { algorithm, ..ControllerOptions::default() };
+        let mut controller = Controller::new(start, tpcs, options);
+        let mut told = 0;
+        loop {
+            let step = controller.step(&mut self.chain);
+            let news: Vec<Record> =
+                controller.records().filter(|record| record.period > told).cloned().collect();
+            told = controller.periods();
+            // After a search the level is new, and the chain no less settled.
+            let knows_level = controller.level_frames_per_s().is_some() || controller.records().len() > 0;
+            let has_news = !news.is_empty();
+            self.shared.change(has_news, |state, at_s| {
+                state.phase = if knows_level { Phase::Settled } else { Phase::Waiting };
+                news.into_iter().for_each(|record| tell(state, at_s, &record.what));
+            });
+            if let Err(stop) = step {
+                return stop;
+            }
+        }
+    }
+
+    fn watch(&mut self) -> Stop {
+        loop {
+            if let Err(stop) = self.chain.pass_period() {
+                return stop;
+            }
+        }
+    }
+}
+
+/// What the controller found or did, for people.
+fn tell(state: &mut ChainState, at_s: f64, what: &Happening) {
+    let (text, tpcs) = match what {
+        Happening::Deviation { level_frames_per_s, frames_per_s, periods } => (
+            format!(
+                "{frames_per_s:.1} frames/s for {} instead of {level_frames_per_s:.1}",
+                Count(*periods, "period")
+            ),
+            None,
+        ),
+        Happening::Shift { level_frames_per_s, frames_per_s } => (
+            format!("from {level_frames_per_s:.1} to {frames_per_s:.1} frames/s for good: a new search"),
+            None,
+        ),
+        Happening::Search { before, after, before_frames_per_s, after_frames_per_s, trials, periods } => (
+            format!(
+                "searched for {}, {}: from {before} with {before_frames_per_s:.1} frames/s to {after} with \
+                 {after_frames_per_s:.1}",
+                Count(*periods, "period"),
+                Count(trials.len(), "measurement")
+            ),
+            Some(after.tpcs().to_vec()),
+        ),
+        Happening::Rollback { from, to, frames_per_s, before_frames_per_s } => (
+            format!(
+                "{from} taken back for {to}: {frames_per_s:.1} frames/s instead of {before_frames_per_s:.1}"
+            ),
+            Some(to.tpcs().to_vec()),
+        ),
+        other => (other.name().to_owned(), None),
+    };
+    state.note(at_s, text, tpcs);
+}

@@ -1,0 +1,408 @@
+//! What a chain is: its components, its frames and what it may use, as people write it down.
+//!
+//! The form is the same in a TOML file (`partita chain define`) and in JSON (`partitad`):
+//!
+//! ```
+//! use partita_chain_host::Definition;
+//!
+//! let chain = Definition::from_toml(r#"
+//!     name = "cameras"
+//!     sm = "50%"
+//!     frame = "4MiB"
+//!
+//!     [[component]]
+//!     name = "decode"
+//!     command = ["./decode", "--camera", "7"]
+//!
+//!     [[component]]
+//!     name = "detect"
+//!     command = ["./detect"]
+//! "#).unwrap();
+//! assert_eq!(chain.components.len(), 2);
+//! assert_eq!(chain.period_ms, 100);
+//! ```
+
+use partita_core::{ByteSize, Count, Share};
+use partita_frames::{CHAIN_NAME_BYTES_MAX, ChainPlan, FRAMES_MAX, Policy, ROLES_MAX};
+use partita_host::error::Error;
+use partita_host::gpu::Selector;
+use partita_host::registry::check_name;
+use serde::{Deserialize, Serialize};
+
+/// Components of a chain at most; the chain file has so many places.
+pub const COMPONENTS_MAX: usize = ROLES_MAX;
+/// The shortest period, in milliseconds: below it a chain of thousand frames a second is counted to
+/// 1 % at best.
+pub const PERIOD_MS_MIN: u32 = 10;
+/// The longest, in milliseconds.
+pub const PERIOD_MS_MAX: u32 = 60_000;
+/// The most restarts that may be asked for.
+const RESTARTS_MAX: u32 = 1_000_000;
+/// The longest command, in words, and the longest word, in bytes.
+const WORDS_MAX: usize = 256;
+const WORD_BYTES_MAX: usize = 4096;
+/// The longest definition, in bytes of JSON: it is an argument of the process that runs the chain.
+const JSON_BYTES_MAX: usize = 64 << 10;
+
+/// A chain, as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    /// Its name, which is its tenant's.
+    pub name: String,
+    /// The GPU, as `--gpu` takes it; none for the default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// The compute units of all components together, as `--sm` takes them; none for every TPC that
+    /// is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm: Option<String>,
+    /// The memory of all components together, as `--mem` takes it; none for no quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem: Option<String>,
+    /// The size of a frame.
+    pub frame: String,
+    /// Frames that there are in all; none for as many as fill all queues and keep each component
+    /// busy: fewer hold the first component back before a queue is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frames: Option<u32>,
+    /// Frames that wait between two components at most.
+    #[serde(default = "default_capacity")]
+    pub capacity: u32,
+    /// What happens to a frame for which there is no room.
+    #[serde(default, with = "policy_name")]
+    pub policy: Policy,
+    /// Whose the frames' memory is.
+    #[serde(default)]
+    pub memory: MemoryOwner,
+    /// By what the components open the keeper's memory.
+    #[serde(default)]
+    pub handles: Handles,
+    /// The optimizer's period, in milliseconds.
+    #[serde(default = "default_period_ms")]
+    pub period_ms: u32,
+    /// Who divides the compute units.
+    #[serde(default)]
+    pub algorithm: Algorithm,
+    /// How often each component that fails is started anew.
+    #[serde(default = "default_restarts")]
+    pub restarts: u32,
+    /// The components, in the order in which frames go through them.
+    #[serde(rename = "component")]
+    pub components: Vec<ComponentDefinition>,
+}
+
+/// A component, as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ComponentDefinition {
+    /// Its name, one of its own within the chain.
+    pub name: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+}
+
+/// [`Policy`] as it is written down: by its name.
+mod policy_name {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Policy;
+
+    pub fn serialize<S: Serializer>(policy: &Policy, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(policy.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
+        let name = String::deserialize(from)?;
+        Policy::from_name(&name).ok_or_else(|| {
+            let names: Vec<&str> = Policy::NAMES.iter().map(|(name, _)| *name).collect();
+            D::Error::custom(format!("there is no policy {name:?}; it can be {}", names.join(", ")))
+        })
+    }
+}
+
+/// Whose the frames' memory is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryOwner {
+    /// A process of its own that the chain has: no component's death loses frames of others.
+    #[default]
+    Keeper,
+    /// The first component: when it dies, all frames are begun anew.
+    FirstComponent,
+}
+
+/// By what components open a keeper's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Handles {
+    /// CUDA's interprocess handles of 64 bytes.
+    #[default]
+    Ipc,
+    /// File descriptors of the driver's virtual memory.
+    Fd,
+}
+
+impl Handles {
+    /// Its name, in definitions and as `partitad keeper --handles` takes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ipc => "ipc",
+            Self::Fd => "fd",
+        }
+    }
+}
+
+/// Who divides the chain's compute units among its components.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Algorithm {
+    /// Partita's own.
+    #[default]
+    Steady,
+    /// The paper's: bottleneck search and Algorithm 1.
+    Published,
+    /// Nobody: all components share all compute units, as with MPS alone.
+    None,
+}
+
+fn default_capacity() -> u32 {
+    8
+}
+
+fn default_period_ms() -> u32 {
+    100
+}
+
+fn default_restarts() -> u32 {
+    10
+}
+
+impl Definition {
+    /// Reads one from TOML.
+    ///
+    /// # Errors
+    /// [`Error::Chain`], with the line where the form is wrong.
+    pub fn from_toml(text: &str) -> Result<Self, Error> {
+        Self::from_toml_of("the definition of a chain", text)
+    }
+
+    /// The same, for messages that say what the text is.
+    pub(super) fn from_toml_of(what: &str, text: &str) -> Result<Self, Error> {
+        let definition: Self = toml::from_str(text).map_err(|error| Error::Chain {
+            what: what.to_owned(),
+            reason: format!("{}; `partita chain define --example` prints one", error.to_string().trim_end()),
+        })?;
+        definition.check()?;
+        Ok(definition)
+    }
+
+    /// Checks what its form alone does not.
+    ///
+    /// # Errors
+    /// [`Error::Name`] or [`Error::Chain`]: the first value that cannot be.
+    pub fn check(&self) -> Result<(), Error> {
+        check_name(&self.name)?;
+        let refuse = |reason: String| Err(Error::Chain { what: format!("chain {}", self.name), reason });
+        if !(2..=COMPONENTS_MAX).contains(&self.components.len()) {
+            return refuse(format!(
+                "it has {}; give it 2 to {COMPONENTS_MAX} `[[component]]`s",
+                Count(self.components.len(), "component")
+            ));
+        }
+        for (at, component) in self.components.iter().enumerate() {
+            check_name(&component.name)?;
+            if self.components[..at].iter().any(|other| other.name == component.name) {
+                return refuse(format!("two components are called {}; rename one", component.name));
+            }
+            if component.command.first().is_none_or(String::is_empty) {
+                return refuse(format!(
+                    "component {} names no program; set its `command` to the program and its arguments",
+                    component.name
+                ));
+            }
+            let too_long = |word: &String| word.len() > WORD_BYTES_MAX || word.contains('\0');
+            if component.command.len() > WORDS_MAX || component.command.iter().any(too_long) {
+                return refuse(format!(
+                    "the command of component {} has more than {WORDS_MAX} words, or a word of more than {WORD_BYTES_MAX} bytes or \
+                     with a null byte; put it into a script",
+                    component.name
+                ));
+            }
+        }
+        if let Some(Err(error)) = self.gpu.as_deref().map(str::parse::<Selector>) {
+            return Err(self.wrong("gpu", &error));
+        }
+        self.share()?;
+        self.quota()?;
+        let frame = self.frame_bytes()?;
+        let (capacity, most) = (self.capacity, FRAMES_MAX as u32);
+        if !(1..=most).contains(&capacity) {
+            return refuse(format!(
+                "`capacity` is {capacity}; 1 to {most} frames can wait between two components"
+            ));
+        }
+        let (frames, most) = (self.frame_count(), FRAMES_MAX as u32);
+        if !(1..=most).contains(&frames) {
+            return refuse(format!("it would have {}; set `frames` to 1 to {most}", Count(frames, "frame")));
+        }
+        if let Some(quota) = self.quota()?
+            && frame.saturating_mul(frames.into()) > quota.0
+        {
+            return refuse(format!(
+                "`mem` = {quota} has no room for {} of {}; raise it, or lower `frames`",
+                Count(frames, "frame"),
+                ByteSize(frame)
+            ));
+        }
+        if !(PERIOD_MS_MIN..=PERIOD_MS_MAX).contains(&self.period_ms) {
+            return refuse(format!(
+                "`period_ms` is {}; it can be {PERIOD_MS_MIN} to {PERIOD_MS_MAX}",
+                self.period_ms
+            ));
+        }
+        let long = std::iter::once(&self.name).chain(self.components.iter().map(|component| &component.name));
+        if let Some(name) = long.into_iter().find(|name| name.len() > CHAIN_NAME_BYTES_MAX) {
+            return refuse(format!("the name {name} is too long; use at most {CHAIN_NAME_BYTES_MAX} bytes"));
+        }
+        if serde_json::to_string(self).map_or(usize::MAX, |json| json.len()) > JSON_BYTES_MAX {
+            return refuse(format!(
+                "it takes more than {} as JSON; put long commands into scripts",
+                ByteSize(JSON_BYTES_MAX as u64)
+            ));
+        }
+        if self.restarts > RESTARTS_MAX {
+            return refuse(format!("`restarts` is {}; it can be 0 to {RESTARTS_MAX}", self.restarts));
+        }
+        Ok(())
+    }
+
+    /// The compute units; none for every TPC that is free.
+    ///
+    /// # Errors
+    /// [`Error::Chain`].
+    pub fn share(&self) -> Result<Option<Share>, Error> {
+        self.sm.as_deref().map(|text| text.parse().map_err(|error| self.wrong("sm", &error))).transpose()
+    }
+
+    /// The quota; none for none.
+    ///
+    /// # Errors
+    /// [`Error::Chain`].
+    pub fn quota(&self) -> Result<Option<ByteSize>, Error> {
+        self.mem.as_deref().map(|text| text.parse().map_err(|error| self.wrong("mem", &error))).transpose()
+    }
+
+    /// The size of a frame in bytes, at least 1.
+    ///
+    /// # Errors
+    /// [`Error::Chain`].
+    pub fn frame_bytes(&self) -> Result<u64, Error> {
+        match self.frame.parse::<ByteSize>() {
+            Ok(ByteSize(0)) => Err(self.wrong("frame", &"a frame needs at least one byte")),
+            Ok(ByteSize(bytes)) => Ok(bytes),
+            Err(error) => Err(self.wrong("frame", &error)),
+        }
+    }
+
+    /// Frames that there are in all.
+    #[must_use]
+    pub fn frame_count(&self) -> u32 {
+        let components = self.components.len() as u32;
+        let in_queues = self.capacity.saturating_mul(components.saturating_sub(1));
+        self.frames.unwrap_or_else(|| in_queues.saturating_add(components).min(FRAMES_MAX as u32))
+    }
+
+    /// What its file is made of.
+    ///
+    /// # Errors
+    /// [`Error::Chain`].
+    pub(super) fn plan(&self, gpu_uuid: [u8; 16]) -> Result<ChainPlan, Error> {
+        Ok(ChainPlan {
+            name: self.name.clone(),
+            roles: self.components.iter().map(|component| component.name.clone()).collect(),
+            frame_bytes: self.frame_bytes()?,
+            frames: self.frame_count(),
+            queue_max: self.capacity,
+            policy: self.policy,
+            gpu_uuid,
+        })
+    }
+
+    fn wrong(&self, key: &str, error: &dyn std::fmt::Display) -> Error {
+        Error::Chain { what: format!("chain {}, `{key}`", self.name), reason: error.to_string() }
+    }
+
+    /// A definition to start from.
+    #[must_use]
+    pub fn example() -> &'static str {
+        include_str!("example.toml")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(from: &str, to: &str) -> String {
+        let text = Definition::example();
+        assert!(text.contains(from), "{from}");
+        Definition::from_toml(&text.replace(from, to)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_example_is_a_chain() {
+        let chain = Definition::from_toml(Definition::example()).unwrap();
+        assert_eq!(chain.frame_bytes().unwrap(), 4 << 20);
+        assert_eq!(
+            (chain.frame_count(), chain.policy, chain.algorithm),
+            (16, Policy::Wait, Algorithm::Steady)
+        );
+        let json = serde_json::to_string(&chain).unwrap();
+        assert_eq!(serde_json::from_str::<Definition>(&json).unwrap(), chain);
+        let text = Definition::example().replace("frames = 16", "");
+        assert_eq!(Definition::from_toml(&text).unwrap().frame_count(), 19);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        for (from, to, expected) in [
+            ("\"cameras\"", "\"came/ras\"", "came/ras"),
+            ("\"50%\"", "\"half\"", "`sm`"),
+            ("\"8GiB\"", "\"8GB!\"", "`mem`"),
+            ("\"8GiB\"", "\"32MiB\"", "no room for 16 frames of 4MiB"),
+            ("# gpu = \"0\"", "gpu = \"sim:h200,sim:h200\"", "`gpu`"),
+            ("\"4MiB\"", "\"0\"", "`frame`"),
+            ("frames = 16", "frames = 0", "frames"),
+            ("frames = 16", "frames = 1000000", "frames"),
+            ("capacity = 8", "capacity = 0", "capacity"),
+            ("period_ms = 100", "period_ms = 1", "period_ms"),
+            ("restarts = 10", "restarts = 4000000000", "restarts"),
+            ("\"wait\"", "\"lose\"", "policy"),
+            ("\"ipc\"", "\"mail\"", "handles"),
+            ("\"steady\"", "\"magic\"", "algorithm"),
+            ("\"enhance\"", "\"decode\"", "decode"),
+            ("[\"./enhance\"]", "[]", "no program"),
+            ("[\"./enhance\"]", "[\"\"]", "no program"),
+            ("[\"./enhance\"]", "[\"a\\u0000b\"]", "null byte"),
+            ("frame = ", "flame = ", "flame"),
+        ] {
+            let error = refused(from, to);
+            assert!(error.contains(expected), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_chain_has_two_components_at_least() {
+        let one =
+            Definition::example().split("[[component]]").take(2).collect::<Vec<_>>().join("[[component]]");
+        assert!(Definition::from_toml(&one).unwrap_err().to_string().contains("1 component;"));
+        let mut many = Definition::from_toml(Definition::example()).unwrap();
+        many.components = (0..=COMPONENTS_MAX)
+            .map(|at| ComponentDefinition { name: format!("c{at}"), command: vec!["true".to_owned()] })
+            .collect();
+        assert!(many.check().is_err());
+    }
+}

@@ -1,0 +1,332 @@
+//! The chains that a user has defined: kept by the daemon where one runs, else a file for each,
+//! below the user's configuration.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use partita_host::error::Error;
+use partita_host::files::{self, Durable};
+use partita_host::process::user_name;
+use partita_host::registry::{Registry, check_name};
+use serde::Deserialize;
+
+use super::Definition;
+use crate::daemon::Client;
+
+/// A definition in bytes at most.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The definitions of one user.
+#[derive(Debug, Clone)]
+pub struct Definitions(Place);
+
+#[derive(Debug, Clone)]
+enum Place {
+    Daemon(Client),
+    Files(Files),
+}
+
+impl Definitions {
+    /// Those of the current user: with the daemon that serves the user if one runs, else in
+    /// `$XDG_CONFIG_HOME/partita/chains`, or below `~/.config`.
+    ///
+    /// # Errors
+    /// [`Error::Daemon`] as [`Client::find`]; [`Error::Chain`] if neither variable says where.
+    pub fn of_user(registry: &Registry) -> Result<Self, Error> {
+        match Client::find(registry)? {
+            Some(daemon) => Ok(Self(Place::Daemon(daemon))),
+            None => Files::of_user().map(|files| Self(Place::Files(files))),
+        }
+    }
+
+    /// Those in a directory, which need not exist yet.
+    #[must_use]
+    pub fn at(dir: &Path) -> Self {
+        Self(Place::Files(Files::at(dir)))
+    }
+
+    /// Keeps the text of a definition under the name in it, in place of what was there.
+    ///
+    /// # Errors
+    /// As [`Definition::from_toml`]; [`Error::Daemon`], [`Error::Io`].
+    pub fn keep(&self, text: &str) -> Result<Definition, Error> {
+        let definition = Definition::from_toml(text)?;
+        match &self.0 {
+            Place::Daemon(daemon) => keep_with(daemon, &definition)?,
+            Place::Files(files) => files.keep(&definition, text)?,
+        }
+        Ok(definition)
+    }
+
+    /// The definition of this name.
+    ///
+    /// # Errors
+    /// [`Error::Chain`] if there is none, or as [`Definition::from_toml`]; [`Error::Daemon`].
+    pub fn get(&self, name: &str) -> Result<Definition, Error> {
+        check_name(name)?;
+        match &self.0 {
+            Place::Daemon(daemon) => {
+                let all = all_of_daemon(daemon)?;
+                let names: Vec<String> =
+                    all.iter().filter(|one| one.is_ours()).map(|one| one.definition.name.clone()).collect();
+                match all.into_iter().find(|one| one.definition.name == name) {
+                    Some(one) if one.is_ours() => Ok(one.definition),
+                    Some(one) => Err(one.is_not_run()),
+                    None => Err(undefined(name, &names)),
+                }
+            }
+            Place::Files(files) => files.get(name),
+        }
+    }
+
+    /// The names of all, sorted.
+    ///
+    /// # Errors
+    /// [`Error::Daemon`], [`Error::Io`].
+    pub fn names(&self) -> Result<Vec<String>, Error> {
+        match &self.0 {
+            Place::Daemon(daemon) => Ok(of_daemon(daemon)?.into_iter().map(|one| one.name).collect()),
+            Place::Files(files) => files.names(),
+        }
+    }
+
+    /// Forgets a definition. A chain that runs goes on.
+    ///
+    /// # Errors
+    /// As [`Definitions::get`].
+    pub fn forget(&self, name: &str) -> Result<(), Error> {
+        check_name(name)?;
+        match &self.0 {
+            Place::Daemon(daemon) => {
+                self.get(name)?;
+                daemon.ask("DELETE", &format!("{CHAINS}/{name}"), None).map(drop)
+            }
+            Place::Files(files) => files.forget(name),
+        }
+    }
+}
+
+/// Where the daemon has them.
+const CHAINS: &str = "/v1/chains";
+
+fn odd(error: serde_json::Error) -> Error {
+    Error::Chain {
+        what: "the daemon's answer".to_owned(),
+        reason: format!("{error}; `partita` and `partitad` are of different versions"),
+    }
+}
+
+/// A definition that the daemon has.
+#[derive(Deserialize)]
+struct Defined {
+    owner: u32,
+    definition: Definition,
+}
+
+impl Defined {
+    /// Whether this user, or root, has defined it. What others have is no program to run as this
+    /// user.
+    fn is_ours(&self) -> bool {
+        self.owner == rustix::process::geteuid().as_raw() || self.owner == 0
+    }
+
+    fn is_not_run(&self) -> Error {
+        let (name, owner) = (&self.definition.name, user_name(self.owner));
+        Error::Chain {
+            what: format!("chain {name}"),
+            reason: format!(
+                "it is {owner}'s definition, and its programs would run with your rights; {owner} starts it with `partita chain start {name}`, \
+                 and you a chain of your own, of another name, with `partita chain start FILE`"
+            ),
+        }
+    }
+}
+
+/// Everything that is defined with the daemon, by name.
+fn all_of_daemon(daemon: &Client) -> Result<Vec<Defined>, Error> {
+    #[derive(Deserialize)]
+    struct View {
+        defined: Option<Defined>,
+    }
+    let views: Vec<View> = serde_json::from_value(daemon.get(CHAINS)?).map_err(odd)?;
+    Ok(views.into_iter().filter_map(|view| view.defined).collect())
+}
+
+/// What this user, or root, has defined with the daemon, by name.
+fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
+    let ours = all_of_daemon(daemon)?.into_iter().filter(Defined::is_ours);
+    Ok(ours.map(|one| one.definition).collect())
+}
+
+fn keep_with(daemon: &Client, definition: &Definition) -> Result<(), Error> {
+    let body = serde_json::to_value(definition).map_err(odd)?;
+    let is_new = !of_daemon(daemon)?.iter().any(|one| one.name == definition.name);
+    let (method, path) = match is_new {
+        true => ("POST", CHAINS.to_owned()),
+        false => ("PUT", format!("{CHAINS}/{}", definition.name)),
+    };
+    daemon.ask(method, &path, Some(&body)).map(drop)
+}
+
+fn undefined(name: &str, names: &[String]) -> Error {
+    let known = match names {
+        [] => String::new(),
+        names => format!(" (defined: {})", names.join(", ")),
+    };
+    Error::Chain {
+        what: format!("chain {name}"),
+        reason: format!("it is not defined{known}; `partita chain define FILE` defines one"),
+    }
+}
+
+/// Definitions as files.
+#[derive(Debug, Clone)]
+struct Files {
+    dir: PathBuf,
+}
+
+impl Files {
+    fn of_user() -> Result<Self, Error> {
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
+        let config = config.filter(|path| path.is_absolute()).ok_or_else(|| Error::Chain {
+            what: "definitions of chains".to_owned(),
+            reason: "neither HOME nor XDG_CONFIG_HOME names a directory to keep them in; set one, or name the definition's file"
+                .to_owned(),
+        })?;
+        Ok(Self::at(&config.join("partita/chains")))
+    }
+
+    fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.toml"))
+    }
+
+    fn keep(&self, definition: &Definition, text: &str) -> Result<(), Error> {
+        let path = self.path(&definition.name);
+        let failed = || Error::io(path.display().to_string());
+        fs::create_dir_all(&self.dir).map_err(failed())?;
+        files::replace(&path, text.as_bytes(), 0o644, Durable::Yes).map_err(failed())
+    }
+
+    fn get(&self, name: &str) -> Result<Definition, Error> {
+        let path = self.path(name);
+        match read(&path) {
+            Ok(text) => match parse(&path, &text)? {
+                definition if definition.name == name => Ok(definition),
+                other => Err(Error::Chain {
+                    what: path.display().to_string(),
+                    reason: format!(
+                        "it defines chain {}; change its `name` to {name}, or `partita chain define` it and remove this file",
+                        other.name
+                    ),
+                }),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(undefined(name, &self.names()?)),
+            Err(error) => Err(Error::io(path.display().to_string())(error)),
+        }
+    }
+
+    fn names(&self) -> Result<Vec<String>, Error> {
+        let failed = || Error::io(self.dir.display().to_string());
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed())?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let file = entry.map_err(failed())?.file_name();
+            let name = file.to_str().and_then(|name| name.strip_suffix(".toml"));
+            names.extend(name.filter(|name| check_name(name).is_ok()).map(str::to_owned));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn forget(&self, name: &str) -> Result<(), Error> {
+        self.get(name).map(drop).or_else(|error| match self.path(name).exists() {
+            true => Ok(()),
+            false => Err(error),
+        })?;
+        let path = self.path(name);
+        fs::remove_file(&path).map_err(Error::io(path.display().to_string()))
+    }
+}
+
+/// Reads the definition in a file.
+///
+/// # Errors
+/// [`Error::Io`], or as [`Definition::from_toml`].
+pub fn read_file(path: &Path) -> Result<(Definition, String), Error> {
+    let text = read(path).map_err(Error::io(path.display().to_string()))?;
+    Ok((parse(path, &text)?, text))
+}
+
+/// The definition that a file's text is; messages name the file.
+fn parse(path: &Path, text: &str) -> Result<Definition, Error> {
+    Definition::from_toml_of(&path.display().to_string(), text)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    let read = fs::File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if read as u64 > BYTES_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is larger than 1 MiB; a definition is a page",
+        ));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_found_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Definitions::at(&dir.path().join("not/there/yet"));
+        assert!(kept.names().unwrap().is_empty());
+        let example = kept.keep(Definition::example()).unwrap();
+        assert_eq!(kept.get("cameras").unwrap(), example);
+        let other = Definition::example().replace("cameras", "a.second");
+        kept.keep(&other).unwrap();
+        assert_eq!(kept.names().unwrap(), ["a.second", "cameras"]);
+        let error = kept.get("camera").unwrap_err().to_string();
+        assert!(error.contains("chain camera") && error.contains("a.second, cameras"), "{error}");
+        kept.forget("cameras").unwrap();
+        assert_eq!(kept.names().unwrap(), ["a.second"]);
+        kept.forget("cameras").unwrap_err();
+        // Somebody has edited the files.
+        let path = |name| dir.path().join("not/there/yet").join(name);
+        fs::copy(path("a.second.toml"), path("copy.toml")).unwrap();
+        let error = kept.get("copy").unwrap_err().to_string();
+        assert!(error.contains("copy.toml") && error.contains("chain a.second"), "{error}");
+        fs::write(path("broken.toml"), "name = ").unwrap();
+        let error = kept.get("broken").unwrap_err().to_string();
+        assert!(error.contains("broken.toml"), "{error}");
+        for hostile in ["../x", "", ".x", "a/b", "a\0"] {
+            kept.get(hostile).unwrap_err();
+            kept.forget(hostile).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Definitions::at(dir.path());
+        kept.keep(&Definition::example().replace("\"8GiB\"", "\"8 carrots\"")).unwrap_err();
+        assert!(kept.names().unwrap().is_empty());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let large = dir.path().join("large");
+        fs::write(&large, vec![b'#'; BYTES_MAX as usize + 1]).unwrap();
+        assert!(read_file(&large).unwrap_err().to_string().contains("1 MiB"));
+    }
+}

@@ -1,0 +1,147 @@
+//! Who runs a chain: one process, by a lock that it holds for life.
+//!
+//! The lock is that of a file in the tenant's directory. The file gets its name when it is locked
+//! already, so whoever finds it unlocked finds a chain whose process has died: its components go on
+//! with nobody to start them anew. Such a chain is not adopted. How a component of a dead parent
+//! ends nobody is told, and what the definition says may be another thing by now: what is left of
+//! it is ended, and the chain begins anew.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use partita_host::error::Error;
+use partita_host::files::open_regular;
+use partita_host::install::Install;
+use partita_host::kill;
+use partita_host::registry::Registry;
+use partita_mps::lock::lock_within;
+
+/// The file in the tenant's directory.
+const FILE: &str = "chain.supervisor";
+/// How long others look at the lock at most, which they hold meanwhile.
+const LOOKS: Duration = Duration::from_millis(100);
+
+/// The right to run the chain of a tenant, until this is dropped or the process ends.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    _file: File,
+}
+
+impl Supervisor {
+    /// Becomes the process that runs a chain that has just begun.
+    ///
+    /// # Errors
+    /// [`Error::Chain`] if another process runs it, or ran it and has died; the system's.
+    pub(super) fn begin(tenant: &Path, chain: &str) -> Result<Self, Error> {
+        let fresh = PathBuf::from(format!("{}.new-{}", path(tenant).display(), std::process::id()));
+        let made = (|| {
+            let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
+            file.set_permissions(Permissions::from_mode(0o600))?;
+            file.try_lock().map_err(io::Error::from)?;
+            // Not a rename: that would take the name from whoever has it.
+            fs::hard_link(&fresh, path(tenant)).map(|()| file)
+        })();
+        let _ = fs::remove_file(&fresh);
+        match made {
+            Ok(file) => Ok(Self { _file: file }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Chain {
+                what: format!("chain {chain}"),
+                reason: match is_supervised(tenant) {
+                    true => runs(chain),
+                    false => format!(
+                        "the process that ran it has died; `partita chain start {chain}` begins it anew"
+                    ),
+                },
+            }),
+            Err(error) => Err(Error::io(path(tenant).display().to_string())(error)),
+        }
+    }
+
+    /// Takes the place of a process that has died; none if it lives, or the tenant is no chain.
+    fn of_dead(tenant: &Path) -> Option<Self> {
+        let file = open_regular(&path(tenant)).ok()?;
+        lock_within(&file, LOOKS).is_ok_and(|locked| locked).then_some(Self { _file: file })
+    }
+}
+
+fn runs(chain: &str) -> String {
+    format!("another process runs it; `partita chain stop {chain}` ends it")
+}
+
+fn path(tenant: &Path) -> PathBuf {
+    tenant.join(FILE)
+}
+
+/// Whether a living process runs the chain in this tenant's directory.
+pub(super) fn is_supervised(tenant: &Path) -> bool {
+    // A shared lock: two who look at the same time do not see each other.
+    open_regular(&path(tenant))
+        .is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
+}
+
+/// Ends what is left of a chain whose process has died, so that it can begin anew. Of two that try,
+/// one does it, and for the other the name is in use.
+///
+/// # Errors
+/// [`Error::Chain`] if the chain runs; those of [`kill::kill`].
+pub(super) fn clear(
+    install: &Install,
+    registry: &Registry,
+    chain: &str,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), Error> {
+    let tenant = match registry.lock()?.tenant(chain) {
+        Err(Error::NoSuchTenant { .. }) => return Ok(()),
+        tenant => tenant?,
+    };
+    let Some(first) = tenant.first().filter(|first| first.check_yours().is_ok()) else { return Ok(()) };
+    if is_supervised(&first.dir) {
+        return Err(Error::Chain { what: format!("chain {chain}"), reason: runs(chain) });
+    }
+    let Some(_supervisor) = Supervisor::of_dead(&first.dir) else { return Ok(()) };
+    say(&format!(
+        "chain {chain}: the process that ran it has died; its components are ended, and it begins anew"
+    ));
+    let outcome = kill::end(install, registry, chain, &tenant, kill::GRACE_DEFAULT)?;
+    outcome.notices.iter().for_each(|notice| say(notice));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn one_process_runs_a_chain_and_one_takes_the_place_of_a_dead_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let tenant = temp.path();
+        assert!(!is_supervised(tenant));
+        assert!(Supervisor::of_dead(tenant).is_none(), "no chain, or one that is about to begin");
+        let first = Supervisor::begin(tenant, "toy").unwrap();
+        assert!(is_supervised(tenant) && Supervisor::of_dead(tenant).is_none());
+        let error = Supervisor::begin(tenant, "toy").unwrap_err().to_string();
+        assert!(error.contains("another process runs it"), "{error}");
+        drop(first);
+        assert!(!is_supervised(tenant));
+        let error = Supervisor::begin(tenant, "toy").unwrap_err().to_string();
+        assert!(error.contains("has died") && error.contains("partita chain start toy"), "{error}");
+        // Many try at once, while many look.
+        let taken = std::sync::Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let one = Supervisor::of_dead(tenant);
+                    taken.lock().unwrap().extend(one);
+                });
+                scope.spawn(|| (0..100).filter(|_| is_supervised(tenant)).count());
+            }
+        });
+        assert_eq!(taken.lock().unwrap().len(), 1);
+        assert_eq!(fs::read_dir(tenant).unwrap().count(), 1, "nothing is left of those who could not");
+    }
+}

@@ -1,0 +1,216 @@
+//! Before a job: its service or its tenant is started, and noted first.
+
+use partita_host::install::Install;
+
+use super::account::Account;
+use super::as_user::{Action, Order, Outcome, ask};
+use super::deadline::Deadline;
+use super::environment::JobEnvironment;
+use super::epilog;
+use super::job::Job;
+use super::now::{boot, now_unix_s};
+use super::options::Options;
+use super::plan::{Blame, Fate, Group, Stage, fate};
+use super::record::{Phase, Record, Store, StoreError, VERSION};
+use super::report::{Report, Step};
+use super::request::Request;
+use super::trouble::Trouble;
+
+/// The part of the time limit that is kept for undoing what did not work.
+const UNDO_PART: u32 = 3;
+
+/// Does what the job asked for. Twice for the same job is as good as once.
+pub fn prolog(install: &Install, options: &Options, job: &Job) -> Report {
+    Report::of(Stage::Prolog, options, job, |deadline, report| {
+        try_prolog(install, options, job, deadline, report)
+    })
+}
+
+fn try_prolog(
+    install: &Install,
+    options: &Options,
+    job: &Job,
+    deadline: Deadline,
+    report: &mut Report,
+) -> Result<(), Trouble> {
+    let asked = match &job.request {
+        Ok(None) if job.gpus.is_empty() => Ok(Request::Off),
+        Ok(asked) => Ok(asked.unwrap_or(options.default)),
+        Err(reason) => Err(reason.clone()),
+    };
+    let (request, refusal) = match asked {
+        Ok(Request::Off) => {
+            report.step(Step::NothingAsked);
+            return Ok(());
+        }
+        Ok(request) if job.gpus.is_empty() => (
+            request,
+            Some(format!(
+                "the job asks for partita:{request} and has no GPU on this node; ask for one as well (Slurm: --gres=gpu:1 or \
+                 --gres=mps:50; PBS: -l nodes=1:gpus=1), or let the node's script name it by --gpu"
+            )),
+        ),
+        Ok(request) => (request, None),
+        Err(reason) => (Request::Service, Some(reason)),
+    };
+    report.request = refusal.is_none().then(|| request.to_string());
+    let account = Account::of(&job.owner)?;
+    if options.dry_run {
+        dry_run(job, &request, refusal, report);
+        return Ok(());
+    }
+    let store = Store::create(&options.dir)?;
+    let _job = store.lock_job(&job.id, deadline)?;
+    let record = Record {
+        version: VERSION,
+        job: job.id.clone(),
+        group: Group::new(account.user, &job.gpus),
+        user_group: account.group,
+        request,
+        boot: boot()?,
+        phase: Phase::Starting,
+        written_unix_s: now_unix_s(),
+    };
+    let was_ready = make_way(install, options, &store, &record, deadline, report)?;
+    if let Some(reason) = refusal {
+        return refuse(&store, record, Trouble::job(reason), report);
+    }
+    let group = store.lock_group(&record.group, deadline)?;
+    if !was_ready {
+        store.write(&record)?;
+    }
+    let outcome = start(install, &store, &account, &record, job, deadline).and_then(|outcome| {
+        store.write_environment(&job.id, &outcome.environment)?;
+        store.write(&Record { phase: Phase::Ready, ..record.clone() })?;
+        Ok(outcome)
+    });
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        // The job runs: it is for its epilog.
+        Err(trouble) if was_ready => return Err(trouble),
+        Err(trouble) => {
+            // As if the job had ended at once; what cannot be undone now is for the epilog, which
+            // has the record.
+            let undone = epilog::clean(install, options, &store, &account, &record, deadline, report);
+            drop(group);
+            if trouble.blame == Blame::Job && undone {
+                return refuse(&store, record, trouble, report);
+            }
+            if undone {
+                store.remove(&job.id)?;
+            }
+            return Err(trouble);
+        }
+    };
+    for notice in &outcome.notices {
+        report.notice(notice);
+    }
+    if request.needs_service() {
+        report.step(Step::ServiceUp { daemon: outcome.daemon, started: outcome.started });
+    }
+    if let Request::Tenant(_) = request {
+        report.step(Step::TenantUp { tenant: job.id.tenant_name() });
+    }
+    Ok(())
+}
+
+fn start(
+    install: &Install,
+    store: &Store,
+    account: &Account,
+    record: &Record,
+    job: &Job,
+    deadline: Deadline,
+) -> Result<Outcome, Trouble> {
+    let (records, damaged) = epilog::others(store, None)?;
+    let alone = !matches!(fate(record, &records, &record.boot, damaged), Fate::Keep { .. });
+    let mut gpus = job.gpus.clone();
+    let mut seen = Vec::new();
+    gpus.retain(|gpu| {
+        !seen.contains(gpu) && {
+            seen.push(gpu.clone());
+            true
+        }
+    });
+    let action = Action::Start { tenant: record.job.tenant_name(), request: record.request, alone };
+    let left = deadline.left();
+    ask(install, account, &record.job, Order::new(gpus, action), deadline.at_most(left - left / UNDO_PART))
+}
+
+/// A record of this job that is there already: of an earlier boot, of an earlier run of a job that
+/// was queued again (whose epilog never came), or of this very one. Returns whether this very one
+/// is ready: its prolog was called before.
+///
+/// # Errors
+/// What is in the way.
+fn make_way(
+    install: &Install,
+    options: &Options,
+    store: &Store,
+    record: &Record,
+    deadline: Deadline,
+    report: &mut Report,
+) -> Result<bool, Trouble> {
+    let old = match store.record(&record.job) {
+        Ok(None) => return Ok(false),
+        Ok(Some(old)) => old,
+        Err(StoreError::Damaged { path, reason }) => {
+            let aside = store.set_aside(&record.job)?;
+            report.notice(format!(
+                "the job record {}: {reason}; it is {} now",
+                path.display(),
+                aside.display()
+            ));
+            return Ok(false);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let same = (&old.group, &old.request) == (&record.group, &record.request);
+    if old.boot == record.boot && !same && !matches!(old.phase, Phase::Refused { .. }) {
+        let _group = store.lock_group(&old.group, deadline)?;
+        let account = Account::of_record(&old)?;
+        if !epilog::clean(
+            install,
+            options,
+            store,
+            &account,
+            &old,
+            deadline.at_most(deadline.left() / 2),
+            report,
+        ) {
+            return Err(Trouble::node(format!(
+                "what an earlier run of job {} left cannot be undone; see above",
+                old.job
+            )));
+        }
+    }
+    if old.boot != record.boot || !same {
+        store.remove(&old.job)?;
+        return Ok(false);
+    }
+    Ok(old.phase == Phase::Ready)
+}
+
+/// The job cannot have what it asked for, and is told so where its owner looks.
+fn refuse(store: &Store, mut record: Record, trouble: Trouble, report: &mut Report) -> Result<(), Trouble> {
+    let environment = JobEnvironment { refused: Some(trouble.reason.clone()), ..JobEnvironment::default() };
+    record.phase = Phase::Refused { reason: trouble.reason.clone() };
+    store.write(&record)?;
+    store.write_environment(&record.job, &environment)?;
+    report.step(Step::JobRefused);
+    Err(trouble)
+}
+
+fn dry_run(job: &Job, request: &Request, refusal: Option<String>, report: &mut Report) {
+    if let Some(reason) = refusal {
+        report.step(Step::JobRefused);
+        report.trouble(Trouble::job(reason));
+        return;
+    }
+    if request.needs_service() {
+        report.step(Step::ServiceUp { daemon: None, started: false });
+    }
+    if let Request::Tenant(_) = request {
+        report.step(Step::TenantUp { tenant: job.id.tenant_name() });
+    }
+}

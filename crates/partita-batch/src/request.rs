@@ -1,0 +1,438 @@
+//! What a job asked for, in the words that batch systems let users write.
+//!
+//! Pure: text in, a request or the reason why there is none out. A mistake in
+//! the text is the job's, and is never a reason to take a node out of service.
+
+use std::fmt;
+
+use partita_core::time::Priority;
+use partita_core::{ByteSize, Share};
+use partita_host::registry::Isolation;
+use serde::{Deserialize, Serialize};
+
+/// What a request begins with, in a comment or an account: `partita:sm=50%`.
+pub const PREFIX: &str = "partita:";
+/// The key of a request in a list of resources: `-l partita=sm=50%`.
+const RESOURCE: &str = "partita";
+/// The node feature by which a job asks for the service alone: `--constraint=partita_mps`.
+pub const FEATURE: &str = "partita_mps";
+/// How requests are written, for messages.
+const FORMS: &str = "write partita:mps, or partita: with sm=SHARE, mem=SIZE, isolation=shared|own, priority=high|normal|low \
+                     between commas or plus signs, or partita:off";
+
+/// A job's partition; what is not asked for is as `partita run` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Partition {
+    /// `sm=`: compute units, on each of the job's GPUs.
+    pub share: Option<Share>,
+    /// `mem=`: device memory of all its processes together, on each of the job's GPUs.
+    pub memory: Option<ByteSize>,
+    /// `isolation=`.
+    pub isolation: Isolation,
+    /// `priority=`.
+    pub priority: Level,
+}
+
+/// `priority=`, as `partita run` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Level {
+    /// Holds tenants of low priority.
+    High,
+    /// Neither holds nor is held.
+    #[default]
+    Normal,
+    /// Is held.
+    Low,
+}
+
+impl From<Level> for Priority {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::High => Self::High,
+            Level::Normal => Self::Normal,
+            Level::Low => Self::Low,
+        }
+    }
+}
+
+impl Level {
+    const ALL: [(Self, &str); 3] = [(Self::High, "high"), (Self::Normal, "normal"), (Self::Low, "low")];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(level, _)| *level == self).map_or("normal", |(_, name)| name)
+    }
+}
+
+/// What a job asked for. As text it is what follows [`PREFIX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Request {
+    /// Nothing, expressly: not even what the node does by default.
+    Off,
+    /// The GPUs' service; the job's programs make tenants of their own, or none.
+    Service,
+    /// The whole job is one tenant.
+    Tenant(Partition),
+}
+
+impl From<Request> for String {
+    fn from(request: Request) -> Self {
+        request.to_string()
+    }
+}
+
+impl TryFrom<String> for Request {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let partition = match self {
+            Self::Off => return f.write_str("off"),
+            Self::Service => return f.write_str("mps"),
+            Self::Tenant(partition) => partition,
+        };
+        // Always there, so that a tenant without limits is no service either.
+        write!(f, "isolation={}", if partition.isolation == Isolation::Own { "own" } else { "shared" })?;
+        if let Some(share) = partition.share {
+            write!(f, ",sm={share}")?;
+        }
+        if let Some(memory) = partition.memory {
+            write!(f, ",mem={memory}")?;
+        }
+        if partition.priority != Level::Normal {
+            write!(f, ",priority={}", partition.priority.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl Request {
+    /// Reads what follows [`PREFIX`].
+    ///
+    /// # Errors
+    /// What is wrong with it, with the forms that there are.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let refuse = |reason: String| format!("the request {PREFIX}{text}: {reason}; {FORMS}");
+        let mut service = false;
+        let mut keys: Vec<(String, String)> = Vec::new();
+        for item in text.split([',', '+']).map(str::trim) {
+            match item.split_once('=') {
+                Some((key, value)) => keys.push((key.trim().to_ascii_lowercase(), value.trim().to_owned())),
+                None if item.eq_ignore_ascii_case("mps") => service = true,
+                None if item.eq_ignore_ascii_case("off") && text.trim().eq_ignore_ascii_case("off") => {
+                    return Ok(Self::Off);
+                }
+                // A list of units has commas of its own: sm=tpc:0-3,8.
+                None if item.starts_with(|c: char| c.is_ascii_digit())
+                    && keys.last().is_some_and(|(key, _)| key == "sm") =>
+                {
+                    keys.iter_mut().last().into_iter().for_each(|(_, value)| {
+                        value.push(',');
+                        value.push_str(item);
+                    });
+                }
+                None => return Err(refuse(format!("{item:?} is not understood"))),
+            }
+        }
+        if keys.is_empty() {
+            return if service { Ok(Self::Service) } else { Err(refuse("it asks for nothing".to_owned())) };
+        }
+        let mut partition = Partition::default();
+        for (at, (key, value)) in keys.iter().enumerate() {
+            if keys[..at].iter().any(|(other, _)| other == key) {
+                return Err(refuse(format!("{key} is given twice")));
+            }
+            partition.put(key, value).map_err(refuse)?;
+        }
+        if service && partition.isolation == Isolation::Own {
+            return Err(refuse(
+                "isolation=own is outside the service that mps asks for; leave one out".to_owned(),
+            ));
+        }
+        Ok(Self::Tenant(partition))
+    }
+
+    /// Whether it needs the service of the GPUs.
+    pub fn needs_service(&self) -> bool {
+        match self {
+            Self::Off => false,
+            Self::Service => true,
+            Self::Tenant(partition) => partition.isolation == Isolation::Shared,
+        }
+    }
+}
+
+impl Partition {
+    fn put(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let told = |error: &dyn fmt::Display| format!("{key}={value}: {error}");
+        match (key, value.to_ascii_lowercase().as_str()) {
+            ("sm", text) => self.share = Some(text.parse().map_err(|error| told(&error))?),
+            ("mem", _) => {
+                let size: ByteSize = value.parse().map_err(|error| told(&error))?;
+                if size == ByteSize(0) {
+                    return Err(told(&"a quota of nothing"));
+                }
+                self.memory = Some(size);
+            }
+            ("isolation", "shared") => self.isolation = Isolation::Shared,
+            ("isolation", "own") => self.isolation = Isolation::Own,
+            ("priority", text) => {
+                let level = Level::ALL.iter().find(|(_, name)| *name == text);
+                self.priority = level.ok_or_else(|| told(&"it is high, normal or low"))?.0;
+            }
+            _ => return Err(told(&"it is not understood")),
+        }
+        Ok(())
+    }
+
+    /// The options of `partita run` that say the same.
+    pub fn options(&self) -> Vec<String> {
+        let mut options = vec![
+            "--isolation".to_owned(),
+            if self.isolation == Isolation::Own { "own" } else { "shared" }.to_owned(),
+        ];
+        options.extend(self.share.iter().flat_map(|share| ["--sm".to_owned(), share.to_string()]));
+        options.extend(self.memory.iter().flat_map(|memory| ["--mem".to_owned(), memory.to_string()]));
+        if self.priority != Level::Normal {
+            options.extend(["--priority".to_owned(), self.priority.name().to_owned()]);
+        }
+        options
+    }
+}
+
+/// Where a batch system lets users write, each as it passes it on.
+#[derive(Debug, Clone, Default)]
+pub struct Sources<'a> {
+    /// Slurm's `--comment`: words between spaces and semicolons.
+    pub comment: Option<&'a str>,
+    /// Slurm's `--constraint`: an expression of node features.
+    pub constraints: Option<&'a str>,
+    /// PBS's `-A`.
+    pub account: Option<&'a str>,
+    /// PBS's `-l`: `key=value` between commas.
+    pub resources: Option<&'a str>,
+    /// The percentage of Slurm's `--gres=mps:N`.
+    pub mps_percent: Option<&'a str>,
+}
+
+/// What the job asked for; nothing if it said nothing.
+///
+/// A share of Slurm's `--gres=mps` is what the scheduler promised to others that
+/// it leaves to them. It becomes the partition's share, or bounds it.
+///
+/// # Errors
+/// The reason, for the job's owner.
+pub fn find(sources: &Sources<'_>) -> Result<Option<Request>, String> {
+    let mut found: Vec<String> = Vec::new();
+    for text in [sources.comment, sources.account].into_iter().flatten() {
+        for word in text.split(|c: char| c.is_whitespace() || c == ';') {
+            found.extend(strip_prefix_ignoring_case(word, PREFIX).map(str::to_owned));
+        }
+    }
+    // As NVIDIA's guide has it: qsub -A "MPS=true".
+    let asks = |text: &str| text.split([',', ';', ' ']).any(|word| word.eq_ignore_ascii_case("MPS=true"));
+    if sources.account.is_some_and(asks) {
+        found.push("mps".to_owned());
+    }
+    for item in sources.resources.unwrap_or_default().split(',') {
+        if let Some((key, value)) = item.trim().split_once('=')
+            && key == RESOURCE
+        {
+            found.push(value.to_owned());
+        }
+    }
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if found.is_empty()
+        && sources.constraints.unwrap_or_default().split(|c| !is_name(c)).any(|name| name == FEATURE)
+    {
+        found.push("mps".to_owned());
+    }
+    let asked = match found.as_slice() {
+        [] => None,
+        [text] => Some(Request::parse(text)?),
+        several => {
+            return Err(format!(
+                "the job asks more than once ({}): ask once",
+                several.iter().map(|text| format!("{PREFIX}{text}")).collect::<Vec<_>>().join(", ")
+            ));
+        }
+    };
+    match sources.mps_percent {
+        None => Ok(asked),
+        Some(percent) => bound(asked, percent).map(Some),
+    }
+}
+
+fn strip_prefix_ignoring_case<'a>(word: &'a str, prefix: &str) -> Option<&'a str> {
+    let (head, rest) = word.split_at_checked(prefix.len())?;
+    head.eq_ignore_ascii_case(prefix).then_some(rest)
+}
+
+fn bound(asked: Option<Request>, percent: &str) -> Result<Request, String> {
+    let promised = match format!("{percent}%").parse() {
+        Ok(Share::Percent(promised @ 1..=100_000)) => promised,
+        _ => {
+            return Err(format!(
+                "--gres=mps gives the job {percent:?} percent of a GPU, which is no share of one; ask for at most the \
+                 count that one GPU has"
+            ));
+        }
+    };
+    let mut partition = match asked {
+        None | Some(Request::Service) => Partition::default(),
+        Some(Request::Tenant(partition)) => partition,
+        // Slurm's own percentage stays as it is.
+        Some(Request::Off) => return Ok(Request::Off),
+    };
+    match partition.share {
+        None => partition.share = Some(Share::Percent(promised)),
+        Some(Share::Percent(share)) if share <= promised => {}
+        Some(share) => {
+            return Err(format!(
+                "sm={share} beside --gres=mps, which gives the job {percent}% of a GPU: leave sm out, or ask for a \
+                 percentage of at most that"
+            ));
+        }
+    }
+    Ok(Request::Tenant(partition))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn comment(text: &str) -> Result<Option<Request>, String> {
+        find(&Sources { comment: Some(text), ..Sources::default() })
+    }
+
+    fn tenant(text: &str) -> Partition {
+        match Request::parse(text).unwrap() {
+            Request::Tenant(partition) => partition,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn comments_ask_among_other_words() {
+        for (text, asked) in [
+            ("", None),
+            ("my partita job", None),
+            ("partita:mps", Some("mps")),
+            ("Partita:MPS", Some("mps")),
+            ("run 7; partita:off", Some("off")),
+            ("x partita:sm=50%,mem=40GiB y", Some("isolation=shared,sm=50%,mem=40GiB")),
+            ("partita:isolation=own+sm=8tpc+priority=low", Some("isolation=own,sm=8tpc,priority=low")),
+            ("partita:sm=tpc:0-3,8,mem=1GiB", Some("isolation=shared,sm=tpc:0-3,8,mem=1GiB")),
+        ] {
+            let found = comment(text).unwrap().map(|request| request.to_string());
+            assert_eq!(found.as_deref(), asked, "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_with_the_forms() {
+        for (text, words) in [
+            ("partita:", "asks for nothing|\"\" is not understood"),
+            ("partita:mpss", "\"mpss\" is not understood"),
+            ("partita:sm=", "sm="),
+            ("partita:sm=0%", "sm=0%"),
+            ("partita:mem=0", "a quota of nothing"),
+            ("partita:mem=lots", "mem=lots"),
+            ("partita:color=red", "color=red"),
+            ("partita:sm=1%,sm=2%", "sm is given twice"),
+            ("partita:mps,isolation=own", "leave one out"),
+            ("partita:off,sm=1%", "\"off\" is not understood"),
+            ("partita:priority=urgent", "high, normal or low"),
+            ("partita:mps partita:sm=1%", "more than once"),
+        ] {
+            let error = comment(text).unwrap_err();
+            assert!(words.split('|').any(|words| error.contains(words)), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn pbs_asks_by_account_or_resource() {
+        let pbs = |account, resources| {
+            find(&Sources { account: Some(account), resources: Some(resources), ..Sources::default() })
+                .map(|found| found.map(|request| request.to_string()))
+        };
+        assert_eq!(pbs("physics", "nodes=1:gpus=1,walltime=10"), Ok(None));
+        assert_eq!(pbs("MPS=true", "nodes=1"), Ok(Some("mps".to_owned())));
+        assert_eq!(pbs("mps=TRUE", ""), Ok(Some("mps".to_owned())));
+        assert_eq!(
+            pbs("physics", "nodes=1,partita=sm=50%+mem=1GiB,walltime=1"),
+            Ok(Some("isolation=shared,sm=50%,mem=1GiB".to_owned()))
+        );
+        assert!(pbs("MPS=true", "partita=mps").unwrap_err().contains("more than once"));
+    }
+
+    #[test]
+    fn a_feature_asks_for_the_service() {
+        let asked = |constraints| {
+            find(&Sources { constraints: Some(constraints), ..Sources::default() }).unwrap().is_some()
+        };
+        assert!(asked("partita_mps") && asked("[rack1&partita_mps]*2"));
+        assert!(!asked("") && !asked("partita") && !asked("xpartita_mps") && !asked("partita_mps_old"));
+    }
+
+    #[test]
+    fn a_share_of_the_scheduler_bounds_the_jobs() {
+        let with = |comment, percent| {
+            find(&Sources { comment, mps_percent: Some(percent), ..Sources::default() })
+                .map(|found| found.unwrap().to_string())
+        };
+        assert_eq!(with(None, "30").unwrap(), "isolation=shared,sm=30%");
+        assert_eq!(with(Some("partita:mps"), "30").unwrap(), "isolation=shared,sm=30%");
+        assert_eq!(with(Some("partita:mem=1GiB"), "30").unwrap(), "isolation=shared,sm=30%,mem=1GiB");
+        assert_eq!(with(Some("partita:sm=20%"), "30").unwrap(), "isolation=shared,sm=20%");
+        assert_eq!(with(Some("partita:off"), "30").unwrap(), "off");
+        for asked in ["partita:sm=31%", "partita:sm=1tpc"] {
+            assert!(with(Some(asked), "30").unwrap_err().contains("at most that"), "{asked}");
+        }
+        // Counts that the scheduler spreads wrongly.
+        for percent in ["375", "0", "", "x", "-1"] {
+            assert!(with(None, percent).unwrap_err().contains("no share"), "{percent:?}");
+        }
+    }
+
+    #[test]
+    fn options_are_those_of_run() {
+        assert_eq!(tenant("isolation=shared").options(), ["--isolation", "shared"]);
+        assert_eq!(
+            tenant("sm=50%,mem=1GiB,priority=high,isolation=own").options(),
+            ["--isolation", "own", "--sm", "50%", "--mem", "1GiB", "--priority", "high"]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_only_ours_asks(text in "\\PC{0,40}") {
+            let _ = Request::parse(&text);
+            let found = comment(&text);
+            prop_assert!(text.to_ascii_lowercase().contains("partita:") || found == Ok(None));
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(
+            share in prop::option::of(1u32..=100_000),
+            memory in prop::option::of(1u64..=1 << 50),
+            own in any::<bool>(),
+            level in 0usize..3,
+        ) {
+            let request = Request::Tenant(Partition {
+                share: share.map(Share::Percent),
+                memory: memory.map(ByteSize),
+                isolation: if own { Isolation::Own } else { Isolation::Shared },
+                priority: Level::ALL[level].0,
+            });
+            prop_assert_eq!(Request::parse(&request.to_string()), Ok(request));
+        }
+    }
+}

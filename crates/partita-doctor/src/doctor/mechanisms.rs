@@ -1,0 +1,19 @@
+//! Which ways of holding a tenant this build has on a GPU. The checks that prove them come after
+//! it.
+
+use partita_host::offered::Via;
+
+use super::check::Check;
+
+const NAME: &str = "mechanisms";
+
+/// Lists what `--via` takes, and why it refuses the rest.
+pub(super) fn check() -> Check {
+    let (enforced, refused): (Vec<Via>, Vec<Via>) =
+        Via::ALL.into_iter().partition(|via| via.refusal().is_none());
+    let enforced: Vec<&str> = enforced.into_iter().map(Via::name).collect();
+    let refused =
+        refused.into_iter().filter_map(|via| Some(format!("{} is refused: {}", via.name(), via.refusal()?)));
+    let refused: Vec<String> = refused.collect();
+    Check::ok(NAME, format!("enforced: {}; {}", enforced.join(", "), refused.join(". ")))
+}

@@ -1,0 +1,170 @@
+//! `partita topology`: where the units of a GPU lie, who holds them, and how that is known.
+//!
+//! The calibration asks the driver's control interface, tries every bit of a launch mask and runs
+//! clusters; what each said is kept ([`Evidence`]). Here it is compared ([`partita_core::survey`]),
+//! together with the files of `nvdebug` where they are, and drawn.
+
+mod chart;
+pub mod nvdebug;
+mod svg;
+mod text;
+
+use std::path::Path;
+use std::time::Instant;
+
+pub use chart::{
+    Chart, ControlRow, CpcRow, DisagreementRow, GpcRow, NvdebugRow, SCHEMA, SourceRow, TenantRow, UnitRow,
+};
+use partita_host::calibration::Cache;
+pub use partita_host::calibration::evidence::{ControlRecord, Evidence, SmRecord};
+use partita_host::error::Error;
+use partita_host::gpu::Gpu;
+use partita_host::install::Install;
+use partita_host::registry::Registry;
+pub use text::Ink;
+
+use partita_core::survey::NvdebugClaims;
+
+impl Chart {
+    /// The chart as lines of at most 100 columns, or a few more where numbers are long.
+    pub fn to_text(&self, ink: Ink) -> String {
+        text::render(self, ink)
+    }
+
+    /// The chart as a picture.
+    pub fn to_svg(&self) -> String {
+        svg::render(self)
+    }
+}
+
+/// Charts `gpu`. Its calibration is the kept one, or a new one if there is none or `fresh` is set.
+/// The time that the chart says it took counts from `begin`.
+///
+/// # Errors
+/// [`Error::Unproved`] if the GPU cannot be measured; [`Error::RunDirectory`].
+pub fn examine(install: &Install, gpu: &Gpu, fresh: bool, begin: Instant) -> Result<Chart, Error> {
+    let cache = Cache::open();
+    let kept = if fresh { None } else { cache.kept(install, gpu) };
+    let anew = kept.is_none();
+    let measured = match kept {
+        Some(measured) => measured,
+        None => cache.renew(install, gpu)?,
+    };
+    let report = measured.survey(nvdebug_claims(gpu)).report();
+    let tenants = Registry::open()?.lock()?.tenants()?;
+    let key = gpu.key();
+    let tenants = tenants.iter().filter(|tenant| tenant.gpu_key == key);
+    // One whose limits cannot be read is told of by `ps`; it cannot launch either.
+    let held = tenants.filter_map(|tenant| Some((tenant.name.clone(), tenant.set().ok()?))).collect();
+    let mut chart = Chart::new(gpu, &measured, &report, held);
+    chart.fresh = anew;
+    chart.took_s = begin.elapsed().as_secs_f64();
+    Ok(chart)
+}
+
+/// What the files of `nvdebug` say of a GPU.
+pub(crate) fn nvdebug_claims(gpu: &Gpu) -> Result<NvdebugClaims, String> {
+    match gpu.sim() {
+        Some(_) => Err("a simulated GPU has none of its files".to_owned()),
+        None => nvdebug::read(Path::new(nvdebug::PROC), gpu.facts.index),
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../partita-core/src/topology/survey/tests/boards.rs"]
+mod boards;
+#[cfg(test)]
+use partita_core::survey::SmPlace;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use partita_core::TpcSet;
+
+    use super::*;
+    use partita_host::calibration::Measured;
+    use partita_host::facts::GpuFacts;
+
+    fn gpu(name: &str, compute_capability: (u32, u32)) -> Gpu {
+        let facts = GpuFacts {
+            index: 0,
+            uuid: "GPU-12".to_owned(),
+            name: name.to_owned(),
+            pci: None,
+            compute_capability,
+            memory_total_bytes: 1 << 37,
+            memory_used_bytes: 0,
+            mig_enabled: None,
+            mig_instances: Vec::new(),
+            compute_mode: "default".to_owned(),
+        };
+        Gpu::of(facts, "580.1", 13000)
+    }
+
+    fn chart(gpu: &Gpu, measured: &Measured, tenants: &[(&str, &str)]) -> Chart {
+        let report = measured.survey(Err("its kernel module is not loaded".to_owned())).report();
+        assert_eq!(report.disagreements, []);
+        let tenant = |&(name, set): &(&str, &str)| (name.to_owned(), set.parse::<TpcSet>().unwrap());
+        Chart::new(gpu, measured, &report, tenants.iter().map(tenant).collect())
+    }
+
+    fn record(sms: &[SmPlace]) -> Evidence {
+        let sms = sms.iter().map(SmRecord::from).collect();
+        let control = Ok(ControlRecord { sms, tpc_counts: Vec::new() });
+        Evidence { control, clusters: Ok(()), runs_clusters: true }
+    }
+
+    /// As measured, with two tenants and a name that means something to a terminal and to a
+    /// picture.
+    pub(crate) fn h200() -> Chart {
+        let sms = boards::h200();
+        let bit = |sm: &SmPlace| {
+            let singletons = [11, 14, 17, 19];
+            match singletons.iter().position(|&v| v == sm.virtual_gpc) {
+                Some(index) => (8 + index as u8, 72 + sm.virtual_gpc - 8),
+                None => (sm.virtual_gpc as u8, 9 * sm.virtual_gpc + sm.migratable_tpc),
+            }
+        };
+        let measured = Measured {
+            device_class: 90,
+            qmd_version: 0x40,
+            sms_per_tpc: 2,
+            tpcs: sms.iter().step_by(2).map(bit).collect(),
+            gpcs_proved: true,
+            evidence: record(&sms),
+            memory_total_bytes: 1 << 37,
+        };
+        chart(&gpu("NVIDIA H200", (9, 0)), &measured, &[("serve", "0,8,16,24"), ("<train>", "1-7")])
+    }
+
+    /// Seven GPCs in turn, the last two smaller, without CPCs.
+    pub(crate) fn a100() -> Chart {
+        let sms = boards::a100();
+        let mut evidence = record(&sms);
+        (evidence.clusters, evidence.runs_clusters) = (Err("this device runs no clusters".to_owned()), false);
+        let measured = Measured {
+            device_class: 80,
+            qmd_version: 0x30,
+            sms_per_tpc: 2,
+            tpcs: sms.iter().step_by(2).map(|sm| (sm.gpc as u8, sm.tpc)).collect(),
+            gpcs_proved: true,
+            evidence,
+            memory_total_bytes: 1 << 37,
+        };
+        chart(&gpu("NVIDIA A100", (8, 0)), &measured, &[])
+    }
+
+    #[test]
+    fn charts_say_who_holds_what() {
+        let chart = h200();
+        assert_eq!((chart.sms, chart.confirmed_sms, chart.holes), (132, 132, 6));
+        assert_eq!(chart.tenants[1].letter, 'B');
+        assert_eq!(chart.units[3].tenant.as_deref(), Some("<train>"));
+        assert_eq!(chart.units[9].tenant, None);
+        assert_eq!(chart.free_tpcs(), 55);
+        let json = serde_json::to_value(&chart).unwrap();
+        assert_eq!(json["units"][62]["control"]["predicted_bit"], 75);
+        assert_eq!(json["gpcs"][0]["cpcs"][2]["places"], serde_json::json!([16, 63, null]));
+        assert_eq!(json["gpcs_proved_by"], "clusters");
+        assert_eq!(a100().gpcs_proved_by, Some("control"));
+    }
+}

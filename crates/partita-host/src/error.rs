@@ -1,0 +1,285 @@
+//! What the facade's calls end with.
+//!
+//! Each message is one line that names the thing, the reason and the remedy.
+
+use std::io;
+use std::path::PathBuf;
+
+use partita_core::ByteSize;
+
+/// An error of Partita's own, as opposed to one of the program that it runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused something that normally works.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, with its path.
+        what: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A part of the installation is missing.
+    #[error(
+        "{name} is not in {searched}: build it with `cargo build --release`, or name its directory in PARTITA_LIB_DIR"
+    )]
+    PartMissing {
+        /// The part.
+        name: &'static str,
+        /// Where it was looked for.
+        searched: String,
+    },
+    /// The text of `--gpu` is none of the accepted forms.
+    #[error("GPU {text:?} is not understood: use an index (0), a UUID (GPU-…), or sim:NAME ({known})")]
+    GpuSelector {
+        /// What was given.
+        text: String,
+        /// The simulated devices.
+        known: String,
+    },
+    /// No such GPU on this machine.
+    #[error("there is no GPU {wanted} here: {present}")]
+    NoSuchGpu {
+        /// What was asked for.
+        wanted: String,
+        /// What there is, or what to use instead.
+        present: String,
+    },
+    /// A GPU is named twice.
+    #[error("--gpu {selectors}: {gpu} is named twice; name each GPU once")]
+    GpuTwice {
+        /// The selection.
+        selectors: String,
+        /// The GPU.
+        gpu: String,
+    },
+    /// A tenant is on other GPUs.
+    #[error("tenant {name} has no partition on GPU {wanted}: it has {present}")]
+    NotOnGpu {
+        /// The tenant.
+        name: String,
+        /// What was asked for.
+        wanted: String,
+        /// Its GPUs.
+        present: String,
+    },
+    /// The driver or the management library does not work.
+    #[error("the NVIDIA driver cannot be used: {reason}")]
+    Driver {
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// The driver's layouts could not be proved in a child process.
+    #[error("the driver {driver} on {gpu} could not be proved: {reason}; `partita doctor` shows each check")]
+    Unproved {
+        /// The driver's build.
+        driver: String,
+        /// The GPU.
+        gpu: String,
+        /// Which proof failed.
+        reason: String,
+    },
+    /// The requested compute units cannot be had.
+    #[error("{reason}")]
+    Plan {
+        /// Why not and what would fit, in the planner's words.
+        reason: String,
+    },
+    /// The quota exceeds what the device has.
+    #[error("--mem {wanted}: {gpu} has {} ({} bytes); ask for at most that", .total, .total.0)]
+    QuotaAboveDevice {
+        /// What was asked for.
+        wanted: ByteSize,
+        /// What the device has.
+        total: ByteSize,
+        /// The device.
+        gpu: String,
+    },
+    /// The quotas of all tenants together would exceed what the device has.
+    #[error("--mem {wanted}: {gpu} has {} left of {}: {holders}; ask for --mem {} or less", .left.approximate(), .total.approximate(), .left)]
+    QuotaPromised {
+        /// What was asked for.
+        wanted: ByteSize,
+        /// What no other tenant was promised.
+        left: ByteSize,
+        /// What the device has.
+        total: ByteSize,
+        /// The device.
+        gpu: String,
+        /// Who was promised what.
+        holders: String,
+    },
+    /// A quota of nothing.
+    #[error(
+        "--mem 0: a program without device memory cannot even start; ask for at least --mem 1MiB, or leave --mem out"
+    )]
+    QuotaZero,
+    /// A tenant's name is not allowed.
+    #[error("name {name:?}: {reason}; use 1 to 63 of A-Z a-z 0-9 . _ - beginning with a letter or a digit")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A tenant of this name lives.
+    #[error(
+        "name {name} is in use by {user}'s tenant on {gpu} ({what}): choose another --name, or end it with `partita kill {name}`"
+    )]
+    NameInUse {
+        /// The name.
+        name: String,
+        /// Its owner.
+        user: String,
+        /// Its GPU.
+        gpu: String,
+        /// What it runs.
+        what: String,
+    },
+    /// No tenant of this name lives.
+    #[error("there is no tenant {name}: {present}")]
+    NoSuchTenant {
+        /// The name.
+        name: String,
+        /// Who is there, or what to do.
+        present: String,
+    },
+    /// Several users have a tenant of this name, and the user who asks has none.
+    #[error(
+        "users {users} have a tenant {name} each; run this as the user whose tenant is meant: \
+         `sudo -u '#{first}' partita kill {name}`"
+    )]
+    SeveralTenants {
+        /// The name.
+        name: String,
+        /// The numbers of the users.
+        users: String,
+        /// The first of them.
+        first: u32,
+    },
+    /// The process is of no tenant.
+    #[error("process {pid} is of no tenant: {reason}")]
+    NoTenantOfProcess {
+        /// Its number.
+        pid: u32,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// The tenant belongs to somebody else.
+    #[error(
+        "tenant {name} belongs to {user}: only {user} changes it, and only {user} and root end it; ask {user}, or run this as {user}"
+    )]
+    NotYours {
+        /// The name.
+        name: String,
+        /// Its owner.
+        user: String,
+    },
+    /// A tenant's file is damaged, foreign or of another version.
+    #[error("{}: {reason}; `partita kill {name}` ends and removes tenant {name}", .path.display())]
+    DamagedTenant {
+        /// The tenant.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The directory of the tenants cannot be used.
+    #[error("the directory of tenants {}: {reason}", .path.display())]
+    RunDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// The program to run is missing or not executable.
+    #[error("{program}: {reason}")]
+    Program {
+        /// The program as it was given.
+        program: String,
+        /// Why it cannot be run, with the remedy.
+        reason: String,
+    },
+    /// The program would not be held to its limits.
+    #[error("{program} cannot be held to limits: {reason}")]
+    Unenforceable {
+        /// The program.
+        program: String,
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// A mechanism or limit that this build does not enforce.
+    #[error("{option} is refused: {reason}")]
+    NotOffered {
+        /// The option with its value.
+        option: String,
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// A program's own launches cannot be restricted as it asked.
+    #[error("launches cannot be restricted so: {reason}")]
+    Restrict {
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// The Multi-Process Service.
+    #[error("{0}")]
+    Mps(#[from] partita_mps::MpsError),
+    /// A chain of components cannot be so.
+    #[error("{what}: {reason}")]
+    Chain {
+        /// The chain, and what of it.
+        what: String,
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// The daemon does not answer, or refuses.
+    #[error("partitad at {}: {reason}", .socket.display())]
+    Daemon {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why, with the remedy, in the daemon's words where it said so.
+        reason: String,
+    },
+    /// `partitad`, asked by a command in system mode, refuses in the words that the command would
+    /// have for it.
+    #[error("{reason}")]
+    Served {
+        /// Why, with the remedy.
+        reason: String,
+    },
+    /// A child process that does a risky job.
+    #[error("{job}: {reason}")]
+    Child {
+        /// The job.
+        job: String,
+        /// How it ended.
+        reason: String,
+    },
+    /// A signal ended the command before the program had started.
+    #[error("ended by signal {signal} before the program was started")]
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+}
+
+impl Error {
+    /// The same of one GPU among several, where it does not say which.
+    pub(crate) fn on_gpu(self, gpu: &str) -> Self {
+        match self {
+            Self::Plan { reason } => Self::Plan { reason: format!("{gpu}: {reason}") },
+            Self::NotOffered { option, reason } => {
+                Self::NotOffered { option, reason: format!("{gpu}: {reason}") }
+            }
+            other => other,
+        }
+    }
+
+    /// For `map_err`: the system refused `what`.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}

@@ -1,0 +1,305 @@
+//! Several GPUs: `--gpu 0,1` and what it resolves to.
+
+use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
+
+use partita_ledger::GPUS_MAX;
+
+use crate::error::Error;
+use crate::facts::recent::{self, Recent};
+use crate::facts::{Inventory, Reading};
+pub use crate::gpu::variables;
+use crate::gpu::{self, Gpu, Selector, Tell};
+use crate::install::Install;
+
+/// The value of `--gpu` where a tenant may have several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selectors {
+    /// These, in this order. Never empty.
+    List(Vec<Selector>),
+    /// Every GPU of the machine, or of a simulated machine with this kind of GPU.
+    All(Option<String>),
+}
+
+impl FromStr for Selectors {
+    type Err = Error;
+
+    /// Selectors with commas between them. In a list that begins with `sim:NAME`, an index means a
+    /// GPU of that simulated machine.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if text == "all" {
+            return Ok(Self::All(None));
+        }
+        if let Some(Ok(Selector::Sim(device, 0))) = text.strip_suffix(":all").map(str::parse) {
+            return Ok(Self::All(Some(device)));
+        }
+        let mut list = text.split(',').map(str::parse).collect::<Result<Vec<Selector>, Error>>()?;
+        if let Some(Selector::Sim(device, _)) = list.first().cloned() {
+            for selector in &mut list {
+                if let Selector::Index(index) = selector {
+                    *selector = Selector::Sim(device.clone(), *index);
+                }
+            }
+        }
+        Ok(Self::List(list))
+    }
+}
+
+impl fmt::Display for Selectors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All(None) => f.write_str("all"),
+            Self::All(Some(device)) => write!(f, "sim:{device}:all"),
+            Self::List(list) => {
+                let list: Vec<String> = list.iter().map(Selector::to_string).collect();
+                f.write_str(&list.join(","))
+            }
+        }
+    }
+}
+
+/// What a selection came to.
+#[derive(Debug, Clone)]
+pub struct SelectedGpus {
+    /// The GPUs, in the order asked. Never empty.
+    pub gpus: Vec<Gpu>,
+    /// Why one is simulated although nobody asked for that; to be said on stderr.
+    pub notice: Option<String>,
+}
+
+/// Finds the GPUs that `selectors` name; without selectors the one that [`gpu::select`] finds.
+///
+/// # Errors
+/// As [`gpu::select`]; [`Error::GpuTwice`]; [`Error::NotOffered`] for GPUs that cannot be one
+/// program's.
+pub fn select(install: &Install, selectors: Option<&Selectors>) -> Result<SelectedGpus, Error> {
+    select_of(install, selectors, &|| gpu::real(install))
+}
+
+/// As [`select`], for a program that is about to start: where the kernel tells that nothing has
+/// changed, what NVML said last is taken, which is much faster. Memory in use is then 0. NVML is
+/// asked where the selection would be refused or a GPU is not `usable`.
+///
+/// # Errors
+/// As [`select`].
+pub(crate) fn select_to_start(
+    install: &Install,
+    selectors: Option<&Selectors>,
+    usable: impl Fn(&Gpu) -> bool,
+) -> Result<SelectedGpus, Error> {
+    let recent = || Recent::here().inventory(recent::now());
+    select_recent(install, selectors, usable, &recent, &|| gpu::real(install))
+}
+
+/// [`select_to_start`], where `recent` is what was said last, and `tell` asks.
+fn select_recent(
+    install: &Install,
+    selectors: Option<&Selectors>,
+    usable: impl Fn(&Gpu) -> bool,
+    recent: &dyn Fn() -> Option<Inventory>,
+    tell: Tell<'_>,
+) -> Result<SelectedGpus, Error> {
+    let is_recent = Cell::new(false);
+    let first = select_of(install, selectors, &|| match recent() {
+        Some(inventory) => {
+            is_recent.set(true);
+            Ok(Reading::Driver(inventory))
+        }
+        None => tell(),
+    });
+    // Nobody is refused for what was so some minutes ago.
+    let serves = first.as_ref().is_ok_and(|selected| selected.gpus.iter().all(usable));
+    if is_recent.get() && !serves { select_of(install, selectors, tell) } else { first }
+}
+
+/// [`select`], of the GPUs that `tell` tells if it comes to real ones.
+fn select_of(
+    install: &Install,
+    selectors: Option<&Selectors>,
+    tell: Tell<'_>,
+) -> Result<SelectedGpus, Error> {
+    let one = |selector: Option<&Selector>| -> Result<SelectedGpus, Error> {
+        let gpu::Selected { gpu, notice } = gpu::select_of(install, selector, tell)?;
+        Ok(SelectedGpus { gpus: vec![gpu], notice })
+    };
+    let gpus = match selectors {
+        None => return one(None),
+        Some(Selectors::List(list)) => match list.as_slice() {
+            [selector] => return one(Some(selector)),
+            list => listed(install, list, tell)?,
+        },
+        Some(Selectors::All(Some(device))) => gpu::simulated_all(install, device)?,
+        Some(Selectors::All(None)) => match tell()? {
+            Reading::Driver(inventory) if !inventory.gpus.is_empty() => gpu::all_of(&inventory),
+            // The same GPU, and the same notice, as without --gpu.
+            _ => return one(None),
+        },
+    };
+    if let Some(selectors) = selectors {
+        check(&gpus, selectors)?;
+    }
+    Ok(SelectedGpus { gpus, notice: None })
+}
+
+fn listed(install: &Install, list: &[Selector], tell: Tell<'_>) -> Result<Vec<Gpu>, Error> {
+    let mixed = |reason: &str| Error::NotOffered {
+        option: format!("--gpu {}", Selectors::List(list.to_vec())),
+        reason: reason.to_owned(),
+    };
+    if let Some(Selector::Sim(device, _)) = list.iter().find(|selector| matches!(selector, Selector::Sim(..)))
+    {
+        let here = gpu::simulated_all(install, device)?;
+        return list
+            .iter()
+            .map(|selector| match selector {
+                Selector::Sim(other, index) if other == device => here
+                    .iter()
+                    .find(|gpu| gpu.facts.index == *index)
+                    .cloned()
+                    // Says how many there are.
+                    .map_or_else(|| gpu::simulated(install, device, *index), Ok),
+                Selector::Sim(..) => Err(mixed("a simulated machine has GPUs of one kind; name one kind")),
+                _ => Err(mixed("a program has one driver, so its GPUs are all real or all simulated")),
+            })
+            .collect();
+    }
+    match tell()? {
+        Reading::Driver(inventory) => {
+            list.iter().map(|selector| gpu::choose(inventory.clone(), selector)).collect()
+        }
+        // The same refusal as for one.
+        Reading::NoDriver(_) => {
+            list.iter().map(|one| Ok(gpu::select_of(install, Some(one), tell)?.gpu)).collect()
+        }
+    }
+}
+
+fn check(gpus: &[Gpu], selectors: &Selectors) -> Result<(), Error> {
+    let refuse = |reason: String| Error::NotOffered { option: format!("--gpu {selectors}"), reason };
+    if gpus.len() > GPUS_MAX {
+        return Err(refuse(format!("a tenant has at most {GPUS_MAX} GPUs")));
+    }
+    for (at, gpu) in gpus.iter().enumerate() {
+        if gpus[..at].iter().any(|other| other.key() == gpu.key()) {
+            return Err(Error::GpuTwice { selectors: selectors.to_string(), gpu: gpu.label() });
+        }
+        let first = &gpus[0];
+        if gpu.facts.compute_capability != first.facts.compute_capability {
+            return Err(refuse(format!(
+                "{} and {} are of different kinds, whose launches one program cannot have masked; start a tenant on each kind",
+                first.label(),
+                gpu.label()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The short names of several GPUs, for messages.
+pub fn labels(gpus: &[Gpu]) -> String {
+    gpus.iter().map(Gpu::label).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::GpuFacts;
+
+    #[test]
+    fn lists_parse_and_show() {
+        for (text, shown) in [
+            ("0", "0"),
+            ("0,1", "0,1"),
+            ("1,GPU-aa", "1,GPU-aa"),
+            ("sim:h200:1", "sim:h200:1"),
+            ("sim:h200,1", "sim:h200,sim:h200:1"),
+            ("sim:a100:3,sim:a100,2", "sim:a100:3,sim:a100,sim:a100:2"),
+            ("all", "all"),
+            ("sim:h200:all", "sim:h200:all"),
+        ] {
+            let parsed: Selectors = text.parse().unwrap();
+            assert_eq!(parsed.to_string(), shown, "{text}");
+            assert_eq!(shown.parse::<Selectors>().unwrap(), parsed);
+        }
+        for text in
+            ["", ",", "0,", "0,,1", "0, 1", "all,0", "sim:h200:all,1", "sim:rtx:all", "sim:h200:1:all"]
+        {
+            assert!(text.parse::<Selectors>().is_err(), "{text}");
+        }
+    }
+
+    fn gpu(index: u32, uuid: &str, compute_capability: (u32, u32)) -> Gpu {
+        let facts = GpuFacts {
+            index,
+            uuid: uuid.to_owned(),
+            name: "NVIDIA X".to_owned(),
+            pci: None,
+            compute_capability,
+            memory_total_bytes: 1,
+            memory_used_bytes: 0,
+            mig_enabled: None,
+            mig_instances: Vec::new(),
+            compute_mode: "default".to_owned(),
+        };
+        Gpu::of(facts, "1", 13000)
+    }
+
+    #[test]
+    fn a_program_has_each_gpu_once_and_one_kind_of_them() {
+        let selectors: Selectors = "0,GPU-a".parse().unwrap();
+        let same = gpu(0, "GPU-a", (9, 0));
+        let error = check(&[same.clone(), same.clone()], &selectors).unwrap_err().to_string();
+        assert!(error.contains("GPU 0 (NVIDIA X) is named twice"), "{error}");
+        let error = check(&[same.clone(), gpu(1, "GPU-b", (8, 0))], &selectors).unwrap_err().to_string();
+        assert!(error.contains("different kinds"), "{error}");
+        let two = [gpu(1, "GPU-b", (9, 0)), same];
+        check(&two, &selectors).unwrap();
+        assert_eq!(variables(&two), [("CUDA_VISIBLE_DEVICES", "GPU-b,GPU-a".into())]);
+        let many: Vec<Gpu> =
+            (0..=GPUS_MAX as u32).map(|index| gpu(index, &format!("GPU-{index}"), (9, 0))).collect();
+        assert!(check(&many, &selectors).unwrap_err().to_string().contains("at most 32"));
+    }
+
+    #[test]
+    fn what_was_said_last_chooses_and_refuses_nobody() {
+        let install = Install::of("/nowhere/partita".into(), None);
+        let told = |modes: &[&str]| {
+            let gpus = modes.iter().zip(0..).map(|(mode, index)| {
+                let facts = gpu(index, &format!("GPU-{index}"), (9, 0)).facts;
+                GpuFacts { compute_mode: (*mode).to_owned(), ..facts }
+            });
+            Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
+        };
+        let usable = |gpu: &Gpu| gpu.facts.compute_mode != "prohibited";
+        // What NVML says now, and whether it was asked.
+        let select = |selectors: &str, recent: Option<&[&str]>, now: &[&str]| {
+            let asked = Cell::new(false);
+            let tell = || {
+                asked.set(true);
+                Ok(Reading::Driver(told(now)))
+            };
+            let selectors = selectors.parse().unwrap();
+            let selected = select_recent(&install, Some(&selectors), usable, &|| recent.map(told), &tell);
+            let modes = selected.map(|selected| {
+                selected.gpus.into_iter().map(|gpu| gpu.facts.compute_mode).collect::<Vec<_>>()
+            });
+            (modes.ok(), asked.get())
+        };
+        let of = |modes: &[&str]| Some(modes.iter().map(|mode| (*mode).to_owned()).collect::<Vec<_>>());
+        for selectors in ["1", "GPU-1"] {
+            assert_eq!(select(selectors, Some(&["a", "b"]), &["c", "d"]), (of(&["b"]), false));
+            assert_eq!(select(selectors, None, &["c", "d"]), (of(&["d"]), true));
+        }
+        assert_eq!(select("1,0", Some(&["a", "b"]), &["c", "d"]), (of(&["b", "a"]), false));
+        assert_eq!(select("all", Some(&["a", "b"]), &["c", "d"]), (of(&["a", "b"]), false));
+        // It was of no use some minutes ago, it was not there, there were none.
+        assert_eq!(select("0", Some(&["prohibited"]), &["a"]), (of(&["a"]), true));
+        assert_eq!(select("0,1", Some(&["a", "prohibited"]), &["b", "c"]), (of(&["b", "c"]), true));
+        assert_eq!(select("2", Some(&["a", "b"]), &["a", "b", "c"]), (of(&["c"]), true));
+        assert_eq!(select("0", Some(&[]), &["a"]), (of(&["a"]), true));
+        // Whoever is refused now is refused by what is so now.
+        assert_eq!(select("2", Some(&["a"]), &["a"]), (None, true));
+        assert_eq!(select("0", Some(&["prohibited"]), &["prohibited"]), (of(&["prohibited"]), true));
+    }
+}

@@ -1,0 +1,295 @@
+//! `partita kill`: ends a tenant without hurting its neighbours.
+//!
+//! A process that is killed while its kernels run under MPS takes the other
+//! clients of the service along: their next call fails. So each process that
+//! is a client is first made to end its work on the GPU (`terminate_client`),
+//! and only then gets signals.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use partita_mps::MpsError;
+use rustix::process::Signal;
+
+use crate::error::Error;
+use crate::install::Install;
+use crate::mps::{self, end_work::end_work};
+use crate::process::{self, ProcessId};
+use crate::registry::{LEDGER_VARIABLE, Registry, Tenant, acting_user};
+
+/// How long processes get between SIGTERM and SIGKILL unless told otherwise.
+pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
+/// How long the kernel may take to end processes after SIGKILL. One in the
+/// driver ends when the driver lets it, and one whose pages the machine has
+/// taken away when they are back.
+pub const KILL_LIMIT: Duration = Duration::from_secs(30);
+/// How long processes that a fault hit may take to end by themselves, before they are ended: the
+/// server waits for them.
+const LEFTOVERS_GRACE: Duration = Duration::from_secs(5);
+/// How long a tenant without processes may take to go.
+const REMOVE_LIMIT: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(10);
+/// The file in a tenant's directory that says that it was ended on purpose.
+const ENDED_MARK: &str = "ended";
+
+/// What `kill` did.
+#[derive(Debug, Clone, Default)]
+pub struct KillOutcome {
+    /// How many processes were ended.
+    pub processes: usize,
+    /// What did not go as it should, though the tenant is gone.
+    pub notices: Vec<String>,
+}
+
+/// Ends every process of the tenant and removes the tenant.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`], [`Error::NotYours`], and [`Error::Child`] if a process does not die.
+pub fn kill(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    grace: Duration,
+) -> Result<KillOutcome, Error> {
+    kill_for(install, registry, name, grace, acting_user())
+}
+
+/// The same for another user who asks, where that user may do it and the current one may, too.
+///
+/// # Errors
+/// As [`kill`].
+pub fn kill_for(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    grace: Duration,
+    user: u32,
+) -> Result<KillOutcome, Error> {
+    let tenant = registry.lock()?.tenant_of_user(name, user)?;
+    check_may_end(&tenant, user)?;
+    end(install, registry, name, &tenant, grace)
+}
+
+/// Whether the current user may end a tenant, and so may the one who asks.
+///
+/// # Errors
+/// [`Error::NotYours`].
+pub fn check_may_end(tenant: &[Tenant], user: u32) -> Result<(), Error> {
+    let own = rustix::process::geteuid().as_raw();
+    tenant.iter().try_for_each(|part| part.check_of(own).and_then(|()| part.check_of(user)))
+}
+
+/// Ends every process of a tenant that the caller may end, and removes the tenant.
+///
+/// # Errors
+/// [`Error::Child`] if a process does not die.
+pub fn end(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    tenant: &[Tenant],
+    grace: Duration,
+) -> Result<KillOutcome, Error> {
+    for part in tenant {
+        part.leave_mark(ENDED_MARK);
+    }
+    let outcome = end_processes(install, registry, name, tenant, grace)?;
+    remove(registry, tenant)?;
+    Ok(outcome)
+}
+
+/// Whether `partita kill` has ended the tenant in this directory.
+pub fn was_asked_for(dir: &std::path::Path) -> bool {
+    dir.join(ENDED_MARK).exists()
+}
+
+/// Ends every process of the tenant but the caller's, its work on the GPU first.
+///
+/// # Errors
+/// [`Error::Child`] if a process does not die.
+pub(crate) fn end_processes(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    tenant: &[Tenant],
+    grace: Duration,
+) -> Result<KillOutcome, Error> {
+    end_those(install, registry, name, tenant, grace, |_| true)
+}
+
+/// The same for those of them that are meant.
+///
+/// # Errors
+/// As [`end_processes`].
+pub fn end_those(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+    tenant: &[Tenant],
+    grace: Duration,
+    is_meant: impl Fn(ProcessId) -> bool,
+) -> Result<KillOutcome, Error> {
+    let mut outcome = KillOutcome::default();
+    let mut seen = BTreeSet::new();
+    for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, KILL_LIMIT)] {
+        let deadline = Instant::now() + patience;
+        let mut told = BTreeSet::new();
+        let mut nobody_left = false;
+        loop {
+            let mut processes = processes(tenant);
+            processes.retain(|process| is_meant(*process));
+            if processes.is_empty() {
+                // One that was being started by one that has died since may show itself a moment
+                // later.
+                if nobody_left || signal == Signal::TERM {
+                    break;
+                }
+                nobody_left = true;
+                thread::sleep(POLL);
+                continue;
+            }
+            nobody_left = false;
+            let fresh: BTreeSet<ProcessId> = processes.difference(&told).copied().collect();
+            if !fresh.is_empty() {
+                if let Err(error) = terminate_clients(install, registry, tenant, &fresh) {
+                    outcome.notices.push(format!(
+                        "{name}: its work on the GPU could not be ended through MPS first, which may hurt other tenants: {error}"
+                    ));
+                }
+                for process in &fresh {
+                    process.signal(signal).map_err(Error::io(format!("process {}", process.pid)))?;
+                }
+                told.extend(&fresh);
+                seen.extend(fresh);
+            }
+            if Instant::now() >= deadline {
+                // Judged by what was just seen: one that has begun since is not one that does not
+                // die.
+                if let (Signal::KILL, Some(process)) = (signal, processes.first()) {
+                    return Err(does_not_die(name, *process));
+                }
+                break;
+            }
+            thread::sleep(POLL);
+        }
+    }
+    outcome.processes = seen.len();
+    outcome.notices.dedup();
+    Ok(outcome)
+}
+
+fn does_not_die(name: &str, process: ProcessId) -> Error {
+    Error::Child {
+        job: format!("tenant {name}"),
+        reason: format!(
+            "process {} does not die within {} s of SIGKILL ({}); see `cat /proc/{}/stack`",
+            process.pid,
+            KILL_LIMIT.as_secs(),
+            process.what_it_does(),
+            process.pid
+        ),
+    }
+}
+
+/// Every living process of the tenant, but the one that asks.
+pub fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
+    let own = std::process::id();
+    let mut all = BTreeSet::new();
+    for (part, at) in tenant.iter().zip(0..) {
+        // The variable names the directory on the first GPU.
+        let mut found = match at {
+            0 => process::with_variable(LEDGER_VARIABLE, part.dir.as_os_str()),
+            _ => Vec::new(),
+        };
+        if let Ok(meta) = &part.meta {
+            found.extend(meta.child.filter(|child| child.lives()));
+        }
+        if let Ok(usage) = part.usage() {
+            found.extend(usage.slots().flatten().filter(|slot| slot.live).filter_map(|slot| {
+                let process = ProcessId::living(u32::try_from(slot.pid).ok()?)?;
+                // In a container a process has another number than here; then the start time
+                // differs.
+                (process.start_ticks == slot.start_ticks).then_some(process)
+            }));
+        }
+        // The files are the owner's: what they name is believed only of the owner's processes.
+        found.retain(|process| process.pid != own && process.user() == Some(part.user));
+        all.extend(found);
+    }
+    all
+}
+
+/// Ends what these processes have on the GPU, for those that are clients of MPS.
+fn terminate_clients(
+    install: &Install,
+    registry: &Registry,
+    tenant: &[Tenant],
+    processes: &BTreeSet<ProcessId>,
+) -> Result<(), Error> {
+    // All its GPUs have one service.
+    let Some(first) = tenant.first() else { return Ok(()) };
+    let Some(service) = mps::service_of(install, registry, first)? else { return Ok(()) };
+    let clients = match service.clients() {
+        Err(MpsError::NotRunning { .. }) => return Ok(()),
+        clients => clients?,
+    };
+    let control = service.control();
+    for (server, client) in clients {
+        if processes.iter().any(|process| process.pid == client) {
+            end_work(&control, server, client)?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the tenant's `partita run` to notice and leave, then removes the tenant.
+///
+/// # Errors
+/// [`Error::Child`] if the tenant is there still: a process has it that could not be found or
+/// ended.
+fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
+    let deadline = Instant::now() + REMOVE_LIMIT;
+    let is_part = |other: &Tenant| tenant.iter().any(|part| part.dir == other.dir);
+    loop {
+        let lock = registry.lock()?;
+        let left: Vec<Tenant> = lock.tenants()?.into_iter().filter(is_part).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            // Something that is no process of the tenant holds its lock; without
+            // processes the tenant is over all the same.
+            let mut there = None;
+            for part in left {
+                if !lock.remove(&part)? {
+                    there = Some(part);
+                }
+            }
+            return there.map_or(Ok(()), |part| Err(not_gone(&part)));
+        }
+        drop(lock);
+        thread::sleep(POLL);
+    }
+}
+
+fn not_gone(part: &Tenant) -> Error {
+    Error::Child {
+        job: format!("tenant {}", part.name),
+        reason: format!(
+            "a process holds it that is not found by its environment, as one in a container; end that process, which \
+             `sudo fuser {0}/owner {0}/usage` names, and try again",
+            part.dir.display()
+        ),
+    }
+}
+
+/// Ends what is left of the program of a tenant of this process's user.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`]; [`Error::NotYours`]; [`Error::Child`] if a process does not die.
+pub(crate) fn end_leftovers(install: &Install, registry: &Registry, name: &str) -> Result<(), Error> {
+    let tenant = registry.lock()?.tenant(name)?;
+    tenant.iter().try_for_each(Tenant::check_yours)?;
+    end_processes(install, registry, name, &tenant, LEFTOVERS_GRACE).map(drop)
+}

@@ -1,0 +1,49 @@
+//! The GPUs of a machine and the tenants on them.
+//!
+//! | floor | modules |
+//! |---|---|
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`]; [`system`] asks `partitad` instead, [`mod@answer`] answers; [`sandbox`] makes tenants to try things on |
+//! | MPS | [`mps`]: the service that the tenants of a GPU share |
+//! | tenants | [`registry`]: who has what; [`limits`], [`partition`], [`time`], [`offered`]: from what is asked to what a ledger says |
+//! | GPUs | [`gpu`], [`gpus`], [`facts`], [`calibration`]; [`restrict`] and [`contexts`] for a program's own launches |
+//! | ground | [`child`], [`process`], [`signals`], [`install`], [`simenv`], files and errors |
+//!
+//! A module imports modules of its own floor or of a lower one, and no two files import each other.
+
+pub mod answer;
+mod cache;
+pub mod calibration;
+pub mod child;
+pub mod contexts;
+pub mod error;
+pub mod escape;
+pub mod facts;
+pub mod files;
+pub mod gpu;
+pub mod gpu_job;
+pub mod gpus;
+pub mod install;
+pub mod jobs;
+pub mod kill;
+pub mod limits;
+pub mod mps;
+pub mod numerics;
+pub mod offered;
+pub mod partition;
+pub mod place;
+pub mod process;
+pub mod program;
+pub mod ps;
+pub mod registry;
+pub mod request;
+pub mod restrict;
+pub mod run;
+pub mod sandbox;
+pub mod set;
+pub mod signals;
+pub mod simenv;
+pub mod system;
+mod terminal;
+pub mod time;
+
+pub use error::Error;

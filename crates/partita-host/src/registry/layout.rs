@@ -1,0 +1,198 @@
+//! What is where in a run directory, and whose.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::dir::{Dir, own_user};
+use crate::error::Error;
+use crate::process::user_name;
+
+/// Where tenants are unless `PARTITA_RUN_DIR` says otherwise. Memory, because
+/// the ledger is read at every launch and must not outlive a restart.
+pub const DEFAULT_ROOT: &str = "/dev/shm/partita";
+/// Where they are instead while that directory is in system mode.
+pub const SYSTEM_ROOT: &str = "/run/partita";
+
+/// The variable whose value is the directory of the tenant that a process is of.
+pub const LEDGER_VARIABLE: &str = match partita_ledger::LEDGER_VARIABLE.to_str() {
+    Ok(name) => name,
+    Err(_) => panic!("it is ASCII"),
+};
+
+pub(super) const META: &str = "meta.json";
+pub(super) const OWNER: &str = "owner";
+/// In the directory of a GPU, as [`GATE_FILE_NAME`] has it.
+pub(super) const GATE: &str = ".gate";
+/// What the directories of users in a run directory that is not theirs begin with.
+const USER_PREFIX: &str = "user-";
+/// The file that says that a run directory is in system mode.
+pub(super) const SYSTEM_MARK: &str = ".system";
+pub(super) const LOCK: &str = ".lock";
+
+pub(super) fn refuse_root(path: &Path, reason: String) -> Error {
+    Error::RunDirectory { path: path.to_owned(), reason }
+}
+
+/// Opens the run directory, and checks that nobody but its owner removes or exchanges what is in
+/// it, and that its owner is root or the current user.
+pub(super) fn open_root(path: &Path) -> Result<Dir, Error> {
+    let dir = Dir::open(path).map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOTDIR | Errno::LOOP) => {
+            refuse_root(path, "it is no directory; remove it, or set PARTITA_RUN_DIR".to_owned())
+        }
+        _ => refuse_root(path, format!("{error}; set PARTITA_RUN_DIR to a directory that can be read")),
+    })?;
+    let shown = path.display();
+    if dir.user != 0 && !dir.is_own() {
+        let remedy = format!(
+            "set PARTITA_RUN_DIR to a directory of your own, or have root make one for all: `sudo rm -r {shown}`, then \
+             `sudo mkdir -m 1777 {shown}`"
+        );
+        let owner = user_name(dir.user);
+        return Err(refuse_root(
+            path,
+            format!("it belongs to {owner}, who could exchange what is in it; {remedy}"),
+        ));
+    }
+    if dir.mode & 0o022 != 0 && dir.mode & 0o1000 == 0 {
+        let owner = user_name(dir.user);
+        let reason = format!(
+            "it has mode {:o} and belongs to {owner}; it must have mode 1777: `sudo chmod 1777 {shown}`",
+            dir.mode
+        );
+        return Err(refuse_root(path, reason));
+    }
+    Ok(dir)
+}
+
+/// What the directory of a user is called in a run directory of root's.
+pub(super) fn home_name(user: u32) -> String {
+    format!("{USER_PREFIX}{user}")
+}
+
+/// Where the tenants of one user are.
+#[derive(Debug, Clone)]
+pub(super) struct Home {
+    pub dir: Arc<Dir>,
+    /// In system mode the directory is root's, whatever user's tenants are in it.
+    pub user: u32,
+}
+
+/// The directory of a user in a run directory that is another user's. Anybody may take any name:
+/// the kernel says whose it is.
+pub(super) fn home_of(root: &Dir, user: u32, is_system: bool) -> Option<Dir> {
+    let keeper = if is_system { 0 } else { user };
+    root.sub(&home_name(user)).ok().filter(|home| home.user == keeper)
+}
+
+/// The directories of the run directory's owner and of each other user.
+pub(super) fn homes(root: Dir) -> Result<Vec<Home>, Error> {
+    let names = root.texts().map_err(Error::io(root.path().display().to_string()))?;
+    let users = names.iter().filter_map(|name| name.strip_prefix(USER_PREFIX)?.parse().ok());
+    let is_system = is_system(&root);
+    let others: Vec<Home> = users
+        .filter(|&user| user != root.user)
+        .filter_map(|user| Some(Home { dir: Arc::new(home_of(&root, user, is_system)?), user }))
+        .collect();
+    let user = root.user;
+    Ok([Home { dir: Arc::new(root), user }].into_iter().chain(others).collect())
+}
+
+/// Whether a run directory is in system mode: `partitad` makes, changes and removes all tenants in
+/// it.
+pub(super) fn is_system(root: &Dir) -> bool {
+    root.user == 0 && root.mode & 0o022 == 0 && root.file(SYSTEM_MARK).is_ok()
+}
+
+/// The GPUs that the owner of a directory has tenants on. What others have put there is nobody's.
+pub(super) fn gpus(home: &Dir) -> Result<Vec<(String, Dir)>, Error> {
+    let names = home.texts().map_err(Error::io(home.path().display().to_string()))?;
+    let names = names.into_iter().filter(|name| is_gpu_key(name));
+    Ok(names.filter_map(|name| home.sub_of_owner(&name).ok().map(|gpu| (name, gpu))).collect())
+}
+
+/// Whether `name` could be a GPU's: a UUID, or what tells simulated boards apart.
+fn is_gpu_key(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+        && !name.starts_with(['.', '-'])
+        && !name.starts_with(USER_PREFIX)
+}
+
+/// Makes or opens a directory in a run directory, or in the current user's part of it: it must be
+/// that user's, too.
+pub(super) fn make_own(parent: &Dir, name: &str) -> Result<Dir, Error> {
+    let path = parent.path().join(name);
+    let refuse = |reason| Error::RunDirectory { path: path.clone(), reason };
+    let dir = parent.make(name).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => refuse(format!(
+            "{error}; set PARTITA_RUN_DIR to a directory of your own, or have root open this one: `sudo chmod 1777 {}`",
+            parent.path().display()
+        )),
+        _ => refuse(error.to_string()),
+    })?;
+    if dir.is_own() {
+        return Ok(dir);
+    }
+    Err(refuse(format!(
+        "it belongs to {}, and tenants are made in directories of their own user only; have root remove it: `sudo rm -r {}`, or \
+         set PARTITA_RUN_DIR to a directory of your own",
+        user_name(dir.user),
+        path.display()
+    )))
+}
+
+/// A path as the ledger takes it.
+pub fn c_path(path: &Path) -> Result<CString, Error> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::RunDirectory {
+        path: path.to_owned(),
+        reason: "its name holds a zero byte".to_owned(),
+    })
+}
+
+/// Whether `name` is that of a directory that is being made or removed.
+pub(super) fn is_scratch(name: &str) -> bool {
+    name.starts_with(".new-") || name.starts_with(".dead-")
+}
+
+/// Whether the tenant's owner, or a process that it started, lives; false also if there is no file.
+pub(super) fn is_owned(dir: &Dir) -> bool {
+    dir.file(OWNER).is_ok_and(|file| partita_ledger::is_locked_alone(file.as_raw_fd()).unwrap_or(false))
+}
+
+/// Opens the lock file of a user's directory, which that user alone can open, and makes it if it is
+/// missing.
+pub(super) fn open_lock(home: &Dir) -> io::Result<File> {
+    let file = match home.file(LOCK) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match home.create(LOCK, 0o600) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => home.file(LOCK)?,
+            created => created?,
+        },
+        opened => opened?,
+    };
+    let owner = std::os::unix::fs::MetadataExt::uid(&file.metadata()?);
+    if owner == own_user() {
+        return Ok(file);
+    }
+    Err(io::Error::other(format!(
+        "it belongs to {}, who could hold it for ever; have root remove it: `sudo rm -r {}`",
+        user_name(owner),
+        home.path().join(LOCK).display()
+    )))
+}
+
+/// Refuses what only `partitad` and root do in system mode.
+pub fn only_the_daemon(root: &Path) -> Error {
+    Error::RunDirectory {
+        path: root.to_owned(),
+        reason: "it is in system mode, where partitad makes and changes tenants for `partita run`, `set` and `kill` \
+                 alone; ask root, or set PARTITA_RUN_DIR to a directory of your own"
+            .to_owned(),
+    }
+}

@@ -1,0 +1,194 @@
+//! `partita run`: a program in a partition.
+
+mod attend;
+mod client;
+mod command;
+mod plan;
+mod select;
+mod watch;
+
+use std::ffi::OsStr;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::Command;
+
+use partita_core::ByteSize;
+use partita_mps::Service;
+use partita_mps::partition::PARTITION_VARIABLE;
+
+use self::attend::{Started, attend};
+use self::command::{below_others, scrub, spawn};
+pub use self::command::{hook, variables};
+pub(crate) use self::plan::make;
+pub use self::plan::{DryRun, dry_run};
+pub use self::select::check_usable;
+use self::select::select;
+use self::watch::Watch;
+use crate::error::Error;
+use crate::install::Install;
+use crate::mps;
+use crate::process::ProcessId;
+use crate::program;
+pub use crate::registry::LEDGER_VARIABLE;
+use crate::registry::{Isolation, OwnedTenant, Registry, check_name};
+pub use crate::request::{Restart, RunRequest};
+use crate::signals::{self, Signals};
+use crate::system;
+
+/// Runs the program to its end and returns its exit code: its own, or 128 and
+/// the signal's number. `say` gets what is to be told on stderr before the
+/// program starts, and why a client of MPS lost its work after it has ended.
+///
+/// # Errors
+/// Any [`Error`]; the program was not started then, and nothing is left behind.
+pub fn run(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<u8, Error> {
+    let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
+    let mut started = start(install, request, &signals, &mut say)?;
+    let status = attend(install, request, &mut started, &mut signals, &mut say);
+    let Started { tenant, registry, watch, .. } = started;
+    drop(watch);
+    finish(&registry, tenant);
+    let status = status?;
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+}
+
+fn start(
+    install: &Install,
+    request: &RunRequest,
+    signals: &Signals,
+    say: &mut dyn FnMut(&str),
+) -> Result<Started, Error> {
+    if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) {
+        let name = Path::new(&ledger).file_name().unwrap_or(&ledger).to_string_lossy().into_owned();
+        return Err(Error::NotOffered {
+            option: "a tenant inside a tenant".to_owned(),
+            reason: format!("this process runs in tenant {name} already; run the program directly"),
+        });
+    }
+    // What is cheap and common goes wrong first.
+    let (program_name, arguments) = request.command.split_first().ok_or_else(|| Error::Program {
+        program: "partita run".to_owned(),
+        reason: "no program named; give one after `--`".to_owned(),
+    })?;
+    let program = program::find(program_name)?;
+    let name = match &request.name {
+        Some(name) => name.clone(),
+        None => default_name(&program),
+    };
+    check_name(&name)?;
+    if request.memory == Some(ByteSize(0)) {
+        return Err(Error::QuotaZero);
+    }
+    let hook = hook(install)?;
+    let registry = Registry::open()?;
+
+    let gpus = select(install, request, say)?;
+    let service = || match request.isolation {
+        Isolation::Shared => mps::service(install, &registry, &gpus).map(Some),
+        Isolation::Own => Ok(None),
+    };
+    let (tenant, service) = if registry.is_client() {
+        // `partitad` starts the service with the tenant.
+        let tenant = system::make(&registry, request, &gpus, &name)?;
+        match service() {
+            Ok(service) => (tenant, service),
+            Err(error) => {
+                finish(&registry, tenant);
+                return Err(error);
+            }
+        }
+    } else {
+        let service = service()?;
+        let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
+        (make(install, request, &registry, &gpus, &name, run)?, service)
+    };
+    let mut command = Command::new(&program);
+    command.arg0(program_name).args(arguments);
+    scrub(&mut command);
+    command.envs(variables(&gpus, &hook, tenant.dir(), service.as_ref()));
+    command.envs(below_others(request.priority, service.as_ref()));
+    command.envs(request.mps_partition.iter().map(|name| (PARTITION_VARIABLE, name.to_string())));
+    let ready = |service: &Service| {
+        mps::partitions::check_named(service, &gpus, request.mps_partition.as_ref())?;
+        if !registry.is_client() {
+            mps::ready::admit(service, &gpus, mps::tenants_of(&registry, &gpus)?)?;
+        }
+        mps::ready::wait(service, request.mps_limit()).map(drop)
+    };
+    let child = start_service(service.as_ref()).and_then(|started| {
+        let ready = service.as_ref().map_or(Ok(()), ready);
+        let watch = service.as_ref().map(|service| Watch::begin(service, &registry, &name, tenant.dir()));
+        let mut begin = || {
+            if signals.take_over_job().map_err(Error::io("signal handlers"))? {
+                command.process_group(0);
+            }
+            spawn(&mut command, &tenant, &program)
+        };
+        ready.and_then(|()| Ok((begin()?, watch))).inspect_err(|_| give_up_service(service.as_ref(), started))
+    });
+    match child {
+        Ok((child, watch)) => Ok(Started { tenant, registry, name, program, command, child, watch }),
+        Err(error) => {
+            finish(&registry, tenant);
+            Err(error)
+        }
+    }
+}
+
+/// A tenant's processes are clients of a service that runs; returns whether this call started it.
+fn start_service(service: Option<&Service>) -> Result<bool, Error> {
+    signals::check()?;
+    let started = match service {
+        Some(service) => service.ensure()?.started,
+        None => false,
+    };
+    signals::check().inspect_err(|_| give_up_service(service, started))?;
+    Ok(started)
+}
+
+/// Ends a service that this command started in vain, unless others use it by now.
+fn give_up_service(service: Option<&Service>, started: bool) {
+    if let (Some(service), true) = (service, started) {
+        let _ = service.stop_if_unused();
+    }
+}
+
+/// Lets go of the tenant and removes it, unless processes of it live on.
+fn finish(registry: &Registry, tenant: OwnedTenant) {
+    drop(tenant);
+    // Whatever goes wrong here, the next command removes the remains.
+    if registry.is_client() {
+        let _ = system::clean(registry);
+    } else if let Ok(lock) = registry.lock() {
+        let _ = lock.tenants();
+    }
+}
+
+/// A name for a tenant that was given none: its program's and this process's number.
+fn default_name(program: &Path) -> String {
+    let stem: String = program
+        .file_name()
+        .unwrap_or(OsStr::new("program"))
+        .to_string_lossy()
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c))
+        .take(40)
+        .collect();
+    let stem = stem.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let stem = if stem.is_empty() { "program" } else { stem };
+    format!("{stem}-{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_names_are_names() {
+        for program in ["/usr/bin/python3", "./a.out", "/x/..hidden", "/x/ü", "/x/-", &"/y".repeat(90)] {
+            check_name(&default_name(Path::new(program))).unwrap();
+        }
+        assert!(default_name(Path::new("/usr/bin/python3")).starts_with("python3-"));
+    }
+}

@@ -1,0 +1,337 @@
+//! `partita set`: other limits for a tenant that runs.
+//!
+//! The new limits hold from the tenant's next launch and its next allocation
+//! on. Kernels that run keep the TPCs that they began with.
+
+use std::collections::BTreeSet;
+
+use partita_core::time::{Policy, Priority};
+use partita_core::{ByteSize, Compaction, Share, Topology, TpcSet};
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, LedgerError, Limits, LimitsFile, MECHANISM_NONE, NO_QUOTA};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::gpu::Selector;
+use crate::gpus::Selectors;
+use crate::limits::{self, OnMisfit, Spill};
+use crate::offered::{TimeShare, percent};
+use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Place, Wanted};
+use crate::registry::{Registry, RegistryLock, Tenant, acting_user};
+use crate::time::{self, TimeRow};
+
+/// Which tenant.
+#[derive(Debug, Clone)]
+pub enum Whose {
+    /// The one of this name.
+    Name(String),
+    /// The one that this process is of.
+    Pid(u32),
+}
+
+impl Whose {
+    /// Finds it for a user who asks: what it is on each of its GPUs.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::Io`].
+    pub fn find(&self, lock: &RegistryLock<'_>, user: u32) -> Result<Vec<Tenant>, Error> {
+        match self {
+            Self::Name(name) => lock.tenant_of_user(name, user),
+            Self::Pid(pid) => lock.tenant_of(*pid),
+        }
+    }
+}
+
+/// What to change. What is none stays.
+#[derive(Debug, Clone)]
+pub struct SetRequest {
+    /// The tenant.
+    pub whose: Whose,
+    /// `--gpu`: on which of its GPUs; none for all.
+    pub gpus: Option<Selectors>,
+    /// `--sm`.
+    pub share: Option<Share>,
+    /// `--mem`.
+    pub memory: Option<ByteSize>,
+    /// `--mem-driver`.
+    pub driver_allowance: Option<ByteSize>,
+    /// `--on-misfit`.
+    pub on_misfit: Option<OnMisfit>,
+    /// `--priority`.
+    pub priority: Option<Priority>,
+    /// `--time`.
+    pub time: Option<TimeShare>,
+    /// `--time-policy`.
+    pub time_policy: Option<Policy>,
+    /// `--spill`.
+    pub spill: Option<Spill>,
+    /// `--place`; none for as the tenant was placed before.
+    pub place: Option<Place>,
+    /// `--compact`: others make room, as few as need be.
+    pub compact: bool,
+}
+
+impl SetRequest {
+    /// A request that changes nothing.
+    pub fn new(whose: Whose) -> Self {
+        Self {
+            whose,
+            gpus: None,
+            share: None,
+            memory: None,
+            driver_allowance: None,
+            on_misfit: None,
+            priority: None,
+            time: None,
+            time_policy: None,
+            spill: None,
+            place: None,
+            compact: false,
+        }
+    }
+}
+
+/// The limits on one GPU as they are now.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SetOutcome {
+    /// The tenant.
+    pub name: String,
+    /// The GPU's short name.
+    pub gpu: String,
+    /// Its TPCs, logical, as ranges.
+    pub tpcs: String,
+    /// How many SMs they have.
+    pub sms: u32,
+    /// Its memory quota in bytes, if it has one.
+    pub memory_quota_bytes: Option<u64>,
+    /// What it holds of it, in bytes.
+    pub memory_used_bytes: u64,
+    /// What happens to launches that cannot fit.
+    pub on_misfit: OnMisfit,
+    /// Its share of time, if it has one.
+    pub time: Option<TimeRow>,
+    /// What clusters of blocks it can run; none on devices without clusters.
+    pub clusters: Option<ClusterRow>,
+    /// Who made room.
+    pub moves: Vec<MoveRow>,
+}
+
+/// Changes a tenant's limits: on each of its GPUs that the request means, or on none. One outcome a
+/// GPU.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::NotOnGpu`], [`Error::NotYours`],
+/// [`Error::Plan`], the quota errors, and [`Error::DamagedTenant`]; the limits are unchanged then.
+pub fn set(registry: &Registry, request: &SetRequest) -> Result<Vec<SetOutcome>, Error> {
+    set_for(registry, request, acting_user())
+}
+
+/// The same for another user who asks, where that user may do it and the current one may, too.
+///
+/// # Errors
+/// As [`set`]; [`Error::NotOffered`] for `--compact`, which may move tenants that are not the
+/// asking user's.
+pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<Vec<SetOutcome>, Error> {
+    if request.compact && user != 0 && user != acting_user() {
+        return Err(Error::NotOffered {
+            option: "--compact".to_owned(),
+            reason: "it may move tenants of others, and this is asked of another user's daemon; use `partita set --compact`"
+                .to_owned(),
+        });
+    }
+    let lock = registry.lock_to_plan()?;
+    let tenant = request.whose.find(&lock, user)?;
+    tenant.iter().try_for_each(|part| part.check_of(user))?;
+    let several = tenant.len() > 1;
+    let parts = meant(tenant, request.gpus.as_ref())?;
+    let tenants = lock.tenants()?;
+    let changes = parts.iter().map(|part| {
+        Change::plan(part, request, &tenants).map_err(|error| match several {
+            true => error.on_gpu(part.gpu_label()),
+            false => error,
+        })
+    });
+    // All are planned, and all files open, before the first is changed.
+    let changes = changes.collect::<Result<Vec<_>, Error>>()?;
+    changes.into_iter().map(|change| change.make(request, &tenants)).collect()
+}
+
+/// The parts of a tenant that `--gpu` means.
+fn meant(tenant: Vec<Tenant>, selectors: Option<&Selectors>) -> Result<Vec<Tenant>, Error> {
+    let Some(Selectors::List(list)) = selectors else { return Ok(tenant) };
+    let is = |part: &Tenant, selector: &Selector| part.meta.as_ref().is_ok_and(|meta| meta.gpu.is(selector));
+    let unmet = list.iter().find(|selector| tenant.iter().filter(|part| is(part, selector)).count() != 1);
+    if let (Some(selector), Some(first)) = (unmet, tenant.first()) {
+        let present: Vec<&str> = tenant.iter().map(Tenant::gpu_label).collect();
+        return Err(Error::NotOnGpu {
+            name: first.name.clone(),
+            wanted: selector.to_string(),
+            present: present.join(", "),
+        });
+    }
+    Ok(tenant.into_iter().filter(|part| list.iter().any(|selector| is(part, selector))).collect())
+}
+
+/// A change of the limits on one GPU, ready to be made.
+struct Change<'a> {
+    part: &'a Tenant,
+    topology: Topology,
+    planned: Option<Compaction>,
+    file: LimitsFile,
+}
+
+impl<'a> Change<'a> {
+    fn plan(part: &'a Tenant, request: &SetRequest, tenants: &[Tenant]) -> Result<Self, Error> {
+        part.check_yours()?;
+        let before = part.limits()?;
+        if request.share.is_some() && time::is_whole(part) {
+            return Err(Error::NotOffered {
+                option: "--sm".to_owned(),
+                reason: format!(
+                    "tenant {} has every compute unit in its turns (--via time); change its --time, or start it without \
+                     --via time",
+                    part.name
+                ),
+            });
+        }
+        if (request.share.is_some() || request.compact) && before.mechanism == MECHANISM_NONE {
+            return Err(Error::NotOffered {
+                option: "--sm".to_owned(),
+                reason: format!(
+                    "tenant {} has no partition, and its launches carry no mask; start it again with a share of compute units",
+                    part.name
+                ),
+            });
+        }
+        let topology = limits::topology(before).map_err(|reason| part.damaged_limits(&reason))?;
+        let gpcs_proved = before.flags & partita_ledger::FLAG_GPCS_UNPROVED == 0;
+        limits::check_share(request.share.as_ref(), gpcs_proved)?;
+        partition::check_place(request.place, request.share.as_ref(), gpcs_proved)?;
+        let planned = match request.share.or_else(|| request.compact.then(|| share_of(part, before))) {
+            Some(share) => Some(partition::plan(&Wanted {
+                topology: &topology,
+                tenants,
+                gpu_key: &part.gpu_key,
+                name: Some(&part.name_among_all()),
+                share,
+                place: request
+                    .place
+                    .unwrap_or_else(|| part.meta().map_or_else(|_| Place::default(), |meta| meta.place)),
+                compact: request.compact,
+            })?),
+            None => None,
+        };
+        if let Some(quota) = request.memory {
+            let others =
+                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
+            limits::check_quota(quota, before.memory_total_bytes, part.gpu_label(), others)?;
+        }
+        if let Some(priority) = request.priority.filter(|_| before.flags & FLAG_GATED == 0) {
+            return Err(Error::NotOffered {
+                option: format!("--priority {}", priority.name()),
+                reason: format!(
+                    "tenant {} was started without a priority, and its launches pass no gate; start it with \
+                     `--priority high` or `--priority low`, then it can be changed",
+                    part.name
+                ),
+            });
+        }
+        let option = match (request.time, request.time_policy) {
+            (Some(share), _) => Some(format!("--time {}", percent(share))),
+            (None, policy) => policy.map(|policy| format!("--time-policy {}", policy.name())),
+        };
+        if let Some(option) = option.filter(|_| before.flags & FLAG_TIMED == 0) {
+            return Err(Error::NotOffered {
+                option,
+                reason: format!(
+                    "tenant {} was started without a share of time, and its launches are not measured; start it with \
+                     `--time 100%` or less, then it can be changed",
+                    part.name
+                ),
+            });
+        }
+        if let Some(share) = request.time.filter(|_| time::is_whole(part)) {
+            let others =
+                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
+            let wanted = Limits { time_permille: share.0, ..before.clone() };
+            time::check_sum(&wanted, part.gpu_label(), others)?;
+        }
+        let file = part.limits_file()?;
+        Ok(Self { part, topology, planned, file })
+    }
+
+    fn make(self, request: &SetRequest, tenants: &[Tenant]) -> Result<SetOutcome, Error> {
+        let Self { part, topology, planned, mut file } = self;
+        if let Some(planned) = &planned {
+            partition::store(&planned.stores, tenants, &part.gpu_key, &topology)?;
+        }
+        let damaged = |error: LedgerError| part.damaged_limits(&error.to_string());
+        file.update(|limits| {
+            if let Some(planned) = &planned {
+                limits.set_partition(&topology, &planned.plan.set);
+            }
+            if let Some(quota) = request.memory {
+                limits.memory_quota_bytes = quota.0;
+            }
+            if let Some(allowance) = request.driver_allowance {
+                limits.driver_allowance_bytes = allowance.0;
+            }
+            if let Some(on_misfit) = request.on_misfit {
+                on_misfit.put(limits);
+            }
+            if let Some(priority) = request.priority {
+                limits.priority = priority as u32;
+            }
+            if let Some(share) = request.time {
+                limits.time_permille = share.0;
+            }
+            if let Some(policy) = request.time_policy {
+                time::put_policy(limits, policy);
+            }
+            if let Some(spill) = request.spill {
+                spill.put(limits);
+            }
+        })
+        .map_err(damaged)?;
+        let (_, now) = file.load().map_err(damaged)?;
+        if request.share.is_some() || request.place.is_some() {
+            // For `ps` and later plans; the limits are what counts.
+            let _ = part.update_share(request.share.map(|share| share.to_string()), request.place);
+        }
+        let set = TpcSet::from_words(now.set);
+        Ok(SetOutcome {
+            name: part.name.clone(),
+            gpu: part.gpu_label().to_owned(),
+            tpcs: set.to_string(),
+            sms: set.len() * now.sms_per_tpc,
+            memory_quota_bytes: Some(now.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
+            on_misfit: OnMisfit::of(&now),
+            time: time::row(part, &now),
+            clusters: PartitionRow::of(&now).ok().and_then(|row| row.clusters),
+            moves: planned.iter().flat_map(|planned| &planned.moves).map(MoveRow::from).collect(),
+            memory_used_bytes: part.usage()?.totals().map_or(0, |totals| totals.used),
+        })
+    }
+}
+
+/// What a tenant asks for that is only to be placed anew: the TPCs that it named, or as many as it
+/// has.
+fn share_of(tenant: &Tenant, limits: &Limits) -> Share {
+    let set = TpcSet::from_words(limits.set);
+    if partition::has_named(tenant) { Share::Exact(set) } else { Share::Tpcs(set.len()) }
+}
+
+/// Brings tenants that came and went back into few GPCs, on every GPU: those of the caller that are
+/// packed and named no TPCs. Returns who moved.
+///
+/// # Errors
+/// [`Error::Plan`], [`Error::DamagedTenant`], [`Error::RunDirectory`], [`Error::Io`].
+pub fn repack(registry: &Registry) -> Result<Vec<MoveRow>, Error> {
+    let lock = registry.lock_to_plan()?;
+    let tenants = lock.tenants()?;
+    let gpus: BTreeSet<&str> = tenants.iter().map(|tenant| tenant.gpu_key.as_str()).collect();
+    let mut moves = Vec::new();
+    for gpu_key in gpus {
+        moves.extend(partition::repack(&tenants, gpu_key)?);
+    }
+    Ok(moves)
+}
