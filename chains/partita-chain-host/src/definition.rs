@@ -184,14 +184,14 @@ impl Definition {
     /// Reads one from TOML.
     ///
     /// # Errors
-    /// [`Error::Chain`], with the line where the form is wrong.
+    /// [`Error::Refused`], with the line where the form is wrong.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
         Self::from_toml_of("the definition of a chain", text)
     }
 
     /// The same, for messages that say what the text is.
     pub(super) fn from_toml_of(what: &str, text: &str) -> Result<Self, Error> {
-        let definition: Self = toml::from_str(text).map_err(|error| Error::Chain {
+        let definition: Self = toml::from_str(text).map_err(|error| Error::Refused {
             what: what.to_owned(),
             reason: format!("{}; `partita chain define --example` prints one", error.to_string().trim_end()),
         })?;
@@ -202,10 +202,10 @@ impl Definition {
     /// Checks what its form alone does not.
     ///
     /// # Errors
-    /// [`Error::Name`] or [`Error::Chain`]: the first value that cannot be.
+    /// [`Error::Name`] or [`Error::Refused`]: the first value that cannot be.
     pub fn check(&self) -> Result<(), Error> {
         check_name(&self.name)?;
-        let refuse = |reason: String| Err(Error::Chain { what: format!("chain {}", self.name), reason });
+        let refuse = |reason: String| Err(Error::Refused { what: format!("chain {}", self.name), reason });
         if !(2..=COMPONENTS_MAX).contains(&self.components.len()) {
             return refuse(format!(
                 "it has {}; give it 2 to {COMPONENTS_MAX} `[[component]]`s",
@@ -282,7 +282,7 @@ impl Definition {
     /// The compute units; none for every TPC that is free.
     ///
     /// # Errors
-    /// [`Error::Chain`].
+    /// [`Error::Refused`].
     pub fn share(&self) -> Result<Option<Share>, Error> {
         self.sm.as_deref().map(|text| text.parse().map_err(|error| self.wrong("sm", &error))).transpose()
     }
@@ -290,7 +290,7 @@ impl Definition {
     /// The quota; none for none.
     ///
     /// # Errors
-    /// [`Error::Chain`].
+    /// [`Error::Refused`].
     pub fn quota(&self) -> Result<Option<ByteSize>, Error> {
         self.mem.as_deref().map(|text| text.parse().map_err(|error| self.wrong("mem", &error))).transpose()
     }
@@ -298,7 +298,7 @@ impl Definition {
     /// The size of a frame in bytes, at least 1.
     ///
     /// # Errors
-    /// [`Error::Chain`].
+    /// [`Error::Refused`].
     pub fn frame_bytes(&self) -> Result<u64, Error> {
         match self.frame.parse::<ByteSize>() {
             Ok(ByteSize(0)) => Err(self.wrong("frame", &"a frame needs at least one byte")),
@@ -318,7 +318,7 @@ impl Definition {
     /// What its file is made of.
     ///
     /// # Errors
-    /// [`Error::Chain`].
+    /// [`Error::Refused`].
     pub(super) fn plan(&self, gpu_uuid: [u8; 16]) -> Result<ChainPlan, Error> {
         Ok(ChainPlan {
             name: self.name.clone(),
@@ -332,7 +332,7 @@ impl Definition {
     }
 
     fn wrong(&self, key: &str, error: &dyn std::fmt::Display) -> Error {
-        Error::Chain { what: format!("chain {}, `{key}`", self.name), reason: error.to_string() }
+        Error::Refused { what: format!("chain {}, `{key}`", self.name), reason: error.to_string() }
     }
 
     /// A definition to start from.

@@ -32,7 +32,7 @@ impl Definitions {
     /// `$XDG_CONFIG_HOME/partita/chains`, or below `~/.config`.
     ///
     /// # Errors
-    /// [`Error::Daemon`] as [`Client::find`]; [`Error::Chain`] if neither variable says where.
+    /// [`Error::Daemon`] as [`Client::find`]; [`Error::Refused`] if neither variable says where.
     pub fn of_user(registry: &Registry) -> Result<Self, Error> {
         match Client::find(registry)? {
             Some(daemon) => Ok(Self(Place::Daemon(daemon))),
@@ -62,7 +62,7 @@ impl Definitions {
     /// The definition of this name.
     ///
     /// # Errors
-    /// [`Error::Chain`] if there is none, or as [`Definition::from_toml`]; [`Error::Daemon`].
+    /// [`Error::Refused`] if there is none, or as [`Definition::from_toml`]; [`Error::Daemon`].
     pub fn get(&self, name: &str) -> Result<Definition, Error> {
         check_name(name)?;
         match &self.0 {
@@ -111,7 +111,7 @@ impl Definitions {
 const CHAINS: &str = "/v1/chains";
 
 fn odd(error: serde_json::Error) -> Error {
-    Error::Chain {
+    Error::Refused {
         what: "the daemon's answer".to_owned(),
         reason: format!("{error}; `partita` and `partitad` are of different versions"),
     }
@@ -133,7 +133,7 @@ impl Defined {
 
     fn is_not_run(&self) -> Error {
         let (name, owner) = (&self.definition.name, user_name(self.owner));
-        Error::Chain {
+        Error::Refused {
             what: format!("chain {name}"),
             reason: format!(
                 "it is {owner}'s definition, and its programs would run with your rights; {owner} starts it with `partita chain start {name}`, \
@@ -174,7 +174,7 @@ fn undefined(name: &str, names: &[String]) -> Error {
         [] => String::new(),
         names => format!(" (defined: {})", names.join(", ")),
     };
-    Error::Chain {
+    Error::Refused {
         what: format!("chain {name}"),
         reason: format!("it is not defined{known}; `partita chain define FILE` defines one"),
     }
@@ -191,7 +191,7 @@ impl Files {
         let variable =
             |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
-        let config = config.filter(|path| path.is_absolute()).ok_or_else(|| Error::Chain {
+        let config = config.filter(|path| path.is_absolute()).ok_or_else(|| Error::Refused {
             what: "definitions of chains".to_owned(),
             reason: "neither HOME nor XDG_CONFIG_HOME names a directory to keep them in; set one, or name the definition's file"
                 .to_owned(),
@@ -219,7 +219,7 @@ impl Files {
         match read(&path) {
             Ok(text) => match parse(&path, &text)? {
                 definition if definition.name == name => Ok(definition),
-                other => Err(Error::Chain {
+                other => Err(Error::Refused {
                     what: path.display().to_string(),
                     reason: format!(
                         "it defines chain {}; change its `name` to {name}, or `partita chain define` it and remove this file",

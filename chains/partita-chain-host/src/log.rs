@@ -95,7 +95,7 @@ fn unread(error: io::Error) -> io::Error {
 /// Reads a log.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Chain`] with the first line that is not a log's. A last line that was
+/// [`Error::Io`]; [`Error::Refused`] with the first line that is not a log's. A last line that was
 /// not finished is left out.
 pub fn read_log(path: &Path) -> Result<History, Error> {
     let failed = |error: io::Error| Error::io(path.display().to_string())(error);
@@ -120,7 +120,7 @@ pub fn read_log(path: &Path) -> Result<History, Error> {
 }
 
 fn wrong(path: &Path, line: usize, reason: &str) -> Error {
-    Error::Chain {
+    Error::Refused {
         what: format!("{}, line {line}", path.display()),
         reason: format!("{reason}; name a file that `partita chain start --log` wrote"),
     }

@@ -1,6 +1,7 @@
 //! A running chain as the optimizers see it: a throughput to be read, and TPCs to be set.
 
 use std::ffi::CString;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -68,7 +69,7 @@ impl RunningChain {
         period: Duration,
         shared: Arc<Shared>,
     ) -> Result<Self, Error> {
-        let damaged = |reason: String| Error::Chain { what: "the tenant's limits".to_owned(), reason };
+        let damaged = |reason: String| Error::io("the tenant's limits")(io::Error::other(reason));
         let map = LimitsMap::open_ro(limits_path).map_err(|error| damaged(error.to_string()))?;
         let (epoch, now) = map.load().map_err(|error| damaged(error.to_string()))?;
         let topology = limits::topology(&now).map_err(damaged)?;

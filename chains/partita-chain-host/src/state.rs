@@ -213,7 +213,7 @@ pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
 /// A chain that runs.
 ///
 /// # Errors
-/// [`Error::Chain`] if there is none of this name; what is wrong with its files.
+/// [`Error::Refused`] if there is none of this name; what is wrong with its files.
 pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
     let tenant = tenant(registry, name)?;
     tenant.check_yours()?;
@@ -223,7 +223,7 @@ pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
 /// Has a running chain's compute units divided so from now on.
 ///
 /// # Errors
-/// As [`view`]; [`Error::NotYours`]; [`Error::Chain`] for numbers that the chain cannot have, and
+/// As [`view`]; [`Error::NotYours`]; [`Error::Refused`] for numbers that the chain cannot have, and
 /// if the process that would do it has died.
 pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(), Error> {
     let tenant = tenant(registry, name)?;
@@ -231,7 +231,7 @@ pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(),
     let state = ChainState::read(&tenant.dir)?.ok_or_else(|| not_begun(name))?;
     steering.check(name, state.definition.components.len())?;
     if !is_supervised(&tenant.dir) {
-        return Err(Error::Chain {
+        return Err(Error::Refused {
             what: format!("chain {name}"),
             reason: format!(
                 "the process that ran it has died, so nobody divides its compute units; `partita chain start {name}` begins it anew"
@@ -257,7 +257,7 @@ pub(super) fn parts(registry: &Registry, name: &str) -> Result<(Tenant, Vec<Tena
 }
 
 fn no_chain(name: &str) -> Error {
-    Error::Chain {
+    Error::Refused {
         what: format!("chain {name}"),
         reason: format!(
             "no chain of that name runs; `partita chain ps` lists those that do, `partita chain start {name}` starts it"
@@ -267,7 +267,7 @@ fn no_chain(name: &str) -> Error {
 
 /// A tenant that shows nothing of a chain.
 fn not_begun(name: &str) -> Error {
-    Error::Chain {
+    Error::Refused {
         what: format!("chain {name}"),
         reason: format!(
             "the tenant of that name is no chain, or one that has not begun yet; try again, or see `partita ps`; `partita kill {name}` ends it"
@@ -303,7 +303,7 @@ pub(super) fn open_file(tenant: &Path) -> Result<ChainFile, Error> {
     ChainFile::open(&c_path(&path)?).map_err(|error| of_file(&path.display().to_string(), &error))
 }
 
-/// What a chain's file refused.
+/// A chain's file cannot be used: it is damaged, or the system refuses it.
 pub(super) fn of_file(chain: &str, error: &dyn std::error::Error) -> Error {
-    Error::Chain { what: format!("chain {chain}"), reason: error.to_string() }
+    Error::io(format!("chain {chain}"))(io::Error::other(error.to_string()))
 }

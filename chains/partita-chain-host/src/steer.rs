@@ -34,10 +34,10 @@ impl Steering {
     /// Checks that a chain of so many components can be steered so.
     ///
     /// # Errors
-    /// [`Error::Chain`].
+    /// [`Error::Refused`].
     pub fn check(&self, chain: &str, components: usize) -> Result<(), Error> {
         let Self::Tpcs(tpcs) = self else { return Ok(()) };
-        let refuse = |reason| Err(Error::Chain { what: format!("chain {chain}"), reason });
+        let refuse = |reason| Err(Error::Refused { what: format!("chain {chain}"), reason });
         if tpcs.len() != components {
             return refuse(format!(
                 "it has {components} components, and --tpcs has {}; give one for each",

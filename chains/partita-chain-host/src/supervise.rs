@@ -78,7 +78,7 @@ pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Res
     }
     supervisor::clear(install, &registry, &definition.name, &mut say)?;
     let one = |text: &String| Ok::<_, Error>(Selectors::List(vec![text.parse::<Selector>()?]));
-    let order = serde_json::to_string(order).map_err(|error| Error::Chain {
+    let order = serde_json::to_string(order).map_err(|error| Error::Refused {
         what: format!("chain {}", definition.name),
         reason: error.to_string(),
     })?;
@@ -99,12 +99,12 @@ pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Res
 /// `say` gets what is to be told on stderr.
 ///
 /// # Errors
-/// [`Error::Chain`], [`Error::Program`] and the system's. No component lives then.
+/// [`Error::Refused`], [`Error::Program`] and the system's. No component lives then.
 pub fn supervise(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Result<u8, Error> {
     signals::end_in_order().map_err(Error::io("signal handlers"))?;
     let definition = &order.definition;
     definition.check()?;
-    let tenant = std::env::var_os(LEDGER_VARIABLE).map(PathBuf::from).ok_or_else(|| Error::Chain {
+    let tenant = std::env::var_os(LEDGER_VARIABLE).map(PathBuf::from).ok_or_else(|| Error::Refused {
         what: format!("chain {}", definition.name),
         reason: format!("a chain runs in a tenant; use `partita chain start {}`", definition.name),
     })?;
@@ -335,7 +335,7 @@ impl Running {
             (Whose::Keeper, None) => return Ok(false),
         };
         if process.restarts >= self.restarts_max {
-            return Err(Error::Chain {
+            return Err(Error::Refused {
                 what: process.title.clone(),
                 reason: format!(
                     "it has failed {} ({text}); see what it printed, or raise `restarts`",

@@ -34,7 +34,7 @@ impl Supervisor {
     /// Becomes the process that runs a chain that has just begun.
     ///
     /// # Errors
-    /// [`Error::Chain`] if another process runs it, or ran it and has died; the system's.
+    /// [`Error::Refused`] if another process runs it, or ran it and has died; the system's.
     pub(super) fn begin(tenant: &Path, chain: &str) -> Result<Self, Error> {
         let fresh = PathBuf::from(format!("{}.new-{}", path(tenant).display(), std::process::id()));
         let made = (|| {
@@ -47,7 +47,7 @@ impl Supervisor {
         let _ = fs::remove_file(&fresh);
         match made {
             Ok(file) => Ok(Self { _file: file }),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Chain {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Refused {
                 what: format!("chain {chain}"),
                 reason: match is_supervised(tenant) {
                     true => runs(chain),
@@ -86,7 +86,7 @@ pub(super) fn is_supervised(tenant: &Path) -> bool {
 /// one does it, and for the other the name is in use.
 ///
 /// # Errors
-/// [`Error::Chain`] if the chain runs; those of [`kill::kill`].
+/// [`Error::Refused`] if the chain runs; those of [`kill::kill`].
 pub(super) fn clear(
     install: &Install,
     registry: &Registry,
@@ -99,7 +99,7 @@ pub(super) fn clear(
     };
     let Some(first) = tenant.first().filter(|first| first.check_yours().is_ok()) else { return Ok(()) };
     if is_supervised(&first.dir) {
-        return Err(Error::Chain { what: format!("chain {chain}"), reason: runs(chain) });
+        return Err(Error::Refused { what: format!("chain {chain}"), reason: runs(chain) });
     }
     let Some(_supervisor) = Supervisor::of_dead(&first.dir) else { return Ok(()) };
     say(&format!(

@@ -192,7 +192,7 @@ impl From<partita::Error> for Problem {
             | Error::DamagedTenant { .. } => Kind::Conflict,
             Error::GpuSelector { .. }
             | Error::GpuTwice { .. }
-            | Error::Chain { .. }
+            | Error::Refused { .. }
             | Error::QuotaAboveDevice { .. }
             | Error::QuotaZero
             | Error::Name { .. }

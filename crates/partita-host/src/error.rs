@@ -226,10 +226,10 @@ pub enum Error {
     /// The Multi-Process Service.
     #[error("{0}")]
     Mps(#[from] partita_mps::MpsError),
-    /// A chain of components cannot be so.
+    /// What is asked for cannot be done as it is written.
     #[error("{what}: {reason}")]
-    Chain {
-        /// The chain, and what of it.
+    Refused {
+        /// The thing, and which part of it.
         what: String,
         /// Why, with the remedy.
         reason: String,

@@ -62,7 +62,7 @@ impl Process {
     }
 
     pub(super) fn spawn(&mut self) -> Result<(), Error> {
-        let refuse = |reason: String| Error::Chain { what: self.title.clone(), reason };
+        let refuse = |reason: String| Error::Refused { what: self.title.clone(), reason };
         // As for every tenant: what the limits would not reach is not started.
         program::find(&self.program).map_err(|error| refuse(error.to_string()))?;
         let child = self.command.spawn().map_err(|error| {

@@ -2,10 +2,9 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use crate::account::environment;
+use partita_ledger::LEDGER_VARIABLE;
 
-/// The environment variable that names the tenant's directory.
-const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
+use crate::account::environment;
 
 /// [`Origin`] by its number; 0 before anybody looked.
 static ORIGIN: AtomicU8 = AtomicU8::new(0);
