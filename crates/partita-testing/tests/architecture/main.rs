@@ -19,7 +19,7 @@ const FOLDERS: [(&str, &[&str]); 4] = [
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("partita-chain-cli", "partita-plot", "`partita chain plot` draws with the pictures of the experiments"),
     ("partita-daemon", "partita-memory", "`partitad keeper` owns leased memory, and the API lists leases"),
-    ("partita-daemon", "partita-chain-host", "the API defines, starts and steers chains"),
+    ("partita-daemon", "partita-chain-host", "the API starts, steers and stops chains"),
 ];
 
 /// Circles between modules that stand, each with its reason.
