@@ -186,7 +186,7 @@ mod tests {
         }
         std::fs::remove_dir(dirs.log()).unwrap();
         std::os::unix::fs::symlink("/tmp", dirs.log()).unwrap();
-        assert!(dirs.create().unwrap_err().to_string().contains("no directory"));
+        assert!(dirs.create().unwrap_err().to_string().contains("not a directory"));
     }
 
     #[test]

@@ -226,7 +226,7 @@ mod tests {
             (Policy::Uniform { clients: 0 }, "--clients"),
             (Policy::Weighted { loads: vec![] }, "--clients"),
             (Policy::Weighted { loads: vec![1.0, 0.0] }, "0 is not a load"),
-            (Policy::Weighted { loads: vec![f64::NAN] }, "no load"),
+            (Policy::Weighted { loads: vec![f64::NAN] }, "NaN is not a load"),
             (Policy::Exact { sms: vec![0] }, "at least one SM"),
             (Policy::Exact { sms: vec![134] }, "more than the device has"),
             (Policy::Exact { sms: vec![33] }, "the next possible number is 34"),

@@ -52,7 +52,12 @@ fn each_condition_is_seen_alone_and_has_a_remedy() {
         (with(&|machine| machine.system = "QNX".to_owned()), "mps: system", Standing::Broken, "64-bit Linux"),
         (with(&|machine| machine.pointer_bits = 32), "mps: system", Standing::Broken, "32"),
         (two, "mps: generation", Standing::Broken, "GPU 1"),
-        (with(&|machine| machine.shared_memory_bytes = None), "mps: /dev/shm", Standing::Broken, "none"),
+        (
+            with(&|machine| machine.shared_memory_bytes = None),
+            "mps: /dev/shm",
+            Standing::Broken,
+            "does not exist",
+        ),
         (
             with(&|machine| machine.shared_memory_bytes = Some(64 << 20)),
             "mps: /dev/shm",

@@ -1,6 +1,6 @@
 //! SIGKILL at any time: every byte comes back, and no process is blocked.
 
-use crate::common;
+mod common;
 
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;

@@ -2,7 +2,7 @@
 //!
 //! The type shows that the API has no way to write: `LimitsMap` has no method that takes limits.
 
-use crate::common;
+mod common;
 
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! Memory that several processes hold: charged once, and released with the last of them, however it
 //! ends.
 
-use crate::common;
+mod common;
 
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;

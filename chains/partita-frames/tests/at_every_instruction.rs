@@ -2,7 +2,8 @@
 //! partita-ledger.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
-use crate::common;
+#[path = "../../../crates/partita-ledger/tests/common/mod.rs"]
+mod common;
 
 use std::cell::Cell;
 use std::ffi::CStr;

@@ -1,6 +1,7 @@
 //! The chain file: frames pass from role to role, and arrive unchanged.
 
-use crate::common;
+#[path = "../../../crates/partita-ledger/tests/common/mod.rs"]
+mod common;
 
 use std::ffi::CStr;
 

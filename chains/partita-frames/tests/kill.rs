@@ -3,7 +3,8 @@
 //! Some hundred times; `PARTITA_TEST_KILLS=10000` sets the number; that takes 45 seconds on two
 //! cores.
 
-use crate::common;
+#[path = "../../../crates/partita-ledger/tests/common/mod.rs"]
+mod common;
 
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU64;

@@ -1,7 +1,8 @@
 //! A damaged chain file: whatever its content, no operation panics, waits for ever, or returns
 //! memory that is not the chain's.
 
-use crate::common;
+#[path = "../../../crates/partita-ledger/tests/common/mod.rs"]
+mod common;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,6 +1,6 @@
 //! Clients that send invalid data.
 
-use crate::common;
+mod common;
 
 use std::fs::File;
 use std::io::IoSlice;

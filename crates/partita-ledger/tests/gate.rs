@@ -1,6 +1,6 @@
 //! The gate file: a process that dies, at any instruction, does not delay others.
 
-use crate::common;
+mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! `fork` and `exec`: a slot belongs to the process that claimed it.
 
-use crate::common;
+mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
 

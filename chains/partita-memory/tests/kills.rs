@@ -3,7 +3,7 @@
 //! They speak the protocol and use no GPU, so that thousands of them can be killed in a few
 //! seconds. `PARTITA_TEST_KILLS` sets the number.
 
-use crate::common;
+mod common;
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

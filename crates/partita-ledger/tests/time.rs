@@ -1,6 +1,6 @@
 //! The time file: one account for all processes, whichever dies at whatever instruction.
 
-use crate::common;
+mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! Many processes at one quota.
 
-use crate::common;
+mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
 
