@@ -1,7 +1,7 @@
-//! Storage with handles that go stale.
+//! Storage with handles that become stale.
 
-/// Values under handles of index and generation: a handle whose value was removed finds nothing,
-/// for ever.
+/// Values under handles of index and generation: a handle whose value was removed never finds
+/// another one.
 #[derive(Clone, Debug)]
 pub(crate) struct Arena<T> {
     slots: Vec<Slot<T>>,
@@ -39,8 +39,7 @@ impl<T> Arena<T> {
             return None;
         }
         let value = slot.value.take()?;
-        // A slot whose generations are used up is left empty rather than handed out under an old
-        // handle.
+        // A slot whose generations are used up stays empty, so that no old handle becomes valid.
         if slot.generation < u32::MAX {
             slot.generation += 1;
             self.free.push(handle as u32);
@@ -48,14 +47,14 @@ impl<T> Arena<T> {
         Some(value)
     }
 
-    /// The value of a handle.
+    /// The value of a handle, if any.
     #[inline]
     pub(crate) fn get(&self, handle: u64) -> Option<&T> {
         let slot = self.slots.get(handle as u32 as usize)?;
         if u64::from(slot.generation) == handle >> 32 { slot.value.as_ref() } else { None }
     }
 
-    /// The value of a handle, to be changed.
+    /// The mutable value of a handle, if any.
     #[inline]
     pub(crate) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
         let slot = self.slots.get_mut(handle as u32 as usize)?;

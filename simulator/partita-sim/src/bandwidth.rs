@@ -1,28 +1,28 @@
-//! Contention for memory: the laws, and the clock by which what touches memory is timed.
+//! Contention for memory: the laws, and the clock for works that touch memory.
 //!
-//! Every block (and copy) that touches memory asks for its bytes spread evenly over its own length,
-//! which is how long it takes while nobody else asks for anything. Two things slow it down:
+//! Every block (and copy) that touches memory spreads its traffic evenly over its own length, which
+//! is its time without contention. Two things slow it down:
 //!
-//! 1. **DRAM.** While all that runs asks for D of a capacity C, blocks run at (1 + (D/C)^5/2)^-2/5
-//!    of their pace: the smooth minimum of what is asked for and what there is. Measured on the
-//!    H200 (`research/bench/results/tpc_scaling.md`, a kernel that copies, 1 to 66 TPCs, 191 GB/s asked for
-//!    by each): the law with C = 3.94 TB/s, 0.82 of the data sheet's, is within 4 % at every number
-//!    of TPCs. At 5, 10, 20, 40, 66 TPCs it gives 945, 1799, 2945, 3680, 3856 GB/s; measured were
-//!    923, 1745, 2939, 3782, 3929.
-//! 2. **The GPC's way to memory.** The blocks of a GPC get no more than the GPC's SMs can draw
-//!    together; asking for more, all of them run slower by the same factor, and DRAM sees no more
-//!    than that. On the H200 one SM draws 95.5 GB/s, and a whole GPC of nine TPCs draws as much as
-//!    nine TPCs of nine GPCs (1590 and 1595 GB/s): the way of a GPC is not narrower than its SMs
-//!    together. So this binds only what is described as asking for more than SMs can draw. Packed
-//!    sets of 11 to 30 TPCs were up to 3 % slower than spread ones; that is not modelled.
+//! 1. **DRAM.** If the running works demand D of a capacity C, blocks run at (1 + (D/C)^5/2)^-2/5
+//!    of their pace: the smooth minimum of demand and supply. Measured on the H200
+//!    (`research/bench/results/tpc_scaling.md`, a copy kernel, 1 to 66 TPCs, each demanding 191
+//!    GB/s): the law with C = 3.94 TB/s, 0.82 of the data sheet's, is within 4 % at every number of
+//!    TPCs. At 5, 10, 20, 40, 66 TPCs it gives 945, 1799, 2945, 3680, 3856 GB/s; the measurements
+//!    are 923, 1745, 2939, 3782, 3929.
+//! 2. **The GPC's path to memory.** The blocks of a GPC get at most what the GPC's SMs can draw
+//!    together; if they demand more, all of them run slower by the same factor, and DRAM sees only
+//!    that maximum. On the H200 one SM draws 95.5 GB/s, and a whole GPC of nine TPCs draws as much
+//!    as nine TPCs of nine GPCs (1590 and 1595 GB/s): the path of a GPC is not narrower than its
+//!    SMs together. So this limits only kernels described as demanding more than SMs can draw.
+//!    Packed sets of 11 to 30 TPCs were up to 3 % slower than spread ones; that is not modelled.
 //!
-//! Copy engines ask insistently: they are slowed down only once DRAM has no more to give, by C/D.
-//! Blocks that touch no memory keep their pace. L2 hits and row conflicts are not modelled: a
-//! block's bytes are those that DRAM sees.
+//! Copy engines have priority: they slow down only once DRAM is exhausted, by C/D. Blocks that
+//! touch no memory keep their pace. L2 hits and row conflicts are not modelled: a block's traffic
+//! is what DRAM sees.
 //!
-//! Because a factor is the same for all blocks of a GPC, one clock that runs slower by it times
-//! them: each ends when that clock has advanced by its length. A change of demand changes the
-//! clock's pace and moves no entry of the queue.
+//! Because a factor is the same for all blocks of a GPC, one clock slowed by it times them: each
+//! ends when that clock has advanced by its length. A change of demand changes the clock's pace and
+//! moves no entry of the queue.
 
 use crate::Time;
 use crate::spec::MemorySpec;
@@ -30,7 +30,7 @@ use crate::spec::MemorySpec;
 /// A pace of one simulated nanosecond per nanosecond, in 2^-32 units.
 const REAL_TIME: u64 = 1 << 32;
 
-/// The pace of something that touches memory, at most [`Pace::FULL`].
+/// The pace of a work that touches memory, at most [`Pace::FULL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace(u64);
 
@@ -38,18 +38,17 @@ impl Pace {
     /// Unhindered.
     pub(crate) const FULL: Self = Self(REAL_TIME);
 
-    /// What there is, shared in proportion to what is asked for: the pace while `demand` is asked
-    /// for of `capacity`, in any one unit.
+    /// Supply shared in proportion to demand: the pace at `demand` of `capacity`, in any one unit.
     #[inline]
     pub(crate) fn of(demand: u64, capacity: u64) -> Self {
         if demand <= capacity {
             return Self::FULL;
         }
-        // Never quite zero: what has begun ends.
+        // Never quite zero: every started work ends.
         Self(((u128::from(capacity) << 32) / u128::from(demand)).max(1) as u64)
     }
 
-    /// Slowed down by two things at once.
+    /// Slowed down by two factors at once.
     #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         if other == Self::FULL {
@@ -70,9 +69,9 @@ pub(crate) struct Dram {
     paces: Vec<u64>,
 }
 
-/// Steps of the table for each capacity asked for.
+/// Steps of the table for each capacity of demand.
 const STEPS: u64 = 64;
-/// The table ends at this many capacities; beyond, the law is a plain share but for 0.04 %.
+/// The table ends at this many capacities; beyond, the law is a plain share to within 0.04 %.
 const CAPACITIES: u64 = 16;
 const SCALE: u32 = 48;
 /// Bits of the place between two steps.
@@ -93,7 +92,7 @@ impl Dram {
         }
     }
 
-    /// The pace of blocks while `demand` is asked for, in bytes per millisecond.
+    /// The pace of blocks at `demand`, in bytes per millisecond.
     #[inline]
     pub(crate) fn blocks(&self, demand: u64) -> Pace {
         let place = (u128::from(demand) * u128::from(self.steps_per_byte)) >> SCALE;
@@ -114,7 +113,7 @@ impl Dram {
     }
 }
 
-/// (1 + x^5/2)^-2/5, by operations alone that IEEE 754 defines to the last bit: every machine has
+/// (1 + x^5/2)^-2/5, only by operations that IEEE 754 defines to the last bit: every machine has
 /// the same table.
 fn law(x: f64) -> f64 {
     let base = 1.0 + x * x * x.sqrt();
@@ -129,7 +128,7 @@ fn law(x: f64) -> f64 {
     p.clamp(0.0, 1.0)
 }
 
-/// What a length of `ns` with traffic of `bytes` asks for, in bytes per millisecond.
+/// The demand of a length of `ns` with traffic of `bytes`, in bytes per millisecond.
 pub(crate) fn demand(bytes: u64, ns: Time) -> u64 {
     let per_ms = u128::from(bytes) * 1_000_000 / u128::from(ns.max(1));
     u64::try_from(per_ms).unwrap_or(u64::MAX >> 16).min(u64::MAX >> 16)
@@ -143,7 +142,7 @@ pub(crate) struct PacedClock {
 }
 
 impl PacedClock {
-    /// What the clock shows, in whole nanoseconds.
+    /// The clock's reading, in whole nanoseconds.
     #[inline]
     pub(crate) fn now(&self) -> Time {
         self.ns
@@ -167,13 +166,13 @@ impl PacedClock {
         self.fraction = passed as u32;
     }
 
-    /// How far the clock has to go until it shows `due`, in 2^-32 ns.
+    /// How far the clock has to run to read `due`, in 2^-32 ns.
     #[inline]
     pub(crate) fn missing(&self, due: Time) -> u128 {
         (u128::from(due.saturating_sub(self.ns)) << 32).saturating_sub(u128::from(self.fraction))
     }
 
-    /// The shortest real time after which the clock shows `due` or later.
+    /// The shortest real time after which the clock reads `due` or later.
     #[inline]
     pub(crate) fn until(&self, due: Time, pace: Pace) -> Time {
         if due <= self.ns {
@@ -183,11 +182,11 @@ impl PacedClock {
     }
 }
 
-/// The shortest real time in which a clock goes as far as `missing`, in 2^-32 ns.
+/// The shortest real time in which a clock advances by `missing`, in 2^-32 ns.
 #[inline]
 pub(crate) fn time_for(missing: u128, pace: Pace) -> Time {
     match u64::try_from(missing) {
-        // Nearly always: a division of machine words.
+        // The usual case: a division of machine words.
         Ok(missing) => missing.div_ceil(pace.0),
         Err(_) => u64::try_from(missing.div_ceil(u128::from(pace.0))).unwrap_or(u64::MAX),
     }
@@ -251,7 +250,7 @@ mod tests {
             let exact = (1.0 + x.powf(2.5)).powf(-0.4);
             assert!((pace as f64 / REAL_TIME as f64 / exact - 1.0).abs() < 5e-4, "{x}: {pace}");
             assert!(pace <= last, "{x}");
-            // No more is given than there is.
+            // The total never exceeds the supply.
             assert!(pace as f64 / REAL_TIME as f64 * x <= 1.0 + 1e-6, "{x}");
             last = pace;
         }

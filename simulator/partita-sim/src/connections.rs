@@ -1,10 +1,10 @@
-//! A process's hardware queues, and which of its streams share one.
+//! A process's hardware queues, and their assignment to its streams.
 //!
-//! A process has 8 to a device, or as many as [`VARIABLE`] says, from 1 to 32, from compute
+//! A process has 8 on a device, or the number in [`VARIABLE`], from 1 to 32, from compute
 //! capability 3.5 on (CUDA C++ Programming Guide, «CUDA environment variables»); before, there was
-//! one. Streams are dealt to them in turns, in order of creation (assumption: which of them share
-//! one is not documented). Two streams on one queue wait for each other where they need not: a work
-//! leaves the queue only after all that were submitted before it, to whichever of its streams.
+//! one. Streams get them in turns, in order of creation (assumption: the real assignment is not
+//! documented). Two streams on one queue wait for each other unnecessarily: a work leaves the queue
+//! only after all earlier works of all its streams.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use crate::engine::{Engine, UnknownHandle};
 use crate::spec::SchedulerSpec;
 use crate::work::{GroupId, QueueId, StreamId};
 
-/// The environment variable by which a process asks for more or fewer hardware queues.
+/// The environment variable with a process's number of hardware queues.
 pub const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// One process's hardware queues.
@@ -21,16 +21,16 @@ pub struct Connections {
     group: GroupId,
     queues: Vec<QueueId>,
     count: usize,
-    /// Streams dealt.
+    /// Streams assigned.
     dealt: usize,
 }
 
-/// [`VARIABLE`] says something that it cannot say on this device.
+/// [`VARIABLE`] has an invalid value for this device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadConnections {
-    /// What it says.
+    /// Its value.
     pub value: String,
-    /// The most that it can say.
+    /// The largest valid value.
     pub max: u32,
 }
 
@@ -48,7 +48,7 @@ impl Connections {
     /// set.
     ///
     /// # Errors
-    /// A value that is no number from 1 to the device's most.
+    /// A value that is not a number from 1 to the device's most.
     pub fn new(
         scheduler: &SchedulerSpec,
         group: GroupId,
@@ -65,10 +65,10 @@ impl Connections {
         Ok(Self { group, queues: Vec::new(), count: count as usize, dealt: 0 })
     }
 
-    /// Adds a stream, on the queue whose turn it is.
+    /// Adds a stream, on the next queue in turn.
     ///
     /// # Errors
-    /// The group is gone.
+    /// The group no longer exists.
     pub fn add_stream(&mut self, gpu: &mut Engine, priority: i32) -> Result<StreamId, UnknownHandle> {
         let turn = self.dealt % self.count;
         if turn == self.queues.len() {

@@ -1,4 +1,4 @@
-//! Tests that look inside: the distributor leaves no room that it may fill, and the books balance.
+//! White-box tests: the distributor leaves no usable room free, and the books balance.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::layout::{Layout, SmSet};
 use crate::sm::SmFree;
 use crate::{DeviceSpec, Engine, GroupKind, KernelWork, catalogue};
 
-/// No kernel with blocks left finds room on an SM that no kernel ahead of it keeps.
+/// No kernel with unplaced blocks finds room on an SM that no kernel ahead of it reserves.
 fn check_conservation(group: &Group, layout: &Layout) -> Result<(), TestCaseError> {
     let mut kept = SmSet::default();
     for entry in &group.pipeline.ready {
@@ -43,7 +43,7 @@ fn check_conservation(group: &Group, layout: &Layout) -> Result<(), TestCaseErro
     Ok(())
 }
 
-/// What SMs have free and what groups count is what the resident blocks leave.
+/// The SMs' free resources and the groups' counts match the resident blocks.
 fn check_books(group: &Group, layout: &Layout, spec: &DeviceSpec) -> Result<(), TestCaseError> {
     let mut sms = vec![SmFree::new(&spec.sm); group.sms.len()];
     let (mut resident, mut recorded) = (0, 0);
@@ -68,7 +68,7 @@ fn check_books(group: &Group, layout: &Layout, spec: &DeviceSpec) -> Result<(), 
     for (sm, asked) in asked_of_sms.into_iter().enumerate() {
         prop_assert_eq!(asked, group.contended.demand(sm));
     }
-    // Each GPC passes on what its SMs can draw at most.
+    // Each GPC passes on at most what its SMs can draw.
     let sms = layout.gpcs.iter().map(|gpc| gpc.iter().count() as u64);
     let passed = sms.zip(asked).map(|(sms, asked)| asked.min(spec.memory.sm_bytes_per_s / 1_000 * sms));
     prop_assert_eq!(passed.sum::<u64>(), group.memory.demand());
@@ -134,7 +134,7 @@ proptest! {
                 kill = None;
             }
             gpu.advance(next);
-            // Looking takes far longer than moving on: at most events there is no look.
+            // A check takes far longer than a step: most events have no check.
             looks += 1;
             if looks % 11 != 1 {
                 continue;
@@ -146,7 +146,7 @@ proptest! {
                 }
             }
         }
-        // Nothing is left but what can never run and what it keeps from running.
+        // Only works that can never run remain, and those that they block.
         for (_, entry) in gpu.groups.iter() {
             prop_assert_eq!(entry.group.resident, 0);
             let stuck = entry.group.stuck().count() > 0;

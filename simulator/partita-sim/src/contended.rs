@@ -1,17 +1,17 @@
-//! Blocks that contend for what their SM can issue: when they end.
+//! Blocks that contend for their SM's issue slots: when they end.
 //!
-//! A block may say which share of its SM's throughput it takes while it is alone there
-//! ([`crate::KernelWork::sm_permille`]). While the blocks of an SM ask for more than the SM has,
-//! all of them that asked run slower by the same factor, so the SM does as much as it can and never
-//! more: two blocks that could each have the whole SM take twice as long together as one alone.
-//! That is what the matrix product through shared memory was measured to do on an H200 (an SM with
-//! eleven of its blocks takes eleven times as long as with one, whether they run in pairs or alone:
-//! the law that reproduces `research/bench/results/experiments/model_against_hardware.md`). Blocks that say
-//! nothing keep their pace.
+//! A block may declare which share of its SM's throughput it takes while it is alone there
+//! ([`crate::KernelWork::sm_permille`]). While the blocks of an SM demand more than the SM has, all
+//! of them run slower by the same factor, so the SM does as much as it can and never more: two
+//! blocks that could each use the whole SM take twice as long together as one alone. On an H200 the
+//! matrix product through shared memory behaves so (an SM with eleven of its blocks takes eleven
+//! times as long as with one, whether they run in pairs or alone: the law that reproduces
+//! `research/bench/results/experiments/model_against_hardware.md`). Blocks without a declared share
+//! keep their pace.
 //!
-//! Each SM has a clock that runs slower by its factor and times its blocks. The factor is the SM's
-//! own affair, so the time of its next end is known until one of its blocks begins or ends; a queue
-//! holds these times, and what has become untrue is skipped.
+//! Each SM has a clock slowed by its factor, which times its blocks. The factor depends only on the
+//! SM, so the time of its next end is known until one of its blocks starts or ends; a queue holds
+//! these times, and outdated entries are skipped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +19,7 @@ use std::collections::BinaryHeap;
 use crate::Time;
 use crate::bandwidth::{Pace, PacedClock};
 
-/// What an SM has to give.
+/// The throughput of an SM.
 const WHOLE_PERMILLE: u64 = 1_000;
 
 /// One SM.
@@ -28,11 +28,11 @@ struct Sm {
     /// Ends of blocks, by `clock`.
     ends: BinaryHeap<Reverse<(Time, u32)>>,
     clock: PacedClock,
-    /// When the clock was last looked at, by the group's clock.
+    /// The last update of the clock, by the group's clock.
     looked: Time,
-    /// What the blocks ask for, in thousandths of the SM.
+    /// The demand of the blocks, in thousandths of the SM.
     demand: u64,
-    /// Counts what changed: an entry of the queue with another number is untrue.
+    /// Counts changes: an entry of the queue with another number is outdated.
     version: u32,
 }
 
@@ -57,14 +57,14 @@ impl Contended {
         self.sms.iter().map(|sm| sm.ends.len()).sum()
     }
 
-    /// What the blocks of an SM ask for, in thousandths.
+    /// The demand of an SM's blocks, in thousandths.
     #[cfg(test)]
     pub(crate) fn demand(&self, sm: usize) -> u64 {
         self.sms[sm].demand
     }
 
-    /// A block, or several that end together, of this length begins on an SM. What it asks for is
-    /// told by [`Self::ask`] before.
+    /// A block, or several that end together, of this length starts on an SM. [`Self::ask`] has set
+    /// its demand before.
     pub(crate) fn push(&mut self, at: usize, length_ns: Time, cohort: u32, now: Time) {
         let sm = &mut self.sms[at];
         sm.catch_up(now);
@@ -72,7 +72,7 @@ impl Contended {
         self.foresee(at);
     }
 
-    /// Changes what an SM's blocks ask for.
+    /// Changes the demand of an SM's blocks.
     pub(crate) fn ask(&mut self, at: usize, more: u64, less: u64, now: Time) {
         let sm = &mut self.sms[at];
         sm.catch_up(now);
@@ -83,11 +83,11 @@ impl Contended {
     /// When the next block ends, by the group's clock; `Time::MAX` for never.
     #[inline]
     pub(crate) fn next_due(&self) -> Time {
-        // An untrue entry is never on top: `foresee` and `pop_due` see to it.
+        // An outdated entry is never on top: `foresee` and `pop_due` ensure it.
         self.next.peek().map_or(Time::MAX, |&Reverse((due, _, _))| due)
     }
 
-    /// Takes something out that has ended.
+    /// Removes a block that has ended.
     #[inline]
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
         let &Reverse((due, at, _)) = self.next.peek()?;
@@ -101,7 +101,7 @@ impl Contended {
         Some(cohort)
     }
 
-    /// Takes out what is not to be kept.
+    /// Removes the blocks that fail the predicate.
     pub(crate) fn retain(&mut self, keep: impl Fn(u32) -> bool) {
         for at in 0..self.sms.len() {
             let before = self.sms[at].ends.len();
@@ -112,7 +112,7 @@ impl Contended {
         }
     }
 
-    /// Writes down anew when an SM's next block ends.
+    /// Updates the time of an SM's next end.
     fn foresee(&mut self, at: usize) {
         let sm = &mut self.sms[at];
         sm.version = sm.version.wrapping_add(1);
@@ -133,7 +133,7 @@ impl Sm {
         Pace::of(self.demand, WHOLE_PERMILLE)
     }
 
-    /// Lets the clock run until now, at the pace that it has had since it was looked at.
+    /// Advances the clock to now, at its pace since the last update.
     fn catch_up(&mut self, now: Time) {
         self.clock.advance(now - self.looked, self.pace());
         self.looked = now;

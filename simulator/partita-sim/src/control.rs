@@ -1,9 +1,9 @@
-//! What the kernel driver's control interface says of where a device's TPCs lie.
+//! The kernel driver's control interface: the places of a device's TPCs.
 
 use partita_core::Topology;
 use partita_core::survey::SmPlace;
 
-/// Answers of the control interface, floorsweeping as the driver sees it.
+/// Answers of the control interface, with floorsweeping from the driver's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSpec {
     /// Each TPC, in logical order.
@@ -12,15 +12,14 @@ pub struct ControlSpec {
     pub tpc_masks: Vec<u32>,
 }
 
-/// A TPC's place: the fields of `NV2080_CTRL_GR_GET_GLOBAL_SM_ORDER_PARAMS` that its SMs have in
-/// common.
+/// A TPC's place: the common fields of its SMs in `NV2080_CTRL_GR_GET_GLOBAL_SM_ORDER_PARAMS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TpcPlace {
     /// `gpcId`: the GPC of the chip.
     pub gpc: u16,
     /// `localTpcId`: the TPC inside its GPC.
     pub tpc_in_gpc: u16,
-    /// `virtualGpcId`: the GPC as work is scheduled onto it.
+    /// `virtualGpcId`: the GPC for scheduling.
     pub virtual_gpc: u16,
     /// `migratableTpcId`: the TPC inside its virtual GPC.
     pub migratable_tpc: u16,
@@ -32,12 +31,12 @@ pub struct TpcPlace {
     pub virtual_tpc: u16,
 }
 
-/// TPCs of a CPC, as on the H200 that was measured.
+/// TPCs of a CPC, as on the measured H200.
 const TPCS_PER_CPC: u16 = 3;
 
 impl ControlSpec {
-    /// What the interface would say of a device nobody asked: TPCs of a GPC counted in logical
-    /// order, one uGPU. An assumption.
+    /// The assumed answers for an unmeasured device: TPCs of a GPC counted in logical order, one
+    /// uGPU.
     #[must_use]
     pub fn of(topology: &Topology) -> Self {
         let mut counts: Vec<u16> = Vec::new();
@@ -60,7 +59,7 @@ impl ControlSpec {
         Self { places, tpc_masks: counts.iter().map(|count| (1u32 << count) - 1).collect() }
     }
 
-    /// TPCs of a GPC of the chip; 0 for one that is not there.
+    /// TPCs of a GPC of the chip; 0 for a missing one.
     #[must_use]
     pub fn tpcs_of(&self, gpc: u32) -> u32 {
         self.places.iter().filter(|place| u32::from(place.gpc) == gpc).count() as u32
@@ -94,7 +93,7 @@ mod tests {
     fn every_device_is_placed_as_its_topology_is() {
         for spec in catalogue::all() {
             assert_eq!(spec.control.places.len(), spec.topology.tpcs().len(), "{}", spec.id);
-            // TPCs of one virtual GPC are of one GPC of the topology, and the other way round.
+            // TPCs of one virtual GPC are of one GPC of the topology, and the reverse.
             let groups = spec.control.places.iter().map(|place| place.virtual_gpc).zip(spec.topology.tpcs());
             let pairs: BTreeSet<(u16, u8)> = groups.map(|(group, tpc)| (group, tpc.gpc)).collect();
             let groups: BTreeSet<u16> = pairs.iter().map(|(group, _)| *group).collect();

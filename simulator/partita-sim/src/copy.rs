@@ -1,7 +1,7 @@
-//! Copy engines: each serves one transfer at a time, in order, beside whatever computes.
+//! Copy engines: each serves one transfer at a time, in order, beside computation.
 //!
 //! Transfers of one direction share one engine. They run whichever group the compute engine serves,
-//! and they take part in the contention for DRAM like blocks do.
+//! and contend for DRAM like blocks.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ use crate::group::Notice;
 use crate::spec::CopySpec;
 use crate::work::{CopyDirection, CopyWork};
 
-/// A transfer and what it takes.
+/// A transfer and its needs.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     work: u64,
     length_ns: Time,
-    /// Bandwidth that it asks for, in bytes per millisecond.
+    /// Its demand of bandwidth, in bytes per millisecond.
     demand: u64,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct CopyEngines {
     spec: CopySpec,
     engines: Vec<CopyEngine>,
     clock: PacedClock,
-    /// Bandwidth that the running transfers ask for, in bytes per millisecond.
+    /// The running transfers' demand of bandwidth, in bytes per millisecond.
     pub(crate) demand: u64,
     running: u32,
 }
@@ -49,7 +49,7 @@ impl CopyEngines {
         self.running == 0
     }
 
-    /// Queues a transfer at the engine for its direction; returns which.
+    /// Queues a transfer at the engine for its direction; returns that engine.
     pub(crate) fn submit(&mut self, work: u64, copy: CopyWork, notices: &mut Vec<Notice>) -> usize {
         let local = self.spec.local_bytes_per_s;
         let (preferred, rate, traffic_per_byte) = match copy.direction {
@@ -81,8 +81,7 @@ impl CopyEngines {
     /// Lets time pass; no end of a transfer may lie inside.
     #[inline]
     pub(crate) fn run(&mut self, dt: Time, pace: Pace) {
-        // The clock stands still while there is nothing to time, so that no one need advance it
-        // then.
+        // The clock stands still while there is nothing to time, so that it needs no updates then.
         if !self.is_idle() {
             self.clock.advance(dt, pace);
         }

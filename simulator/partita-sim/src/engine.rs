@@ -22,19 +22,19 @@ use crate::{BlockRecord, Event, Stats, Time};
 use host::{HostQueue, Pending, Stream};
 use turn::Turn;
 
-/// A handle that names nothing in this engine, or something already removed.
+/// A handle that is unknown to this engine, or already removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownHandle;
 
 impl fmt::Display for UnknownHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the handle names nothing in this engine, or something already removed")
+        f.write_str("the handle is unknown to this engine, or already removed")
     }
 }
 
 impl core::error::Error for UnknownHandle {}
 
-/// Why a work was not taken.
+/// Why a work was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
     /// The stream does not exist or was removed.
@@ -43,12 +43,12 @@ pub enum SubmitError {
     EmptyLaunch,
     /// More threads in a block than the device allows.
     TooManyThreads {
-        /// Threads asked for.
+        /// Requested threads.
         threads_per_block: u32,
-        /// Threads allowed.
+        /// Allowed threads.
         max: u32,
     },
-    /// The grid is no multiple of the cluster, or the cluster is of no blocks.
+    /// The grid is not a multiple of the cluster, or the cluster has no blocks.
     BadCluster {
         /// Blocks of the grid.
         grid_blocks: u64,
@@ -68,7 +68,7 @@ impl fmt::Display for SubmitError {
                 write!(f, "{threads_per_block} threads in a block, the device allows {max}")
             }
             Self::BadCluster { grid_blocks, cluster_blocks } => {
-                write!(f, "a grid of {grid_blocks} blocks is no whole number of clusters of {cluster_blocks}")
+                write!(f, "a grid of {grid_blocks} blocks is not a whole number of clusters of {cluster_blocks}")
             }
             Self::BadJitter => f.write_str("jitter must be below 1000 thousandths"),
         }
@@ -82,7 +82,7 @@ impl core::error::Error for SubmitError {}
 pub struct Stuck {
     /// Which launch.
     pub work: WorkId,
-    /// On which stream; everything behind it there waits as well.
+    /// On which stream; later works there wait as well.
     pub stream: StreamId,
     /// Why.
     pub reason: NeverRuns,
@@ -90,8 +90,8 @@ pub struct Stuck {
 
 /// The model of one device.
 ///
-/// All methods act at [`Self::now`]; only [`Self::advance`] moves it. What a call sets off at once
-/// (a marker that is reached, say) is handed out by the next [`Self::advance`], as an event of the
+/// All methods act at [`Self::now`]; only [`Self::advance`] moves it. Immediate effects of a call
+/// (a marker that is reached, say) are returned by the next [`Self::advance`], as events of the
 /// present.
 #[derive(Clone, Debug)]
 pub struct Engine {
@@ -108,12 +108,12 @@ pub struct Engine {
     pub(crate) streams: Arena<Stream>,
     pub(crate) works: Arena<Pending>,
     pub(crate) copies: CopyEngines,
-    /// What ends or arrives at a fixed time: `(due, order of setting, work)`.
+    /// Ends and arrivals at fixed times: `(due, order of setting, work)`.
     pub(crate) timers: BinaryHeap<Reverse<(Time, u64, u64)>>,
     pub(crate) timer_count: u64,
     /// Queues whose first work may have become ready.
     pub(crate) to_pump: VecDeque<u64>,
-    /// Events not handed out yet.
+    /// Events not returned yet.
     pub(crate) events: Vec<Event>,
     pub(crate) notices: Vec<Notice>,
     /// Block records not taken yet, with their group.
@@ -121,20 +121,20 @@ pub struct Engine {
     pub(crate) stats: Stats,
 }
 
-/// A group and what hangs on it.
+/// A group and its streams.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupEntry {
     pub(crate) kind: GroupKind,
     pub(crate) group: Group,
-    /// Its slice, where it is not the device's, in nanoseconds.
+    /// Its slice in nanoseconds, if different from the device's.
     pub(crate) slice_ns: Option<Time>,
     pub(crate) streams: Vec<u64>,
     pub(crate) queues: Vec<u64>,
 }
 
 impl Engine {
-    /// An idle device. `seed` decides what the model leaves to chance: the jitter of kernels that
-    /// ask for it.
+    /// An idle device. `seed` determines random choices of the model: the jitter of kernels that
+    /// request it.
     ///
     /// # Panics
     /// A device of more than 512 SMs or 64 GPCs.
@@ -185,14 +185,14 @@ impl Engine {
         GroupId(handle)
     }
 
-    /// What a group stands for; `None` if there is no such group.
+    /// The meaning of a group; `None` if there is no such group.
     #[must_use]
     pub fn group_kind(&self, group: GroupId) -> Option<GroupKind> {
         Some(self.groups.get(group.0)?.kind)
     }
 
-    /// Sets how long a group runs before one that waits has its turn, in nanoseconds; `None` for
-    /// the device's. The slice that it is in keeps its end.
+    /// Sets how long a group runs before a waiting one has its turn, in nanoseconds; `None` for the
+    /// device's slice. Its present slice keeps its end.
     ///
     /// # Errors
     /// No such group.
@@ -201,11 +201,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a group with its queues, streams and works, running blocks included: the end of a
+    /// Removes a group with its queues, streams and works, including running blocks: the end of a
     /// process.
     ///
-    /// Each work discarded is reported as [`EventKind::WorkKilled`]; block records not taken are
-    /// forgotten.
+    /// Each discarded work is reported as [`EventKind::WorkKilled`]; block records that were not
+    /// fetched are dropped.
     ///
     /// # Errors
     /// No such group.
@@ -225,10 +225,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds a hardware queue, for streams that shall share one.
+    /// Adds a hardware queue, for streams that share one.
     ///
-    /// [`crate::Connections`] deals a process's streams to as many as it has; works of streams on
-    /// one queue leave it in the order of submission, so one that waits holds up the others (false
+    /// [`crate::Connections`] assigns a process's streams to its queues; works of streams on one
+    /// queue leave it in the order of submission, so a waiting one delays the others (false
     /// dependence).
     ///
     /// # Errors
@@ -255,8 +255,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds a stream with a hardware queue of its own. Priorities as in CUDA: lower numbers are
-    /// more urgent.
+    /// Adds a stream with a separate hardware queue. Priorities as in CUDA: lower numbers are more
+    /// urgent.
     ///
     /// # Errors
     /// No such group.
@@ -285,7 +285,7 @@ impl Engine {
         Ok(StreamId(stream))
     }
 
-    /// Removes a stream once what was submitted to it has completed; it takes no more works
+    /// Removes a stream once its works have completed; it accepts no more works
     /// (`cuStreamDestroy`).
     ///
     /// # Errors
@@ -299,11 +299,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a stream with its works, running blocks included: the end of a client of an MPS
+    /// Removes a stream with its works, including running blocks: the end of a client of an MPS
     /// server.
     ///
-    /// Each work discarded is reported as [`EventKind::WorkKilled`]; works that waited on one go
-    /// on.
+    /// Each discarded work is reported as [`EventKind::WorkKilled`]; works that waited on one
+    /// continue.
     ///
     /// # Errors
     /// No such stream.
@@ -317,8 +317,8 @@ impl Engine {
     /// Appends a work to a stream.
     ///
     /// # Errors
-    /// A stream that is not there, or a launch that no device would take. A launch that can merely
-    /// never be dispatched is taken, as hardware takes it, and shows up in [`Self::stuck`].
+    /// A missing stream, or a launch that no device accepts. A launch that can only never be
+    /// dispatched is accepted, as by hardware, and appears in [`Self::stuck`].
     pub fn submit(&mut self, stream: StreamId, work: impl Into<Work>) -> Result<WorkId, SubmitError> {
         self.submit_work(stream, work.into())
     }
@@ -331,16 +331,16 @@ impl Engine {
         self.complete_external(work)
     }
 
-    /// When something happens next, if nothing is submitted meanwhile; not after [`Self::now`] if
-    /// [`Self::advance`] has events to hand out already. `None`: nothing ever will, though works
+    /// The time of the next event without further submissions; not after [`Self::now`] if
+    /// [`Self::advance`] already has events to return. `None`: there will be no event, though works
     /// may be [`Self::stuck`] or external.
     #[must_use]
     pub fn next_event(&self) -> Option<Time> {
         if self.events.is_empty() { self.next_internal() } else { Some(self.now) }
     }
 
-    /// Lets time pass up to and including `until` and returns what happened, in order. A time in
-    /// the past is taken as the present, one further than 2^62 ns (146 years) as that.
+    /// Lets time pass up to and including `until` and returns the events, in order. A time in the
+    /// past counts as the present, one beyond 2^62 ns (146 years) as that limit.
     pub fn advance(&mut self, until: Time) -> Vec<Event> {
         let mut events = Vec::new();
         self.advance_into(until, &mut events);
@@ -353,8 +353,8 @@ impl Engine {
         events.append(&mut self.events);
     }
 
-    /// Lets time pass until nothing more happens by itself, and returns what happened. Works may be
-    /// left: stuck ones, external ones, those behind them, and blocks that never end.
+    /// Lets time pass until there are no more events, and returns them. Works may remain: stuck
+    /// ones, external ones, later ones on their streams, and blocks that never end.
     pub fn run_to_end(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(next) = self.next_event() {
@@ -363,8 +363,7 @@ impl Engine {
         events
     }
 
-    /// Whether a work has ended: completed or killed. Unknown works are taken to have ended long
-    /// ago.
+    /// Whether a work has ended: completed or killed. Unknown works count as ended long ago.
     #[must_use]
     pub fn is_done(&self, work: WorkId) -> bool {
         self.works.get(work.0).is_none()
@@ -376,8 +375,8 @@ impl Engine {
         Some(self.streams.get(stream.0)?.works.len())
     }
 
-    /// The block records of a completed kernel that asked for them, in order of block number; the
-    /// engine forgets them. They are kept until taken or until the group is gone.
+    /// The block records of a completed kernel that requested them, in order of block number; the
+    /// engine then drops them. They are stored until fetched or until the group is gone.
     pub fn take_blocks(&mut self, work: WorkId) -> Option<Vec<BlockRecord>> {
         Some(self.records.remove(&work.0)?.1)
     }

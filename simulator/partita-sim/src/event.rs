@@ -1,33 +1,33 @@
-//! What the engine reports.
+//! The engine's events.
 
 use crate::{GroupId, Time, WorkId};
 
-/// Something that happened, at its simulated time.
+/// An event, at its simulated time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// When, in nanoseconds since the engine was made.
     pub time: Time,
-    /// What.
+    /// Its kind.
     pub kind: EventKind,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A work began: a kernel's first block was placed, a copy got its engine, an external
+    /// A work started: a kernel's first block was placed, a copy got its engine, or an external
     /// operation is due.
     WorkStarted {
-        /// Which.
+        /// The work.
         work: WorkId,
     },
-    /// A work completed; those behind it on its stream may begin.
+    /// A work completed; later ones on its stream may start.
     WorkDone {
-        /// Which.
+        /// The work.
         work: WorkId,
     },
     /// A work was discarded with its stream or group; it will never complete.
     WorkKilled {
-        /// Which.
+        /// The work.
         work: WorkId,
     },
     /// The compute engine turned to another group.

@@ -1,5 +1,5 @@
-//! One time-slice group: its kernels, its SMs' state, and its own clock, which stands still while
-//! others run.
+//! One time-slice group: its kernels, its SMs' state, and its own clock, which stops while others
+//! run.
 
 mod dispatch;
 
@@ -16,7 +16,7 @@ use crate::sm::{Footprint, SmFree};
 use crate::spec::DeviceSpec;
 use crate::{BlockRecord, Stats, Time};
 
-/// What a group needs to know of its surroundings.
+/// A group's view of the engine.
 pub(crate) struct Context<'a> {
     pub(crate) spec: &'a DeviceSpec,
     pub(crate) layout: &'a Layout,
@@ -25,7 +25,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Time,
 }
 
-/// What a group reports to the engine.
+/// A group's reports to the engine.
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
     /// A kernel's first block was placed.
@@ -50,18 +50,18 @@ pub(crate) struct Task {
     pub(crate) cooperative: bool,
     pub(crate) block_ns: Time,
     pub(crate) jitter_permille: u16,
-    /// What one block asks for of its SM, in thousandths; 0 for blocks that do not contend there.
+    /// The demand of one block on its SM, in thousandths; 0 for blocks that do not contend there.
     pub(crate) sm_permille: u64,
-    /// Whether its blocks run by their GPC's clock of memory.
+    /// Whether its blocks use their GPC's memory clock.
     pub(crate) touches_memory: bool,
-    /// Bandwidth that one block asks for, in bytes per millisecond.
+    /// The demand of bandwidth of one block, in bytes per millisecond.
     pub(crate) demand: u64,
     pub(crate) records: Option<Vec<BlockRecord>>,
     pub(crate) never: Option<NeverRuns>,
 }
 
 impl Task {
-    /// Whether each block is followed by itself rather than together with those placed at the same
+    /// Whether each block is tracked separately rather than together with those placed at the same
     /// time.
     pub(crate) fn is_split(&self) -> bool {
         self.records.is_some() || self.jitter_permille > 0
@@ -72,7 +72,7 @@ impl Task {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cohort {
     pub(crate) task: u64,
-    /// Number of the block, where blocks are followed one by one.
+    /// Number of the block, if blocks are tracked separately.
     pub(crate) block: u64,
     /// First instruction, engine's time.
     pub(crate) start_ns: Time,
@@ -90,11 +90,11 @@ pub(crate) struct Group {
     pub(crate) pipeline: Pipeline,
     pub(crate) tasks: crate::arena::Arena<Task>,
     pub(crate) sms: Vec<SmFree>,
-    /// SMs on which something ended since the distributor last looked.
+    /// SMs on which blocks ended since the distributor's last round.
     pub(crate) dirty: SmSet,
     pub(crate) cohorts: Vec<Cohort>,
     pub(crate) cohorts_free: Vec<u32>,
-    /// Ends of blocks that contend for nothing, by `clock`.
+    /// Ends of blocks without contention, by `clock`.
     pub(crate) by_time: Queue,
     /// Blocks that touch memory.
     pub(crate) memory: Lanes,
@@ -106,11 +106,11 @@ pub(crate) struct Group {
     pub(crate) resident: u64,
     /// Resident blocks of kernels that keep records.
     pub(crate) recorded: u64,
-    /// Something arrived or ended since the distributor last looked.
+    /// Whether a kernel arrived or a block ended since the distributor's last round.
     pub(crate) wants_round: bool,
     /// When the distributor can place the next block, by `clock`.
     pub(crate) distributor_free: Time,
-    /// Kernels on their way to the task management unit.
+    /// Kernels that have not reached the task management unit yet.
     pub(crate) arriving: u32,
     /// When the group last stopped running, engine's time.
     frozen_at: Option<Time>,
@@ -141,12 +141,12 @@ impl Group {
         }
     }
 
-    /// Whether there is anything for the compute engine to run, be it stuck.
+    /// Whether the compute engine has anything to run, even a stuck launch.
     pub(crate) fn is_runnable(&self) -> bool {
         self.resident > 0 || self.pipeline.has_undispatched()
     }
 
-    /// Whether the group would move if it ran: not when all it has is launches that can never be
+    /// Whether the group would progress if it ran: not if it has only launches that can never be
     /// dispatched.
     pub(crate) fn can_progress(&self) -> bool {
         self.resident > 0 || self.wants_round
@@ -161,7 +161,7 @@ impl Group {
         handle
     }
 
-    /// How long the group must run until something happens in it.
+    /// How long the group must run until its next event.
     #[inline]
     pub(crate) fn until_next(&self, pace: Pace) -> Option<Time> {
         let mut next = Time::MAX;
@@ -183,7 +183,7 @@ impl Group {
         self.memory.run(dt, pace);
     }
 
-    /// Does all that is due: blocks end, the distributor places others.
+    /// Makes all due changes: blocks end, the distributor places others.
     pub(crate) fn settle(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
         self.end_due(context, notices, stats);
         if self.wants_round && self.distributor_free <= self.clock {
@@ -237,7 +237,7 @@ impl Group {
         }
     }
 
-    /// Frees what a cohort holds on its SM.
+    /// Frees a cohort's resources on its SM.
     fn vacate(&mut self, index: u32, layout: &Layout) {
         let cohort = &mut self.cohorts[index as usize];
         cohort.live = false;
@@ -282,19 +282,18 @@ impl Group {
         } else {
             self.pipeline.remove(handle, priority);
         }
-        // Others may now use what this kernel kept for itself.
+        // Others may now use the SMs that this kernel reserved.
         self.dirty.add(&allowed);
         self.tasks.remove(handle);
         self.wants_round |= self.pipeline.has_undispatched();
     }
 
-    /// The group stops running.
+    /// The group stops.
     pub(crate) fn freeze(&mut self, now: Time) {
         self.frozen_at = Some(now);
     }
 
-    /// The group runs again. Blocks that had been placed but not begun begin later by the time that
-    /// passed.
+    /// The group continues. Placed blocks that had not started start later by the time that passed.
     pub(crate) fn thaw(&mut self, now: Time) {
         let Some(frozen_at) = self.frozen_at.take() else { return };
         if self.recorded == 0 {

@@ -1,6 +1,6 @@
-//! Blocks that touch memory, by GPC: when they end, and what they ask for.
+//! Blocks that touch memory, by GPC: their ends, and their demand.
 //!
-//! A lane is one GPC's way to memory with a clock of its own ([`crate::bandwidth`] has the laws).
+//! A lane is one GPC's path to memory with its own clock ([`crate::bandwidth`] has the laws).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use crate::bandwidth::{Pace, PacedClock, time_for};
 use crate::layout::Layout;
 use crate::spec::DeviceSpec;
 
-/// Lanes at most: one bit of a word each.
+/// Largest number of lanes: one bit of a word each.
 const LANES_MAX: usize = 64;
 
 /// One GPC's blocks.
@@ -20,11 +20,11 @@ struct Lane {
     ends: BinaryHeap<Reverse<(Time, u32)>>,
     /// Stands still while there is nothing to time.
     clock: PacedClock,
-    /// What the blocks ask for, in bytes per millisecond.
+    /// The blocks' demand, in bytes per millisecond.
     demand: u64,
     /// What the GPC's SMs can draw together, in bytes per millisecond.
     width: u64,
-    /// The pace that the width leaves.
+    /// The pace by the width of the path.
     pace: Pace,
 }
 
@@ -32,9 +32,9 @@ struct Lane {
 #[derive(Clone, Debug)]
 pub(crate) struct Lanes {
     lanes: Vec<Lane>,
-    /// Which lanes have blocks.
+    /// The lanes that have blocks.
     busy: u64,
-    /// What DRAM is asked for, in bytes per millisecond.
+    /// The demand of DRAM, in bytes per millisecond.
     demand: u64,
 }
 
@@ -54,7 +54,7 @@ impl Lanes {
         Self { lanes, busy: 0, demand: 0 }
     }
 
-    /// What DRAM is asked for, in bytes per millisecond.
+    /// The demand of DRAM, in bytes per millisecond.
     #[inline]
     pub(crate) fn demand(&self) -> u64 {
         self.demand
@@ -66,7 +66,7 @@ impl Lanes {
         self.lanes.iter().map(|lane| lane.ends.len()).sum()
     }
 
-    /// A block, or several that end together, of this length begins in a GPC.
+    /// A block, or several that end together, of this length starts in a GPC.
     #[inline]
     pub(crate) fn push(&mut self, gpc: usize, length_ns: Time, cohort: u32) {
         let lane = &mut self.lanes[gpc];
@@ -74,7 +74,7 @@ impl Lanes {
         self.busy |= 1 << gpc;
     }
 
-    /// Changes what a GPC's blocks ask for.
+    /// Changes the demand of a GPC's blocks.
     #[inline]
     pub(crate) fn ask(&mut self, gpc: usize, more: u64, less: u64) {
         let lane = &mut self.lanes[gpc];
@@ -93,14 +93,14 @@ impl Lanes {
         })
     }
 
-    /// How long until a block ends while DRAM leaves this pace; `Time::MAX` for never.
+    /// How long until a block ends at this pace of DRAM; `Time::MAX` for never.
     #[inline]
     pub(crate) fn until_next(&self, dram: Pace) -> Time {
         let (mut nearest, mut time) = (u128::MAX, Time::MAX);
         for lane in self.busy().map(|at| &self.lanes[at]) {
             let Some(&Reverse((due, _))) = lane.ends.peek() else { continue };
             if lane.pace == Pace::FULL {
-                // All at one pace: the one with the shortest way is the first.
+                // All have one pace: the one with the shortest rest is the first.
                 nearest = nearest.min(lane.clock.missing(due));
             } else {
                 time = time.min(lane.clock.until(due, dram.and(lane.pace)));
@@ -118,7 +118,7 @@ impl Lanes {
         }
     }
 
-    /// Takes something out that ends now.
+    /// Removes a block that ends now.
     #[inline]
     pub(crate) fn pop_due(&mut self) -> Option<u32> {
         for at in self.busy() {
@@ -136,7 +136,7 @@ impl Lanes {
         None
     }
 
-    /// Takes out what is not to be kept.
+    /// Removes the blocks that fail the predicate.
     pub(crate) fn retain(&mut self, keep: impl Fn(u32) -> bool) {
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             lane.ends.retain(|&Reverse((_, cohort))| keep(cohort));

@@ -1,8 +1,8 @@
-//! The SMs in the order in which the distributor looks at them, and sets of them.
+//! The SMs in the distributor's order, and sets of them.
 
 use partita_core::{Topology, TpcSet};
 
-/// SMs that a device may have at most.
+/// Largest number of SMs of a device.
 const SMS_MAX: usize = 64 * WORDS;
 const WORDS: usize = 8;
 
@@ -57,7 +57,7 @@ impl SmSet {
 }
 
 /// Positions of SMs: first one SM of every TPC in logical order, then the second of every TPC, and
-/// so on. Going through positions in order is therefore going breadth-first over the TPCs.
+/// so on. So the order of positions is breadth-first over the TPCs.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     tpcs: usize,
@@ -90,7 +90,7 @@ impl Layout {
         self.tpcs * self.sms_per_tpc
     }
 
-    /// The place in [`Self::gpcs`] of the GPC that the SM at a position is in.
+    /// The index in [`Self::gpcs`] of the GPC of the SM at a position.
     #[inline]
     pub(crate) fn gpc_of(&self, position: usize) -> usize {
         usize::from(self.gpc_of[position])
@@ -103,7 +103,7 @@ impl Layout {
         (tpc * self.sms_per_tpc + rank) as u32
     }
 
-    /// The SMs of these logical TPCs; those that the device does not have are left out.
+    /// The SMs of these logical TPCs; missing ones are ignored.
     pub(crate) fn sms_of(&self, tpcs: &TpcSet) -> SmSet {
         let mut set = SmSet::default();
         for tpc in tpcs.iter().map(usize::from).filter(|&tpc| tpc < self.tpcs) {
@@ -136,7 +136,7 @@ mod tests {
     fn a_tpc_set_becomes_its_sms() {
         let spec = catalogue::device("h200").unwrap();
         let layout = Layout::new(&spec.topology);
-        // TPC 200 is not there.
+        // TPC 200 does not exist.
         let set: TpcSet = [3u8, 65, 200].into_iter().collect();
         let mut smids: Vec<u32> = layout.sms_of(&set).iter().map(|position| layout.smid(position)).collect();
         smids.sort_unstable();

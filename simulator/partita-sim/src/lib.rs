@@ -1,4 +1,4 @@
-//! A discrete-event model of an NVIDIA GPU's scheduling pipeline, and the devices it can stand for.
+//! A discrete-event model of an NVIDIA GPU's scheduling pipeline, and its devices.
 //!
 //! The model is pure: it has no clock, no thread and no I/O, and equal inputs give equal outputs.
 //! Time is a number of nanoseconds that the caller advances.
@@ -17,11 +17,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! How a kernel travels: a [`StreamId`] hands it, in order, to the stream's hardware queue; the
-//! host interface passes it to its group's task management unit, which keeps a list per priority;
-//! the work distributor holds as many as it has task slots and places their blocks on SMs, highest
-//! priority and oldest first, looking past a kernel that may not use the free TPC. Groups take
-//! turns; a group that does not run is frozen where it stands.
+//! The path of a kernel: its stream ([`StreamId`]) passes it, in order, to the stream's hardware
+//! queue; the host interface passes it to its group's task management unit, which has a list for
+//! each priority; the work distributor holds as many kernels as it has task slots and places their
+//! blocks on SMs, highest priority and oldest first, skipping a kernel that may not use the free
+//! TPC. Groups take turns; the blocks of a group that does not run are frozen.
 #![forbid(unsafe_code)]
 
 mod arena;

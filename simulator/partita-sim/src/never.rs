@@ -1,7 +1,6 @@
 //! Launches that can never be dispatched, and why.
 //!
-//! Hardware does not refuse them: they stay pending for ever, and all behind them on the stream
-//! with them.
+//! Hardware does not refuse them: they stay pending for ever, with all later works on the stream.
 
 use core::fmt;
 
@@ -16,18 +15,18 @@ use crate::work::KernelWork;
 pub enum NeverRuns {
     /// The launch enables no TPC that the device has.
     NoLiveTpc,
-    /// One block asks for more than a whole SM has.
+    /// One block needs more than a whole SM has.
     BlockTooLarge {
-        /// What there is too little of.
+        /// The scarce resource.
         resource: SmResource,
-        /// What the block needs, in the resource's unit.
+        /// The block's need, in the resource's unit.
         needed: u32,
-        /// What one SM has.
+        /// The SM's amount.
         available: u32,
     },
     /// A cluster needs more SMs of one GPC than any GPC has enabled.
     ClusterTooLarge {
-        /// Blocks of one cluster, each on an SM of its own.
+        /// Blocks of one cluster, each on another SM.
         cluster_blocks: u32,
         /// Most SMs that one GPC has enabled for this launch.
         gpc_sms_max: u32,
@@ -87,7 +86,7 @@ impl KernelWork {
     /// Whether this launch can be dispatched on an otherwise idle device.
     ///
     /// # Errors
-    /// The reason why it would stay pending for ever.
+    /// The reason that it would stay pending for ever.
     pub fn check(&self, spec: &DeviceSpec) -> Result<(), NeverRuns> {
         let enabled = self.enabled & spec.topology.all();
         if enabled.is_empty() {

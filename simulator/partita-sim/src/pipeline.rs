@@ -1,15 +1,15 @@
 //! The task management unit and the work distributor's tables.
 //!
-//! The unit keeps a list of kernels per priority, in order of arrival. The distributor holds as
-//! many kernels as it has task slots; those with blocks left to place stand in a second table,
-//! sorted by priority and arrival. A kernel keeps its slot until its last block has ended. When all
-//! slots are taken and a more urgent kernel waits, the least urgent one that still has blocks to
-//! place gives up its slot and returns to the head of its list; its running blocks go on. (J.
-//! Bakita and J. H. Anderson, «Hardware Compute Partitioning on NVIDIA GPUs», section IV.)
+//! The unit has a list of kernels per priority, in order of arrival. The distributor holds as many
+//! kernels as it has task slots; those with unplaced blocks are in a second table, sorted by
+//! priority and arrival. A kernel keeps its slot until its last block has ended. If all slots are
+//! taken and a more urgent kernel waits, the least urgent one with unplaced blocks loses its slot
+//! and returns to the head of its list; its running blocks continue. (J. Bakita and J. H. Anderson,
+//! «Hardware Compute Partitioning on NVIDIA GPUs», section IV.)
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// A kernel with blocks left to place.
+/// A kernel with unplaced blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
     /// CUDA's numbering: lower is more urgent.
@@ -18,7 +18,7 @@ pub(crate) struct Ready {
     pub(crate) arrival: u64,
     /// The kernel.
     pub(crate) task: u64,
-    /// Not yet looked at since it got its slot.
+    /// Not yet examined since it got its slot.
     pub(crate) fresh: bool,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Ready {
 #[derive(Clone, Debug)]
 pub(crate) struct Pipeline {
     lists: BTreeMap<i32, VecDeque<Ready>>,
-    /// Kernels that hold a slot and have blocks to place, most urgent and oldest first.
+    /// Kernels with a slot and unplaced blocks, most urgent and oldest first.
     pub(crate) ready: Vec<Ready>,
     slots_used: u32,
     slots: u32,
@@ -58,7 +58,7 @@ impl Pipeline {
         !self.ready.is_empty() || self.has_waiting()
     }
 
-    /// Gives slots to waiting kernels; returns how many lost theirs to a more urgent one.
+    /// Gives slots to waiting kernels; returns how many kernels lost theirs to a more urgent one.
     pub(crate) fn refill(&mut self) -> u64 {
         let mut evicted = 0;
         while let Some((&priority, _)) = self.lists.first_key_value() {
@@ -91,13 +91,13 @@ impl Pipeline {
         entry
     }
 
-    /// A kernel that held a slot and had placed all its blocks has ended.
+    /// A kernel with a slot and without unplaced blocks has ended.
     pub(crate) fn release_slot(&mut self) {
         debug_assert!(self.slots_used > 0);
         self.slots_used -= 1;
     }
 
-    /// Removes a kernel that still has blocks to place, wherever it stands.
+    /// Removes a kernel with unplaced blocks, in any list.
     pub(crate) fn remove(&mut self, task: u64, priority: i32) {
         if let Some(at) = self.ready.iter().position(|entry| entry.task == task) {
             self.ready.remove(at);
@@ -147,7 +147,7 @@ mod tests {
         // Equals do not evict.
         pipeline.arrive(12, -1);
         assert_eq!(pipeline.refill(), 0);
-        // The evicted come back in their old order, ahead of those that never had a slot.
+        // Evicted kernels come back in their old order, ahead of those that never had a slot.
         for task in [10, 11] {
             pipeline.ready.retain(|entry| entry.task != task);
             pipeline.release_slot();

@@ -1,16 +1,16 @@
-//! Occupancy: what a block takes from its SM, and how many fit.
+//! Occupancy: a block's resources on its SM, and how many blocks fit.
 
 use crate::spec::SmSpec;
 use crate::work::KernelWork;
 
-/// What one block takes from the SM that it is resident on, rounded as the hardware rounds.
+/// A block's resources on its SM, rounded as by the hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// Threads, in whole warps.
     pub threads: u32,
     /// Registers.
     pub registers: u32,
-    /// Shared memory in bytes, with the system's own part.
+    /// Shared memory in bytes, including the system's part.
     pub shared_bytes: u32,
 }
 
@@ -36,7 +36,7 @@ impl Footprint {
 
     /// Blocks of this footprint that one empty SM holds; 0 if not even one fits.
     ///
-    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` reports this number.
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` returns this number.
     #[must_use]
     pub fn blocks_per_sm(&self, sm: &SmSpec) -> u32 {
         SmFree::new(sm).fits(self)
@@ -66,8 +66,7 @@ impl SmFree {
     /// Blocks that still fit.
     #[inline]
     pub(crate) fn fits(&self, block: &Footprint) -> u32 {
-        // Most rounds find room for exactly none or a few: the cheap test first, divisions after
-        // it.
+        // Most rounds find room for no or few blocks: the cheap test first, divisions after it.
         if self.blocks == 0
             || self.threads < block.threads
             || self.registers < block.registers
@@ -82,7 +81,7 @@ impl SmFree {
             .min(by(self.shared_bytes, block.shared_bytes))
     }
 
-    /// Takes `count` blocks' worth.
+    /// Takes the resources of `count` blocks.
     #[inline]
     pub(crate) fn take(&mut self, block: &Footprint, count: u32) {
         debug_assert!(count <= self.fits(block), "placed {count} blocks where {} fit", self.fits(block));
@@ -92,7 +91,7 @@ impl SmFree {
         self.blocks -= count;
     }
 
-    /// Gives `count` blocks' worth back.
+    /// Frees the resources of `count` blocks.
     #[inline]
     pub(crate) fn give(&mut self, block: &Footprint, count: u32) {
         self.threads += block.threads * count;
@@ -101,7 +100,7 @@ impl SmFree {
         self.blocks += count;
     }
 
-    /// Threads resident, the load by which the distributor balances.
+    /// Resident threads, the load for the distributor's balance.
     #[inline]
     pub(crate) fn load(&self, sm: &SmSpec) -> u32 {
         sm.threads_max - self.threads

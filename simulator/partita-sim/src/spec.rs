@@ -1,10 +1,10 @@
-//! What a device is: the numbers the model runs on and the identity it reports.
+//! A device: the numbers of the model and the reported identity.
 
 use partita_core::Topology;
 
 use crate::control::ControlSpec;
 
-/// Everything that the model and the simulated driver know of one device.
+/// All data of one device for the model and the simulated driver.
 ///
 /// Plain data: [`crate::catalogue`] builds it, tests may change any field.
 #[derive(Clone, Debug)]
@@ -13,13 +13,13 @@ pub struct DeviceSpec {
     pub id: &'static str,
     /// Product name exactly as `nvmlDeviceGetName` and `cuDeviceGetName` print it.
     pub name: &'static str,
-    /// Architecture's name, for people.
+    /// Architecture's name.
     pub architecture: &'static str,
     /// Compute capability.
     pub compute_capability: ComputeCapability,
     /// GPCs and TPCs: logical order and physical (QMD) numbers after floorsweeping.
     pub topology: Topology,
-    /// Where the kernel driver's control interface says that TPCs lie.
+    /// The places of TPCs in the kernel driver's control interface.
     pub control: ControlSpec,
     /// Limits of one SM.
     pub sm: SmSpec,
@@ -38,9 +38,8 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// The device that a MIG instance with so many of the seven slices is: eighths of the TPCs,
-    /// whole GPCs first as they are packed, and of the memory bandwidth; all of both for seven
-    /// slices.
+    /// The device of a MIG instance with this many of the seven slices: eighths of the TPCs, packed
+    /// into whole GPCs first, and of the memory bandwidth; all of both for seven slices.
     ///
     /// # Errors
     /// No TPC is left.
@@ -52,7 +51,7 @@ impl DeviceSpec {
         Ok(part)
     }
 
-    /// The device with so many of its TPCs, whole GPCs first.
+    /// The device with this many of its TPCs, whole GPCs first.
     ///
     /// # Errors
     /// No TPC is left.
@@ -75,7 +74,7 @@ pub struct ComputeCapability {
     pub minor: u8,
 }
 
-/// Resources of one SM and the granularity in which blocks take them.
+/// Resources of one SM and their granularity for blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SmSpec {
@@ -93,20 +92,19 @@ pub struct SmSpec {
     pub registers_per_block_max: u32,
     /// Registers of one thread at most.
     pub registers_per_thread_max: u32,
-    /// Registers are given to a warp in multiples of this.
+    /// Registers of a warp are a multiple of this.
     pub register_unit: u32,
-    /// Shared memory of the SM that blocks may share out, in bytes.
+    /// Shared memory of the SM for blocks, in bytes.
     pub shared_bytes: u32,
     /// Shared memory of one block without opting in, in bytes.
     pub shared_per_block_bytes: u32,
     /// Shared memory of one block after opting in, in bytes.
     pub shared_per_block_optin_bytes: u32,
-    /// Shared memory that the system takes from each block, in bytes.
+    /// Shared memory of each block for the system, in bytes.
     pub shared_reserved_per_block_bytes: u32,
-    /// Shared memory is given in multiples of this, in bytes.
+    /// Shared memory is a multiple of this, in bytes.
     pub shared_unit_bytes: u32,
-    /// Blocks of one cluster at most (with the non-portable attribute); 1 where clusters do not
-    /// exist.
+    /// Largest cluster in blocks (with the non-portable attribute); 1 without clusters.
     pub cluster_blocks_max: u32,
     /// FP32 lanes ("CUDA cores"), reported only.
     pub fp32_lanes: u32,
@@ -117,18 +115,17 @@ pub struct SmSpec {
 pub struct MemorySpec {
     /// Capacity that NVML and the driver report as total, in bytes.
     pub capacity_bytes: u64,
-    /// DRAM bandwidth in bytes per second, as the vendor has it.
+    /// DRAM bandwidth in bytes per second, by the vendor.
     pub bandwidth_bytes_per_s: u64,
     /// Share of it that kernels reach, in thousandths.
     pub reached_permille: u32,
-    /// What one SM can draw by itself, in bytes per second.
+    /// The draw of one SM alone, in bytes per second.
     pub sm_bytes_per_s: u64,
     /// Width of the DRAM bus in bits.
     pub bus_bits: u32,
     /// L2 cache in bytes.
     pub l2_bytes: u32,
-    /// Largest part of L2 that can be set aside for persisting accesses, in bytes; 0 where
-    /// unsupported.
+    /// Largest part of L2 for persisting accesses, in bytes; 0 if unsupported.
     pub l2_persisting_bytes: u32,
     /// Constant memory, in bytes.
     pub constant_bytes: u32,
@@ -184,8 +181,8 @@ pub struct SchedulerSpec {
     pub slice_ns: u64,
     /// Time in which no group runs when the GPU turns from one to another, in nanoseconds.
     pub switch_ns: u64,
-    /// Added to it for saving the running blocks of the group that stops, and again for restoring
-    /// those of the group that goes on, in nanoseconds.
+    /// Further time for saving the running blocks of the group that stops, and again for restoring
+    /// those of the group that continues, in nanoseconds.
     pub preempt_ns: u64,
 }
 
@@ -198,7 +195,7 @@ pub struct DriverSpec {
     pub cuda_version: u32,
     /// Version byte of the launch descriptors: `major << 4 | minor`.
     pub qmd_version: u8,
-    /// Where the stream structure carries its TPC mask.
+    /// The place of the TPC mask in the stream structure.
     pub stream_mask: StreamMaskSpec,
 }
 
@@ -207,11 +204,11 @@ pub struct DriverSpec {
 pub struct StreamMaskSpec {
     /// Byte offset from `*(char **)CUstream`.
     pub offset_bytes: u32,
-    /// Shape of the words there.
+    /// The layout of the words there.
     pub layout: StreamMaskLayout,
 }
 
-/// Shape of a stream's TPC mask. Set bits disable, logical numbering.
+/// The layout of a stream's TPC mask. Set bits disable, logical numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamMaskLayout {
     /// `{u32 upper; u32 lower}`: CUDA 8.0 to 11.8.

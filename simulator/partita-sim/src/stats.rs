@@ -1,4 +1,4 @@
-//! What an engine counts.
+//! Counters of an engine.
 
 /// Counters since the engine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What programs submit: kernels, copies, host operations, waits.
+//! Works of programs: kernels, copies, host operations, waits.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ macro_rules! handle {
     ($(#[$doc:meta])* $name:ident, $letter:literal) => {
         $(#[$doc])*
         ///
-        /// A handle is never reused within one engine, so a stale one is recognised, not confused.
+        /// A handle is never reused within one engine, so a stale one is recognised.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub(crate) u64);
 
@@ -21,8 +21,7 @@ macro_rules! handle {
                 self.0
             }
 
-            /// The handle that [`Self::to_u64`] gave. A number that it never gave is an unknown
-            /// handle.
+            /// The handle of [`Self::to_u64`]'s result. Any other number is an unknown handle.
             #[must_use]
             pub const fn from_u64(raw: u64) -> Self {
                 Self(raw)
@@ -44,8 +43,7 @@ macro_rules! handle {
 }
 
 handle!(
-    /// A time-slice group: everything that runs at the same time as its members and takes turns
-    /// with the others.
+    /// A time-slice group: its members run at the same time, and groups take turns.
     GroupId, "g"
 );
 handle!(
@@ -61,7 +59,7 @@ handle!(
     WorkId, "w"
 );
 
-/// What a time-slice group stands for. The engine treats both alike; the kind is kept for reports.
+/// The meaning of a time-slice group. The engine treats both alike; the kind is for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupKind {
     /// The contexts of one process without MPS.
@@ -82,11 +80,10 @@ pub enum Work {
         /// Length in nanoseconds.
         ns: Time,
     },
-    /// An operation carried out outside the model (a host function, a wait on memory): starts in
-    /// stream order, ends when [`crate::Engine::complete`] is called. While it is outstanding it
-    /// holds its hardware queue.
+    /// An operation outside the model (a host function, a wait on memory): it starts in stream
+    /// order and ends at [`crate::Engine::complete`]. Meanwhile it blocks its hardware queue.
     External,
-    /// Waits until that work has completed. Holds its hardware queue meanwhile.
+    /// Waits until that work has completed. Blocks its hardware queue meanwhile.
     WaitOn(WorkId),
     /// Completes as soon as it is reached (an event record).
     Marker,
@@ -109,23 +106,22 @@ pub struct KernelWork {
     pub cooperative: bool,
     /// TPCs that may run it, logical numbering.
     pub enabled: TpcSet,
-    /// Time that one block takes while memory bandwidth suffices, in nanoseconds.
+    /// Time of one block with sufficient memory bandwidth, in nanoseconds.
     pub block_ns: Time,
-    /// DRAM traffic of one block, in bytes; 0 for a kernel that is bound by computing alone.
+    /// DRAM traffic of one block, in bytes; 0 for a compute-bound kernel.
     pub bytes_per_block: u64,
-    /// Length of each block varies evenly within ± this many thousandths of `block_ns`, by the
-    /// engine's seed; below 1000.
+    /// The length of each block varies uniformly within ± this many thousandths of `block_ns`, by
+    /// the engine's seed; below 1000.
     pub jitter_permille: u16,
     /// Share of its SM's throughput that one block takes while it is alone there, in thousandths; 0
-    /// for a kernel whose blocks do not mind others on their SM. Blocks of an SM that ask for more
-    /// than all of it are slowed down alike; those that touch memory go by memory's clock alone.
+    /// for a kernel whose blocks do not contend on their SM. Blocks of an SM whose demand exceeds
+    /// it slow down alike; those that touch memory use only memory's clock.
     pub sm_permille: u16,
-    /// Keep a [`crate::BlockRecord`] of each block, to be fetched with
-    /// [`crate::Engine::take_blocks`].
+    /// Records a [`crate::BlockRecord`] of each block, for [`crate::Engine::take_blocks`].
     pub record_blocks: bool,
 }
 
-/// Where a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
     /// Host memory to device memory.
@@ -143,7 +139,7 @@ pub enum CopyDirection {
 pub struct CopyWork {
     /// Payload in bytes.
     pub bytes: u64,
-    /// Which way.
+    /// Its direction.
     pub direction: CopyDirection,
 }
 

@@ -1,37 +1,37 @@
-//! Why there is no such device.
+//! Errors of device names and device files.
 
 use core::fmt;
 
 use super::{NAMES, SEED};
 
-/// Why a name leads to no device.
+/// Why a name has no device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// No device is called so.
+    /// There is no device with this name.
     Unknown(UnknownDevice),
-    /// What stands behind `?seed=` is no number.
+    /// The text after `?seed=` is not a number.
     Seed {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// A device file describes no device.
+    /// A device file is invalid.
     File(FileError),
 }
 
 /// No device of that name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownDevice {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
 }
 
-/// What is wrong with a device file.
+/// The fault of a device file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// The file.
     pub file: String,
-    /// What is wrong: the field or line, and what is accepted there.
+    /// The fault: the field or line, and the accepted values.
     pub reason: String,
 }
 

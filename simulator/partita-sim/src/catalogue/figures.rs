@@ -1,4 +1,4 @@
-//! A device file's figures, as they stand there.
+//! A device file's figures, as written.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use serde::Deserialize;
 
 use super::plan::Order;
 
-/// Where the figures of a section come from, by the figure's name.
+/// The sources of a section's figures, by the figure's name.
 pub(super) type Sources = BTreeMap<String, String>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Figures {
-    /// The catalogue's name for it; of a file of one's own, any.
+    /// The catalogue's name for it; any name in a user's file.
     pub id: String,
     /// Product name.
     pub name: String,
     pub architecture: String,
     /// `major.minor`.
     pub compute_capability: String,
-    /// What is to be said of the device, above all where sources disagree.
+    /// Remarks, above all if sources disagree.
     #[serde(default)]
-    #[allow(dead_code, reason = "read by people")]
+    #[allow(dead_code, reason = "documentation in the file")]
     pub note: Vec<String>,
     pub chip: Chip,
-    /// Where it differs from the other devices of its compute capability.
+    /// Its differences from other devices of its compute capability.
     #[serde(default)]
     pub sm: toml::Table,
     pub memory: Memory,
@@ -36,7 +36,7 @@ pub(super) struct Figures {
     pub measured: Option<Measured>,
 }
 
-/// What a chip has, and how much of it the product keeps.
+/// The units of a chip, and those of the product.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Chip {
@@ -51,9 +51,9 @@ pub(super) struct Chip {
     pub order: Order,
     /// The bits of a launch descriptor's mask.
     pub numbering: NumberingName,
-    /// Bits of a GPC, where they are numbered by GPC.
+    /// Bits of a GPC, if they are numbered by GPC.
     pub stride: Option<u16>,
-    /// Dies of the package; 1 where nothing is said.
+    /// Dies of the package; 1 by default.
     pub dies: Option<u16>,
     #[serde(default)]
     pub source: Sources,
@@ -149,7 +149,7 @@ pub(super) struct Board {
     pub source: Sources,
 }
 
-/// The board without a seed, where somebody measured one.
+/// The board without a seed, if it was measured.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Measured {

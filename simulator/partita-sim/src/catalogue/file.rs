@@ -19,8 +19,8 @@ use crate::spec::{
 /// The limits of SMs, by compute capability.
 const SMS: &str = include_str!("../../devices/sm.toml");
 
-/// Delays of the pipeline, alike for all devices until they are measured apart. The counts are
-/// those of no device.
+/// Delays of the pipeline, the same for all devices until separate measurements exist. The counts
+/// belong to no device.
 const DELAYS: SchedulerSpec = SchedulerSpec {
     task_slots: 0,
     queues_default: 0,
@@ -40,20 +40,20 @@ const DELAYS: SchedulerSpec = SchedulerSpec {
     block_interval_ps: 500,
     // H200 under time slicing: the slowest request waited 2.02 ms longer than alone.
     slice_ns: 2_000_000,
-    // H200 under time slicing: the median request, which came as the other's slice ended, waited
-    // 0.31 ms longer than alone, in two experiments. How that divides is an assumption.
+    // H200 under time slicing: the median request, which came at the end of the other's slice,
+    // waited 0.31 ms longer than alone, in two experiments. Its division is an assumption.
     switch_ns: 35_000,
     preempt_ns: 150_000,
 };
 
-/// The H200's, taken for every device (assumption): the share of the data sheet's bandwidth that a
+/// The H200's, used for every device (assumption): the share of the data sheet's bandwidth that a
 /// kernel reaches …
 const REACHED_PERMILLE: u32 = 821;
-/// … and what one SM draws by itself, against its share of that (95.5 of 29.8 GB/s).
+/// … and the draw of one SM alone, relative to its share of that (95.5 of 29.8 GB/s).
 const DRAWN_PERCENT: u64 = 320;
 /// From issue to a copy's first byte (assumption).
 const COPY_LATENCY_NS: u64 = 2_000;
-/// Nobody's subsystem.
+/// The subsystem id for a generic board.
 const SUBSYSTEM: u32 = 0x10de;
 
 /// Reads the device of a file.
@@ -62,8 +62,8 @@ pub(super) fn load(path: &Path, seed: u64) -> Result<DeviceSpec, FileError> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
             let mut spec = parse(&name, &text, seed)?;
-            // Another device than the catalogue's of the same name, and than what the file said
-            // before.
+            // Another device than the catalogue's of the same name, and than the file's earlier
+            // content.
             let hash = partita_core::kept::fnv1a(text.as_bytes());
             spec.id = kept(format!("{}-{hash:016x}", spec.id));
             Ok(spec)
@@ -72,7 +72,7 @@ pub(super) fn load(path: &Path, seed: u64) -> Result<DeviceSpec, FileError> {
     }
 }
 
-/// The device that a text describes; `seed` as in [`super::board`].
+/// The device of a text; `seed` as in [`super::board`].
 pub(super) fn parse(file: &str, text: &str, seed: u64) -> Result<DeviceSpec, FileError> {
     read(text, seed).map_err(|reason| FileError { file: file.to_owned(), reason })
 }
@@ -188,8 +188,7 @@ fn read(text: &str, seed: u64) -> Result<DeviceSpec, String> {
     })
 }
 
-/// Specs name things by strings that live for ever; each is kept once, however often a file is
-/// read.
+/// Specs refer to strings with static lifetime; each is stored once, however often a file is read.
 fn kept(text: String) -> &'static str {
     static KEPT: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut kept = KEPT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -212,7 +211,7 @@ fn within(field: &str, value: u64, least: u64, most: u64) -> Result<(), String> 
     Err(refuse(field, &value, &format!("{least} to {most}")))
 }
 
-/// A name that can stand in a file's name.
+/// A name that is valid in a file's name.
 fn checked_id(id: &str) -> Result<&str, String> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if (1..=40).contains(&id.len()) && id.bytes().all(fits) {
@@ -299,7 +298,7 @@ fn measured_board(chip: &Chip, measured: &Measured) -> Result<(Topology, Control
     Ok((topology, control))
 }
 
-/// The SM of the device's compute capability, with what the file says otherwise.
+/// The SM of the device's compute capability, with the file's changes.
 fn sm(figures: &Figures) -> Result<SmSpec, String> {
     let known: toml::Table = toml::from_str(SMS).map_err(|error| format!("sm.toml: {error}"))?;
     let mut limits = match known.get(&figures.compute_capability) {
@@ -331,7 +330,7 @@ fn sm(figures: &Figures) -> Result<SmSpec, String> {
     Ok(sm)
 }
 
-/// A source that names no figure is a figure's that was left out, or misspelt.
+/// A source without a figure belongs to a missing or misspelt figure.
 fn check_sources(text: &str, figures: &Figures) -> Result<(), String> {
     let table: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
     let none = Sources::new();

@@ -1,21 +1,21 @@
-//! The devices that can be simulated, each figure with its source.
+//! The simulated devices, each figure with its source.
 //!
-//! Each device is a data file in `devices/` that says where every figure comes from, and what else
-//! is said elsewhere: the TPC counts of «Hardware Compute Partitioning on NVIDIA GPUs» (table II),
-//! for example, are SM counts for most parts with two SMs to a TPC. What nobody published is marked
-//! there as an assumption. The limits of an SM are in `devices/sm.toml`, by compute capability. For
+//! Each device is a data file in `devices/` that gives the source of every figure, and deviating
+//! sources: the TPC counts of «Hardware Compute Partitioning on NVIDIA GPUs» (table II), for
+//! example, are SM counts for most parts with two SMs to a TPC. Unpublished figures are marked
+//! there as assumptions. The limits of an SM are in `devices/sm.toml`, by compute capability. For
 //! all devices:
 //!
-//! - Which TPCs a board lost is assumed, spread evenly; [`board`] and `?seed=` make others.
+//! - Which TPCs a board lost is an assumption, spread evenly; [`board`] and `?seed=` make others.
 //! - Copies reach 0.8 of the link, and a copy inside device memory 0.85 of half its bandwidth
 //!   (assumptions), unless the file says otherwise.
 //! - A kernel holds a task slot, and there are as many as resident grids in the CUDA C++
 //!   Programming Guide.
-//! - PCI device ids are those of pci.ids; a subsystem id of 0000:10de is nobody's, as boards of
-//!   many makers exist.
+//! - PCI device ids are those of pci.ids; a subsystem id of 0000:10de is a generic one, as many
+//!   makers make boards.
 //!
-//! A file of one's own is a device, too: `sim:/path/to/device.toml`. It is written as those in
-//! `devices/` are; sources may be left out.
+//! A user's file is a device, too: `sim:/path/to/device.toml`. It has the form of those in
+//! `devices/`; sources are optional.
 
 mod error;
 mod figures;
@@ -60,15 +60,15 @@ pub const NAMES: [&str; DEVICES.len()] = {
     names
 };
 
-/// The device taken where none is named.
+/// The default device.
 pub const DEFAULT: &str = "h200";
 
-/// What stands before the number of a board.
+/// The text before the number of a board.
 const SEED: &str = "?seed=";
 
-/// The device of that name, with or without the prefix `sim:`: a name of [`NAMES`], case and `_`
-/// for `-` forgiven, or the path of a device file, which has a `/` in it. A bare `sim` is
-/// [`DEFAULT`]. `?seed=` and a number behind it name a board that lost other TPCs ([`board`]).
+/// The device of that name, with or without the prefix `sim:`: a name of [`NAMES`], in any case and
+/// with `_` for `-`, or the path of a device file, which has a `/` in it. A bare `sim` is
+/// [`DEFAULT`]. `?seed=` followed by a number names a board that lost other TPCs ([`board`]).
 ///
 /// ```
 /// use partita_sim::catalogue;
@@ -81,7 +81,7 @@ const SEED: &str = "?seed=";
 /// ```
 ///
 /// # Errors
-/// An unknown name, with the known ones; a seed that is no number; what is wrong with a file.
+/// An unknown name, with the known ones; an invalid seed; the fault of a file.
 pub fn device(name: &str) -> Result<DeviceSpec, DeviceError> {
     match name.split_once(SEED) {
         None => board(name, 0),
@@ -92,9 +92,9 @@ pub fn device(name: &str) -> Result<DeviceSpec, DeviceError> {
     }
 }
 
-/// As [`device`], a board that lost other TPCs: two boards of one model differ in which TPCs of
-/// which GPCs were fused off, and in nothing else. Seed 0 is the board that [`device`] gives; the
-/// id of another one tells its seed.
+/// As [`device`], for a board that lost other TPCs: two boards of one model differ only in which
+/// TPCs of which GPCs were fused off. Seed 0 is the board of [`device`]; another board's id
+/// contains its seed.
 ///
 /// # Errors
 /// As [`device`].
@@ -113,7 +113,7 @@ pub fn board(name: &str, seed: u64) -> Result<DeviceSpec, DeviceError> {
 /// All devices, in the order of [`NAMES`].
 ///
 /// # Panics
-/// If a file of the catalogue describes no device; tests read them all.
+/// If a file of the catalogue is invalid; tests read them all.
 #[must_use]
 pub fn all() -> Vec<DeviceSpec> {
     NAMES.map(|name| board(name, 0).expect("a file of the catalogue describes a device")).into()

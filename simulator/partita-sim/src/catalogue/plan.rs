@@ -1,4 +1,4 @@
-//! Floor plans: what a chip has, how much of it a product keeps, and how what is kept is numbered.
+//! Floor plans: the units of a chip, those of the product, and their numbering.
 
 use partita_core::{Topology, TopologyError, Tpc};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ pub(super) struct Plan {
     pub gpcs: u8,
     /// TPCs of a whole GPC of the chip.
     pub tpcs_per_gpc: u8,
-    /// TPCs of the product; the others are fused off, on each board others.
+    /// TPCs of the product; the others are fused off, different ones on each board.
     pub tpcs: u16,
     /// The order of `%smid`.
     pub order: Order,
@@ -30,7 +30,7 @@ pub(super) enum Order {
     GpcByGpc,
 }
 
-/// Which bit of a launch descriptor's mask is a TPC's.
+/// The bit of a TPC in a launch descriptor's mask.
 #[derive(Clone, Copy)]
 pub(super) enum Numbering {
     /// Its logical number: before Hopper.
@@ -50,11 +50,11 @@ pub(super) enum Numbering {
 }
 
 impl Plan {
-    /// The topology of a board. Seed 0 spreads what is fused off evenly; every other seed is a
-    /// board of its own.
+    /// The topology of a board. Seed 0 spreads the fused-off TPCs evenly; every other seed is a
+    /// different board.
     ///
     /// # Errors
-    /// A plan that describes no device.
+    /// An impossible plan.
     pub(super) fn topology(&self, seed: u64) -> Result<Topology, TopologyError> {
         let sizes = self.sizes(seed);
         let mut places: Vec<(u8, u16)> = (0_u8..)
@@ -81,7 +81,7 @@ impl Plan {
                 0 => sizes.len() - 1 - lost % sizes.len(),
                 _ => (next(&mut random) % sizes.len() as u64) as usize,
             };
-            // A GPC keeps one TPC: a product that lost a whole one is another plan.
+            // A GPC keeps at least one TPC: a product that lost a whole GPC has another plan.
             while sizes[gpc] == 1 {
                 gpc = (gpc + 1) % sizes.len();
             }

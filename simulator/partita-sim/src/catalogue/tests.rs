@@ -252,7 +252,7 @@ fn what_is_wrong_with_a_file_is_named_with_what_is_accepted() {
         let error = own(&A100.replacen(from, to, 1), 0).unwrap_err();
         assert!(error.starts_with("own.toml: ") && error.contains(expected), "{to}: {error}");
     }
-    // What stands in the text has its line told.
+    // The error names the line in the text.
     let error = own(&A100.replacen("tpcs = 54", "tpc = 54", 1), 0).unwrap_err();
     let line = 1 + A100.lines().position(|line| line == "tpcs = 54").unwrap();
     assert!(error.contains(&format!("at line {line}, column 1")), "{error}");

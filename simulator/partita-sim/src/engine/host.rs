@@ -16,11 +16,11 @@ pub(crate) struct Stream {
     pub(crate) group: u64,
     pub(crate) queue: u64,
     pub(crate) priority: i32,
-    /// Whether its first work has left the queue or holds it.
+    /// Whether its first work has left the queue or blocks it.
     pub(crate) busy: bool,
     /// Works that have not ended, oldest first.
     pub(crate) works: VecDeque<u64>,
-    /// Takes no more works and goes when the last has ended.
+    /// Accepts no more works and is removed with the last one.
     pub(crate) closing: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct HostQueue {
     /// Works that have not left it, oldest first.
     pub(crate) entries: VecDeque<u64>,
     pub(crate) streams: Vec<u64>,
-    /// Made with its one stream, and goes with it.
+    /// Made with its one stream, and removed with it.
     pub(crate) private: bool,
 }
 
@@ -46,12 +46,12 @@ pub(crate) struct Pending {
     pub(crate) waiters: Vec<u64>,
 }
 
-/// How far a work has come.
+/// The progress of a work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In its hardware queue.
     Queued,
-    /// At the head of its hardware queue, begun, holding it.
+    /// At the head of its hardware queue, started, blocking it.
     Holding,
     /// A kernel between the host interface and the task management unit.
     Travelling,
@@ -87,7 +87,7 @@ impl Engine {
         Ok(WorkId(handle))
     }
 
-    /// Lets works leave their hardware queues as far as they can.
+    /// Lets works leave their hardware queues if they can.
     pub(crate) fn pump(&mut self) {
         while let Some(queue) = self.to_pump.pop_front() {
             while self.issue_head(queue) {}
@@ -168,7 +168,7 @@ impl Engine {
         self.emit(time, EventKind::WorkStarted { work: WorkId(work) });
     }
 
-    /// A timer went off. The work may have been killed meanwhile.
+    /// A timer expired. The work may have been killed meanwhile.
     pub(crate) fn fire(&mut self, handle: u64) {
         let Some(work) = self.works.get(handle) else { return };
         match work.place {
@@ -210,7 +210,7 @@ impl Engine {
         self.works.get_mut(handle).expect("looked at just now").place = Place::AtDevice { task };
     }
 
-    /// Ends a work, and with it the waits for it.
+    /// Ends a work, and all waits for it.
     pub(crate) fn finish(&mut self, handle: u64) {
         let mut ending = vec![handle];
         while let Some(handle) = ending.pop() {
@@ -235,9 +235,9 @@ impl Engine {
         }
     }
 
-    /// What waits for an ended work leaves its queue and ends, too.
+    /// A wait for an ended work leaves its queue and ends, too.
     fn release_waiters(&mut self, waiters: &[u64], ending: &mut Vec<u64>) {
-        // The stack is taken from the end, so the first to wait ends first.
+        // The stack is read from its end, so the first wait ends first.
         for &waiter in waiters.iter().rev() {
             if let Some(wait) = self.works.get(waiter) {
                 let queue = self.streams.get(wait.stream).expect("a pending work's stream is there").queue;
@@ -308,7 +308,7 @@ impl Engine {
     }
 }
 
-/// Refuses launches that no driver would let through.
+/// Refuses launches that every driver refuses.
 fn check_shape(kernel: &KernelWork, threads_max: u32) -> Result<(), SubmitError> {
     let KernelWork { grid_blocks, threads_per_block, cluster_blocks, .. } = *kernel;
     if grid_blocks == 0 || threads_per_block == 0 {

@@ -1,4 +1,4 @@
-//! The passing of time: from event to event.
+//! The passing of time, from event to event.
 
 use std::cmp::Reverse;
 
@@ -7,11 +7,11 @@ use crate::bandwidth::Pace;
 use crate::group::{Context, Group, Notice};
 use crate::{Event, EventKind, Stats, Time};
 
-/// Time goes no further, 146 years on, so that sums of times stay in range.
+/// The end of time, after 146 years, so that sums of times stay in range.
 const TIME_MAX: Time = 1 << 62;
 
 impl Engine {
-    /// Records an event for the next hand-out.
+    /// Records an event for the next return.
     pub(crate) fn emit(&mut self, time: Time, kind: EventKind) {
         self.events.push(Event { time, kind });
     }
@@ -24,7 +24,7 @@ impl Engine {
         (self.dram.blocks(demand), self.dram.copies(demand))
     }
 
-    /// When anything changes next; the present if something is due.
+    /// The time of the next change; the present if a change is due.
     pub(crate) fn next_internal(&self) -> Option<Time> {
         let (blocks, copies) = self.paces();
         let running = self.running().and_then(|group| self.groups.get(group));
@@ -37,14 +37,14 @@ impl Engine {
         (next <= TIME_MAX).then_some(next)
     }
 
-    /// When anything changes next but in the running group and at the copy engines; `Time::MAX` for
+    /// The time of the next change outside the running group and the copy engines; `Time::MAX` for
     /// never.
     fn next_outside_group(&self) -> Time {
         let timer = self.timers.peek().map_or(Time::MAX, |&Reverse((due, _, _))| due);
         timer.min(self.turn_ends().unwrap_or(Time::MAX)).max(self.now)
     }
 
-    /// Moves time to `until`, doing all that falls due.
+    /// Moves time to `until`, with all changes that are due.
     pub(crate) fn progress(&mut self, until: Time) {
         let until = until.clamp(self.now, TIME_MAX);
         loop {
@@ -75,7 +75,7 @@ impl Engine {
         self.now += dt;
     }
 
-    /// Does all that is due at the present.
+    /// Makes all changes that are due at the present.
     fn settle(&mut self) {
         loop {
             self.pump();
@@ -89,8 +89,8 @@ impl Engine {
                 acted = true;
             }
             self.copies.settle(&mut self.notices);
-            // What ends as a slice ends has ended before the turn passes on; what could be placed
-            // then is not.
+            // Blocks that end with the slice have ended before the turn changes; blocks that could
+            // be placed then are not placed.
             self.settle_group(Group::end_due);
             acted |= self.take_notices();
             self.take_turns();
@@ -102,10 +102,10 @@ impl Engine {
         }
     }
 
-    /// Lets the running group do something if anything is due in it; whether it was.
+    /// Lets the running group make its due changes; returns whether there were any.
     fn settle_group(&mut self, act: impl Fn(&mut Group, &Context<'_>, &mut Vec<Notice>, &mut Stats)) -> bool {
         let Some(entry) = self.running().and_then(|handle| self.groups.get_mut(handle)) else { return false };
-        // At any pace, nothing is due in no time but what is due now.
+        // At any pace, the time until a due change is 0 only if it is due now.
         let due = entry.group.until_next(Pace::FULL) == Some(0);
         if due {
             let context = Context { spec: &self.spec, layout: &self.layout, seed: self.seed, now: self.now };
@@ -115,8 +115,8 @@ impl Engine {
     }
 
     /// Lets the running group run by itself, from one of its events to the next, until it reports
-    /// something or something else falls due; whether it reported something. The common case made
-    /// cheap: nothing outside the group is looked at meanwhile.
+    /// an event or a change elsewhere is due; returns whether it reported. The common case made
+    /// cheap: no state outside the group is read meanwhile.
     fn run_alone(&mut self, until: Time) -> bool {
         if !self.copies.is_idle() {
             return false;
@@ -141,7 +141,7 @@ impl Engine {
         self.take_notices()
     }
 
-    /// Acts on what groups and copy engines reported; whether there was anything.
+    /// Handles the reports of groups and copy engines; returns whether there were any.
     pub(crate) fn take_notices(&mut self) -> bool {
         let mut notices = std::mem::take(&mut self.notices);
         let any = !notices.is_empty();

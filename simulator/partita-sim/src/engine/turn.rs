@@ -1,25 +1,25 @@
-//! Time slicing: which group the compute engine serves.
+//! Time slicing: the group that the compute engine serves.
 //!
-//! Groups with kernels take turns in order of creation. One that has nothing left gives way at
-//! once; one that has is preempted at the end of its slice, the device's or its own, if another
-//! waits, its running blocks frozen as they are. Slices are counted from when the group began to
-//! run, also while nobody else waits: whoever comes late waits for the end of the current one. A
-//! launch that can never be dispatched keeps its group's turns busy like any other.
+//! Groups with kernels take turns in order of creation. A group without kernels yields at once; one
+//! with kernels is preempted at the end of its slice, the device's or its own, if another waits,
+//! with its running blocks frozen. Slices are counted from the group's start, also while no other
+//! group waits: a late group waits for the end of the current slice. A launch that can never be
+//! dispatched uses its group's turns like any other.
 
 use super::Engine;
 use crate::{EventKind, GroupId, Time};
 
-/// Whose turn it is.
+/// The state of the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nobody's.
+    /// No group has it.
     Idle,
-    /// A group's; it may have nothing to run while nobody else has either.
+    /// A group has it; it may be idle if no other group has work.
     Running {
         group: u64,
-        /// When its slices count from.
+        /// The start of its slices.
         since: Time,
-        /// When it must give way; none while nobody waits.
+        /// When it must yield; `None` while no group waits.
         ends: Option<Time>,
     },
     /// The engine saves one group's state and loads another's.
@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// Passes the turn on if it is time to.
+    /// Passes the turn on if it is due.
     pub(crate) fn take_turns(&mut self) {
         loop {
             let before = self.turn;
@@ -84,7 +84,7 @@ impl Engine {
         if !busy {
             return self.begin(next, Some(group));
         }
-        // Where nobody would move in his turn, taking turns is no event.
+        // If no group could progress in its turn, taking turns is not an event.
         if !moves && !self.groups.iter().any(|(_, entry)| entry.group.can_progress()) {
             return Turn::Running { group, since, ends: None };
         }
@@ -120,7 +120,7 @@ impl Engine {
         Turn::Switching { to, until: now + cost }
     }
 
-    /// The first group after `from`, in order of creation and round to it, that has kernels; not
+    /// The first group after `from`, in order of creation and cyclically, that has kernels; not
     /// `from` itself.
     fn next_runnable(&self, from: Option<u64>) -> Option<u64> {
         let start =

@@ -1,20 +1,20 @@
-//! The distributor's round: which kernel's blocks go to which SMs.
+//! The distributor's round: the assignment of kernels' blocks to SMs.
 //!
-//! Greedy, as the hardware is: the kernels with blocks left are gone through by priority and
-//! arrival, and each takes all the room that it can use. The first kernel that may use an SM keeps
-//! it for itself while it has blocks left, even if its next block does not fit there yet; a kernel
-//! behind it gets only SMs that those ahead may not use. (Measured on an H200, 2026-11-21: urgent
-//! kernels that wait for shared memory hold back a less urgent one, whose blocks would fit, with
-//! most task slots free.) (That holds for a launch that can never be dispatched, too: what it may
-//! use it keeps. Assumed; measured is only that it hangs.) An SM's split between cache and shared
-//! memory is not modelled: every block finds all of the shared memory. On an H200 a kernel that
-//! needs another split than the SM has waits until that SM is idle. Among its SMs a kernel's blocks
-//! go one by one to the one with the fewest resident threads, ties to the one that comes first
-//! breadth-first over the TPCs.
+//! Greedy, like the hardware: kernels with unplaced blocks are processed by priority and arrival,
+//! and each takes all the room that it can use. The first kernel that may use an SM reserves it
+//! while it has blocks left, even if its next block does not fit there yet; a later kernel gets
+//! only SMs that those ahead may not use. (Measured on an H200, 2026-11-21: urgent kernels that
+//! wait for shared memory delay a less urgent one, whose blocks would fit, with most task slots
+//! free.) (That applies to a launch that can never be dispatched, too: it reserves the SMs that it
+//! may use. This is an assumption; the measurement shows only that it hangs.) An SM's split between
+//! cache and shared memory is not modelled: every block can use all of the shared memory. On an
+//! H200 a kernel that needs another split than the SM has waits until that SM is idle. Among its
+//! SMs a kernel's blocks go one by one to the one with the fewest resident threads, ties to the
+//! first one breadth-first over the TPCs.
 //!
-//! The hardware places blocks one after another. The model places at once all that can be placed
-//! and then lets the distributor rest for as long as placing them one by one takes, which keeps its
-//! rate and lets blocks that start together be followed as one.
+//! The hardware places blocks one after another. The model places at once all blocks that fit and
+//! then pauses the distributor for as long as placing them one by one takes, which keeps its rate
+//! and lets blocks that start together be tracked as one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,7 +23,7 @@ use super::{Cohort, Context, Group, Notice, Task};
 use crate::layout::SmSet;
 use crate::{Stats, Time};
 
-/// Buffers kept between rounds.
+/// Buffers reused between rounds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
     rooms: Vec<Room>,
@@ -51,7 +51,7 @@ struct GpcRoom {
     blocks: u64,
 }
 
-/// Blocks to be put on one SM.
+/// Blocks to place on one SM.
 #[derive(Clone, Copy, Debug)]
 struct Pick {
     sm: u16,
@@ -59,17 +59,17 @@ struct Pick {
 }
 
 impl Group {
-    /// Places all blocks that can be placed now.
+    /// Places all blocks that fit now.
     pub(crate) fn round(&mut self, context: &Context<'_>, notices: &mut Vec<Notice>, stats: &mut Stats) {
         self.wants_round = false;
         stats.rounds += 1;
-        // What an evicted kernel kept for itself needs no second look: only the last in the table
-        // is evicted, so none behind it was kept from anything.
+        // An evicted kernel's SMs need no second look: only the last kernel in the table is
+        // evicted, so no later one was excluded by it.
         stats.evictions += self.pipeline.refill();
 
-        // After a round no kernel finds room on the SMs that it may use. So only those are looked
-        // at again where something ended, or that a kernel ahead no longer keeps, or by a kernel
-        // that was not there before.
+        // After a round no kernel finds room on the SMs that it may use. So the next round examines
+        // only SMs on which blocks ended, SMs that a kernel ahead no longer reserves, and new
+        // kernels.
         let mut changed = std::mem::take(&mut self.dirty);
         let mut kept = SmSet::default();
         let mut placed = 0;
@@ -115,7 +115,7 @@ impl Group {
         scratch.picks.clear();
         let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
         if task.never.is_some() {
-            // Found out when it arrived.
+            // Detected at its arrival.
         } else if task.cluster_blocks > 1 {
             self.pick_clusters(handle, usable, look_at, context, &mut scratch);
         } else {
@@ -136,7 +136,7 @@ impl Group {
         placed
     }
 
-    /// Adds the room for a kernel's blocks on the SMs of `set` that have any.
+    /// Adds the free room for a kernel's blocks on the SMs of `set`.
     fn find_rooms(&self, task: &Task, set: &SmSet, context: &Context<'_>, rooms: &mut Vec<Room>) {
         for sm in set.iter() {
             let free = &self.sms[sm];
@@ -147,7 +147,7 @@ impl Group {
         }
     }
 
-    /// Chooses SMs for blocks that may go anywhere in `set`.
+    /// Chooses SMs for blocks that may run anywhere in `set`.
     fn pick_blocks(&self, handle: u64, set: &SmSet, context: &Context<'_>, scratch: &mut Scratch) {
         let task = self.tasks.get(handle).expect("a kernel in the pipeline is known");
         scratch.rooms.clear();
@@ -160,7 +160,7 @@ impl Group {
         if let [room] = scratch.rooms[..] {
             scratch.picks.push(Pick { sm: room.sm, blocks: wanted as u32 });
         } else if wanted == total && !task.is_split() {
-            // All room is taken, in whatever order.
+            // All room is used, in any order.
             scratch.picks.extend(scratch.rooms.iter().map(|room| Pick { sm: room.sm, blocks: room.blocks }));
         } else {
             least_loaded_first(wanted, task.footprint.threads, task.is_split(), scratch);
@@ -169,7 +169,7 @@ impl Group {
 
     /// Chooses SMs for whole clusters: the blocks of one go to distinct SMs of one GPC.
     ///
-    /// The GPC with the most room is taken, and in it the least loaded SMs.
+    /// It chooses the GPC with the most room, and in it the least loaded SMs.
     fn pick_clusters(
         &self,
         handle: u64,
@@ -198,7 +198,7 @@ impl Group {
             gpcs.push(GpcRoom { first, end: rooms.len(), blocks });
         }
         while clusters_left > 0 {
-            // `max_by_key` takes the last of equals; reversed, that is the first GPC.
+            // `max_by_key` returns the last of equals; reversed, that is the first GPC.
             let Some(gpc) =
                 gpcs.iter_mut().rev().filter(|gpc| gpc.end - gpc.first >= size).max_by_key(|gpc| gpc.blocks)
             else {
@@ -215,7 +215,7 @@ impl Group {
                 room.load += task.footprint.threads;
             }
             gpc.blocks -= size as u64;
-            // Those without room go to the end and out of sight.
+            // Those without room move to the end, outside the range.
             for at in (0..size).rev() {
                 if rooms[gpc.first + at].blocks == 0 {
                     gpc.end -= 1;
@@ -291,8 +291,8 @@ impl Group {
     }
 }
 
-/// Gives `wanted` blocks out one by one, each to the SM with the lowest load that has room, ties by
-/// position.
+/// Distributes `wanted` blocks one by one, each to the SM with the lowest load that has room, ties
+/// by position.
 fn least_loaded_first(wanted: u64, threads: u32, keep_order: bool, scratch: &mut Scratch) {
     let Scratch { rooms, picks, heap, .. } = scratch;
     heap.clear();
@@ -329,15 +329,15 @@ fn merge_by_sm(picks: &mut Vec<Pick>) {
     });
 }
 
-/// The length of one block of a kernel with jitter: evenly spread within the given thousandths.
+/// The length of one block of a kernel with jitter: uniform within the given thousandths.
 fn jittered(ns: Time, permille: u16, seed: u64, work: u64, block: u64) -> Time {
-    // splitmix64's finaliser over the three numbers: the same block gets the same length whenever
-    // it is placed.
+    // splitmix64's finaliser over the three numbers: a block has the same length whenever it is
+    // placed.
     let mut x = seed ^ work.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block.wrapping_mul(0xd1b5_4a32_d192_ed03);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^= x >> 31;
-    // What takes a hundred years takes them with or without jitter; the sums below stay in range.
+    // A block of a hundred years has no jitter; the sums below stay in range.
     let ns = ns.min(Time::MAX / 4);
     let half = u128::from(ns) * u128::from(permille) / 1_000;
     let offset = (u128::from(x) * (2 * half + 1)) >> 64;
