@@ -12,19 +12,19 @@ use crate::log::{BenchmarkRecord, KernelRecord, Record};
 pub struct Row {
     /// The scenario.
     pub scenario: String,
-    /// The benchmark or kernel; empty for all of them.
+    /// The benchmark or kernel; empty for all.
     pub of: String,
-    /// What of it.
+    /// The quantity.
     pub what: Quantity,
     /// On the model, in milliseconds.
     pub predicted_ms: f64,
     /// On the GPU, in milliseconds.
     pub measured_ms: f64,
-    /// How far the prediction is off, in percent of the measurement.
+    /// The error of the prediction, in percent of the measurement.
     pub error_percent: f64,
 }
 
-/// What is compared.
+/// The compared quantities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -36,7 +36,7 @@ pub enum Quantity {
     Makespan,
 }
 
-/// All that was compared of an experiment.
+/// The comparison of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Comparison {
     /// Row by row.
@@ -94,9 +94,8 @@ fn scenario_rows(config: &Config, predicted: &Record, measured: &Record, rows: &
     push(String::new(), Quantity::Makespan, records.map(makespan_ms));
 }
 
-/// The benchmarks that are alike but for their names, and so for chance: places in the
-/// configuration. Who of them comes first nobody can predict, and nobody asks; they are compared in
-/// the order in which they end.
+/// The benchmarks that differ only in their names, and so by chance: places in the configuration.
+/// Their order is unpredictable and irrelevant; they are compared in the order in which they end.
 fn crowds(config: &Config) -> Vec<Vec<usize>> {
     let nameless = |index: usize| {
         let one = config.benchmarks[index].clone();

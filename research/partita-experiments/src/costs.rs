@@ -1,8 +1,8 @@
-//! What the kernels of experiments cost on a device: the model's one input that depends on code.
+//! The costs of the experiments' kernels on a device: the model's only input that depends on code.
 //!
-//! Every device's model has the costs that stand beside the kernels in `partita_abi::workloads`.
-//! Where a GPU is at hand they are measured there instead, once, each by a kernel alone on the idle
-//! GPU: `research/bench/experiments/costs.json`. None of these kernels is one that an experiment compares.
+//! Every device's model uses the costs beside the kernels in `partita_abi::workloads`. With a GPU
+//! they are measured there instead, once, each by a kernel alone on the idle GPU:
+//! `research/bench/experiments/costs.json`. None of these kernels is compared in an experiment.
 
 use partita_abi::workloads::{
     CACHED_READ_NS, COUNTER_CYCLES, COUNTER_INSTRUCTIONS, DRAM_READ_NS, MANDELBROT_OPERATIONS,
@@ -10,12 +10,12 @@ use partita_abi::workloads::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the kernels cost.
+/// The kernels' costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// Clock cycles of one round of the counter, where a warp is alone.
+    /// Clock cycles of one round of the counter, for a single warp.
     pub counter_cycles: f64,
-    /// Issue slots that a warp takes for that round.
+    /// Issue slots of a warp for that round.
     pub counter_instructions: f64,
     /// Part of the FP32 peak that the matrix product reaches, in thousandths.
     pub matmul_peak_permille: f64,

@@ -1,10 +1,9 @@
-//! Experiments on how a GPU schedules: described once, run on the model and on a GPU.
+//! Experiments on GPU scheduling: described once, run on the model and on a GPU.
 //!
 //! A configuration in the dialect of cuda_scheduling_examiner ([`dialect`]) names benchmarks: which
 //! kernels, how large, when, where. The same [`program`] of each benchmark runs on the [`model`]
 //! and on a device; both give a [`log::Record`]. The paper's figures and tables are
-//! [`experiment`]s: configurations, what the paper reports, and a verdict computed from the
-//! records.
+//! [`experiment`]s: configurations, the paper's results, and a verdict computed from the records.
 #![forbid(unsafe_code)]
 
 pub mod chains;

@@ -1,4 +1,4 @@
-//! What a run recorded, and the logs that the original's viewers read.
+//! The record of a run, and the logs for the original's viewers.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dialect::Config;
 
-/// What one scenario recorded. Times are nanoseconds since its start.
+/// The record of one scenario. Times are nanoseconds since its start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The scenario's name.
@@ -19,22 +19,22 @@ pub struct Record {
     pub sm_count: u32,
     /// Threads that an SM holds.
     pub sm_threads_max: u32,
-    /// What each benchmark recorded, in the configuration's order.
+    /// Each benchmark's record, in the configuration's order.
     pub benchmarks: Vec<BenchmarkRecord>,
 }
 
-/// What one benchmark recorded.
+/// The record of one benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchmarkRecord {
-    /// The plugin's name for itself.
+    /// The plugin's own name.
     pub benchmark_name: String,
     /// Its label.
     pub label: Option<String>,
-    /// What plots call it.
+    /// Its name in plots.
     pub title: String,
-    /// The SMs that it may use, as ranges; `None` for all.
+    /// Its SMs, as ranges; `None` for all.
     pub sms: Option<String>,
-    /// Bytes that it works on.
+    /// Bytes of its data.
     pub data_size_bytes: u64,
     /// When it was released, seconds.
     pub release_time_s: f64,
@@ -42,14 +42,14 @@ pub struct BenchmarkRecord {
     pub pid: u32,
     /// Its thread, if it is one of several.
     pub tid: Option<u32>,
-    /// Its iterations, those of the warm-up not among them.
+    /// Its iterations, without the warm-up.
     pub iterations: Vec<Iteration>,
 }
 
-/// What the host of one benchmark did.
+/// The record of one benchmark's host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostRecord {
-    /// Its iterations, those of the warm-up not among them.
+    /// Its iterations, without the warm-up.
     pub iterations: Vec<Iteration>,
     /// Its process.
     pub pid: u32,
@@ -57,7 +57,7 @@ pub struct HostRecord {
     pub tid: Option<u32>,
 }
 
-/// One iteration. There can be many: it is kept as a list without names.
+/// One iteration. There can be many: it is stored as a list without names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "ShortIteration", into = "ShortIteration")]
 pub struct Iteration {
@@ -73,7 +73,7 @@ pub struct Iteration {
     pub cpu_core: u32,
 }
 
-/// One kernel, kept likewise.
+/// One kernel, stored likewise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "ShortKernel", into = "ShortKernel")]
 pub struct KernelRecord {
@@ -85,15 +85,15 @@ pub struct KernelRecord {
     pub thread_count: u32,
     /// Shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Before and after the launch, and when the host knew that it had ended (0: it did not ask).
+    /// Before and after the launch, and when the host knew of its end (0: unknown).
     pub launch_ns: [u64; 3],
     /// First start and last end of its blocks.
     pub span_ns: [u64; 2],
-    /// Its blocks, in order, unless they are not kept.
+    /// Its blocks, in order, if recorded.
     pub blocks: Vec<BlockSpan>,
 }
 
-/// Where and when a block ran, kept likewise.
+/// Where and when a block ran, stored likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u32, u64, u64)", into = "(u32, u64, u64)")]
 pub struct BlockSpan {
@@ -148,7 +148,7 @@ impl From<BlockSpan> for (u32, u64, u64) {
 }
 
 impl Record {
-    /// Of what the hosts of a configuration did on a device; `sets` are the benchmarks' own.
+    /// From the records of a configuration's hosts on a device; `sets` are the benchmarks' own.
     pub(crate) fn of(
         config: &Config,
         spec: &DeviceSpec,
@@ -186,7 +186,7 @@ impl Record {
 }
 
 impl Iteration {
-    /// From the begin of its work to the end of it.
+    /// From the start of its work to the end.
     pub fn execute_time_ns(&self) -> u64 {
         self.execute_ns[1].saturating_sub(self.execute_ns[0])
     }

@@ -1,4 +1,4 @@
-//! What scenarios run on: the model here, a GPU elsewhere.
+//! The machines for scenarios: the model here, a GPU elsewhere.
 
 use partita_core::{Topology, Tpc};
 use partita_sim::{DeviceSpec, catalogue};
@@ -9,18 +9,18 @@ use crate::experiment::Scenario;
 use crate::log::Record;
 use crate::model;
 
-/// Something that scenarios run on.
+/// A machine for scenarios.
 pub trait Machine {
-    /// What reports call it.
+    /// Its name in reports.
     fn label(&self) -> String;
 
-    /// The model of it, which scales experiments and predicts.
+    /// Its model, which scales experiments and predicts.
     fn model(&self) -> &DeviceSpec;
 
-    /// Whether what runs here is a measurement, beside which a prediction is of interest.
+    /// Whether runs here are measurements, to compare with a prediction.
     fn is_measured(&self) -> bool;
 
-    /// What must be kept to replay its runs, if they are measurements.
+    /// The data for replaying its runs, if they are measurements.
     fn origin(&self) -> Option<Origin> {
         None
     }
@@ -32,11 +32,11 @@ pub trait Machine {
     fn run(&mut self, scenario: &Scenario) -> Result<Ran, String>;
 }
 
-/// Where measurements come from: what the model of that GPU is made of.
+/// The origin of measurements: the data for the model of that GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
-    /// What reports call the GPU.
+    /// The GPU's name in reports.
     pub label: String,
     /// The device in the catalogue.
     pub device: String,
@@ -44,7 +44,7 @@ pub struct Origin {
     pub sms_per_tpc: u32,
     /// Each TPC of the board in logical order: its GPC and its bit in a mask.
     pub tpcs: Vec<(u8, u16)>,
-    /// What the kernels cost there.
+    /// The kernels' costs there.
     pub costs: Costs,
 }
 
@@ -61,12 +61,12 @@ impl Origin {
     }
 }
 
-/// What came of a scenario.
+/// The result of a scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ran {
-    /// What it recorded.
+    /// Its record.
     pub record: Record,
-    /// What the model had predicted, if this is a measurement.
+    /// The model's prediction, if this is a measurement.
     pub predicted: Option<Record>,
 }
 
@@ -79,7 +79,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// The model of `spec`; `seed` decides what the model leaves to chance.
+    /// The model of `spec`; `seed` determines the model's random choices.
     pub fn of(spec: DeviceSpec, seed: u64) -> Self {
         Self { spec, seed, costs: Costs::default() }
     }

@@ -1,7 +1,7 @@
 //! The page of all experiments: the paper, the model of its GPU, and one GPU, predicted and
 //! measured.
 //!
-//! It is made from the experiments' files, the model and kept measurements alone, so it can be made
+//! It depends only on the experiments' files, the model and stored measurements, so it can be made
 //! again anywhere, byte for byte.
 
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ const DEVICE: &str = catalogue::DEFAULT;
 /// Both files of the table of all quantities.
 const TABLE: &str = "model_against_hardware";
 
-/// A prediction that is off by more wants an explanation.
+/// A larger error of a prediction needs an explanation.
 const ERROR_PERCENT_GOOD: f64 = 10.0;
 
 /// Why there is no page.
@@ -37,7 +37,7 @@ pub enum PageError {
     /// An experiment.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// Kept measurements.
+    /// Stored measurements.
     #[error("{0}")]
     Kept(String),
     /// A file.
@@ -45,7 +45,7 @@ pub enum PageError {
     Write {
         /// Its path.
         path: String,
-        /// What is wrong.
+        /// The fault.
         error: io::Error,
     },
 }
@@ -62,8 +62,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Runs an experiment on both models, and again what was measured of it, and writes all that
-    /// under `results`.
+    /// Runs an experiment on both models, replays its measurements, and writes all that under
+    /// `results`.
     ///
     /// # Errors
     /// [`PageError`].
@@ -88,8 +88,7 @@ impl Entry {
         };
         write(&entry.home, MODEL)?;
         write(&entry.predicted, PREDICTED)?;
-        // Beside what was measured only what the page shows: all the rest is made from it by
-        // `--replay`.
+        // Beside the measurements only the page's own files: `--replay` makes all others from them.
         if let Some(measured) = &entry.measured {
             let path = results.join(MEASURED);
             let written = measured.write_pictures_png(&path);
@@ -98,14 +97,14 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Whether all that ran shows what the paper shows.
+    /// Whether all runs agree with the paper.
     pub fn holds(&self) -> bool {
         let reports = [Some(&self.home), Some(&self.predicted), self.measured.as_ref()];
         reports.into_iter().flatten().all(|report| report.judgement.verdict() == Verdict::Reproduced)
     }
 }
 
-/// Writes the table of all quantities that were predicted and measured, as Markdown and as JSON.
+/// Writes the table of all predicted and measured quantities, as Markdown and as JSON.
 ///
 /// # Errors
 /// [`PageError::Write`].
@@ -141,7 +140,7 @@ fn errors(comparison: &Comparison) -> impl Iterator<Item = f64> {
     comparison.rows.iter().map(|row| row.error_percent.abs()).filter(|error| error.is_finite())
 }
 
-/// Why scenarios are off by more than is good, from the experiment's file.
+/// The reasons for larger errors of scenarios, from the experiment's file.
 fn explanations(report: &Report, comparison: &Comparison) -> String {
     let mut out = String::new();
     let mut told = Vec::new();
@@ -228,7 +227,7 @@ pub fn text(entries: &[Entry], results: &Path, page: &Path) -> String {
 impl Entry {
     fn section(&self, results: &Path, out: &mut String) {
         let Self { home, predicted, measured } = self;
-        // A heading's own anchor would hold its title, too.
+        // A heading's own anchor would contain its title, too.
         let _ = write!(
             out,
             "\n<a id=\"{0}\"></a>\n\n## {0}: {1}\n\nFrom {2}.\n",
@@ -246,7 +245,7 @@ impl Entry {
         for (index, finding) in home.judgement.findings.iter().enumerate() {
             let _ = write!(out, "| {} | {} |", finding.what, finding.paper);
             for report in &reports {
-                // A claim that could not be made there has no row; where all were made, their words
+                // A claim that could not be made there has no row; if all were made, their texts
                 // may still name the device.
                 let all = &report.judgement.findings;
                 let same = all.iter().find(|other| other.what == finding.what);
@@ -262,7 +261,7 @@ impl Entry {
         for (scenario, reason) in measured.iter().flat_map(|report| &report.skipped) {
             let _ = writeln!(out, "\nNot measured: {scenario} ({reason}).");
         }
-        // Where it was measured, the prediction's picture says the same again.
+        // If it was measured, the prediction's picture adds nothing.
         let pictured = [
             (Some(home), MODEL),
             (measured.is_none().then_some(predicted), PREDICTED),
@@ -277,9 +276,9 @@ impl Entry {
     }
 }
 
-/// The way from a directory to a path.
+/// The relative path from a directory to a path.
 fn relative(from: &Path, to: &Path) -> PathBuf {
-    // A bare file name has an empty parent, which is no path.
+    // A bare file name has an empty parent, which is not a path.
     let named = |path: &Path| if path == Path::new("") { PathBuf::from(".") } else { path.to_owned() };
     let absolute = |path: &Path| std::path::absolute(named(path)).unwrap_or_else(|_| path.to_owned());
     let (from, to) = (absolute(from), absolute(to));

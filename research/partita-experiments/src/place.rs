@@ -1,11 +1,11 @@
-//! Which TPCs each benchmark of a scenario may use on a device.
+//! The TPCs of each benchmark of a scenario on a device.
 
 use partita_core::{Ask, Placement, PlanError, Present, Share, Topology, TpcSet, plan};
 use thiserror::Error;
 
 use crate::dialect::{Benchmark, Config, SmMask, Task};
 
-/// Why a benchmark has no place on a device.
+/// Why a benchmark has no TPCs on a device.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PlaceError {
     /// The mask leaves nothing.
@@ -18,20 +18,20 @@ pub enum PlaceError {
         /// The device's TPCs.
         all: TpcSet,
     },
-    /// The partition cannot be had.
+    /// The partition is not available.
     #[error("{title}: {reason}")]
     Plan {
         /// The benchmark.
         title: String,
-        /// The planner's words.
+        /// The planner's message.
         reason: PlanError,
     },
 }
 
-/// The set of each benchmark, logical; `None` where nothing restricts it.
+/// The set of each benchmark, logical; `None` for no restriction.
 ///
-/// A share that is a number gets TPCs that no partition before it in the list has; one that names
-/// its TPCs gets those, shared or not.
+/// A share that is a number gets TPCs that no earlier partition in the list has; one that names its
+/// TPCs gets those, shared or not.
 ///
 /// # Errors
 /// [`PlaceError`].
@@ -53,7 +53,7 @@ pub fn sets(config: &Config, topology: &Topology) -> Result<Vec<Option<TpcSet>>,
     Ok(sets)
 }
 
-/// What a mask leaves of a device.
+/// The rest of a device under a mask.
 ///
 /// # Errors
 /// [`PlaceError::Empty`].

@@ -1,4 +1,4 @@
-//! What a benchmark does in one iteration, step by step: the same for the model and for a GPU.
+//! A benchmark's steps in one iteration: the same for the model and for a GPU.
 
 use crate::dialect::{ActionKind, Benchmark, CopyRoute, Dims, SmMask, Spin, Task};
 
@@ -13,16 +13,16 @@ pub struct KernelStep {
     pub block: Dims,
     /// Shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// The mask of this launch alone.
+    /// The mask of this launch only.
     pub sm_mask: Option<SmMask>,
-    /// What it computes.
+    /// Its computation.
     pub code: Code,
 }
 
-/// What a kernel computes.
+/// The computation of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Code {
-    /// Nothing, for a time or for a number of loops.
+    /// None, for a time or for a number of loops.
     Spin(Spin),
     /// A picture of so many points, with at most so many rounds for each.
     Mandelbrot {
@@ -52,18 +52,18 @@ pub enum Code {
 pub enum Step {
     /// It sleeps, in nanoseconds.
     Sleep(u64),
-    /// It launches a kernel and goes on.
+    /// It launches a kernel and continues.
     Kernel(KernelStep),
-    /// It queues a copy and goes on.
+    /// It queues a copy and continues.
     Copy {
-        /// Which way.
+        /// Its direction.
         route: CopyRoute,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// It queues a fill and goes on.
+    /// It queues a fill and continues.
     Fill {
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u64,
     },
     /// It reads its own memory.
@@ -75,11 +75,11 @@ pub enum Step {
         /// Length of the memory, in bytes.
         bytes: u64,
     },
-    /// It waits for all that it queued.
+    /// It waits for all its queued work.
     Synchronize,
 }
 
-/// One iteration. Each part ends when all that it queued has ended.
+/// One iteration. Each part ends when all its queued work has ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
     /// Copying in.
@@ -90,7 +90,7 @@ pub struct Program {
     pub copy_out: Vec<Step>,
 }
 
-/// A benchmark that does nothing here.
+/// A benchmark that does not run here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{filename} is not run here: put the benchmarks of its own configuration into the list")]
 pub struct NotRun {
@@ -104,7 +104,7 @@ pub(crate) fn ns_of(seconds: f64) -> u64 {
 }
 
 impl Program {
-    /// What a benchmark does.
+    /// The program of a benchmark.
     ///
     /// # Errors
     /// A nested configuration, which is not run.
@@ -126,7 +126,7 @@ impl Program {
                 alone(spin(Spin::Timer { ns: *ns }, *shared_words))
             }
             Task::Mandelbrot { max_iterations } => {
-                // A byte a pixel, a thread a pixel; block_count is ignored.
+                // A byte for each pixel, a thread for each pixel; block_count is ignored.
                 let pixels = bytes.max(1);
                 let blocks = pixels.div_ceil(one.thread_count.count());
                 let mut kernel = spin(Spin::Timer { ns: 0 }, 0);
@@ -194,8 +194,8 @@ impl Program {
 }
 
 fn matrix_multiply(one: &Benchmark, width: u32, skips_copies: bool) -> Program {
-    // One thread an element; a block of one dimension becomes a square, as the original says it
-    // does.
+    // One thread for each element; a block of one dimension becomes a square, as the original
+    // documents.
     let [x, y, _] = one.thread_count.0;
     let [x, y] = if y == 1 { [32, 32] } else { [x, y] };
     let kernel = KernelStep {
@@ -240,8 +240,7 @@ fn act(kind: &ActionKind, label: &str, one: &Benchmark, steps: &mut Vec<Step>) {
             steps.push(Step::Copy { route, bytes });
             steps.extend((!is_async).then_some(Step::Synchronize));
         }
-        // The whole device of this thread's context: its own stream is all that it can see of it
-        // here.
+        // The whole device of this thread's context: here it can see only its own stream of it.
         ActionKind::Synchronize { .. } => steps.push(Step::Synchronize),
     }
 }

@@ -1,4 +1,4 @@
-//! Measurements that were kept: they run again without a GPU.
+//! Stored measurements: they run again without a GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,7 +42,7 @@ pub(crate) fn text(origin: &Origin, runs: &[Run]) -> String {
     format!("{{\"origin\": {origin},\n\"runs\": [\n{}\n]}}\n", lines.join(",\n"))
 }
 
-/// Kept measurements as what scenarios run on.
+/// Stored measurements as a machine for scenarios.
 #[derive(Debug, Clone)]
 pub struct Recorded {
     origin: Origin,
@@ -56,7 +56,7 @@ impl Recorded {
     /// there are none.
     ///
     /// # Errors
-    /// A file that is not what was written, with its path.
+    /// A changed or damaged file, with its path.
     pub fn open(dir: &Path, experiment: &str) -> Result<Option<Self>, String> {
         let path = dir.join(experiment).join(FILE);
         if !path.exists() {
@@ -98,9 +98,9 @@ impl Machine for Recorded {
     fn run(&mut self, scenario: &Scenario) -> Result<Ran, String> {
         let name = &scenario.config.name;
         let (config, record) =
-            self.runs.get(name).ok_or("it was not measured: measure the experiment anew")?;
+            self.runs.get(name).ok_or("it was not measured: measure the experiment again")?;
         if *config != scenario.config.to_json() {
-            return Err("it was measured with another configuration: measure the experiment anew".to_owned());
+            return Err("it was measured with another configuration: measure the experiment again".to_owned());
         }
         let predicted = self.model_machine().run(scenario)?.record;
         Ok(Ran { record: record.clone(), predicted: Some(predicted) })

@@ -1,4 +1,4 @@
-//! What came of an experiment, as tables and files.
+//! The results of an experiment, as tables and files.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,17 +20,17 @@ use crate::recorded;
 pub struct Report {
     /// Its name.
     pub name: &'static str,
-    /// What its file says.
+    /// Its file's header.
     pub header: Header,
-    /// What it ran on.
+    /// Its machine.
     pub device: String,
     /// The runs.
     pub runs: Vec<Run>,
     /// Scenarios that this machine does not run, with the reason.
     pub skipped: Vec<(String, String)>,
-    /// What they say of the paper's claims.
+    /// The verdict on the paper's claims.
     pub judgement: Judgement,
-    /// Predicted and measured, for what ran on a GPU.
+    /// Predicted and measured, for runs on a GPU.
     pub comparison: Option<Comparison>,
     pictures: Vec<Picture>,
     origin: Option<Origin>,
@@ -63,7 +63,7 @@ pub enum ReportError {
     },
 }
 
-/// Runs an experiment; `progress` hears how many of how many scenarios have ended.
+/// Runs an experiment; calls `progress` with the numbers of finished and of all scenarios.
 ///
 /// # Errors
 /// [`ReportError`].
@@ -109,7 +109,7 @@ pub fn run(
     })
 }
 
-/// What one benchmark did, in short.
+/// A benchmark's result, in short.
 #[derive(Serialize)]
 struct Summary<'r> {
     title: &'r str,
@@ -144,7 +144,7 @@ fn summary(one: &BenchmarkRecord) -> Summary<'_> {
     }
 }
 
-/// What a record says, in short.
+/// A record, in short.
 pub fn record_json(record: &Record) -> Value {
     let benchmarks: Vec<Summary<'_>> = record.benchmarks.iter().map(summary).collect();
     json!({"scenario": record.scenario, "benchmarks": benchmarks})
@@ -211,7 +211,7 @@ impl Report {
         self.pictures.iter().map(|picture| picture.name)
     }
 
-    /// The findings as a table, with the pictures if they lie beside the text.
+    /// The findings as a table, with the pictures if they are beside the text.
     pub fn markdown(&self, with_pictures: bool) -> String {
         let mut out = format!("## {}: {}\n\n", self.name, self.header.title);
         let _ = writeln!(
@@ -280,7 +280,7 @@ pub fn page(reports: &[Report]) -> String {
         );
     }
     for report in reports {
-        // A heading's own anchor would hold its title, too.
+        // A heading's own anchor would contain its title, too.
         let _ = write!(out, "\n<a id=\"{}\"></a>\n\n{}", report.name, report.markdown(true));
     }
     out

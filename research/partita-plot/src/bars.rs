@@ -7,7 +7,7 @@ use crate::canvas::{Frame, color, heading, line, rect, text};
 /// One plot.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The quantity with its unit.
     pub y: String,
@@ -40,7 +40,7 @@ pub fn scene(title: &str, panels: &[Panel]) -> Scene {
             rect(&mut scene, [x, y], [BAR, frame.py(0.0) - y], color(index), false);
             let middle = x + BAR / 2.0;
             text(&mut scene, middle, y - 6.0, &format!("{height:.2}"), 12, TextAnchor::Middle);
-            // Long names in lines of their parts.
+            // Long names are broken into lines.
             for (row, part) in name.split(", ").enumerate() {
                 text(
                     &mut scene,

@@ -1,9 +1,9 @@
-//! A frame with axes, and what can be drawn into it.
+//! A frame with axes, for drawing into.
 
 use kuva::render::color::Color;
 use kuva::render::render::{Primitive, Scene, TextAnchor};
 
-/// Colours that are told apart by everybody (Okabe and Ito), then lighter and darker ones of them.
+/// Colours that colour-blind readers can distinguish (Okabe and Ito), then lighter and darker ones.
 pub const COLORS: [&str; 14] = [
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7f7f7f", "#004b75",
     "#a06e00", "#00664a", "#8a4d70", "#2f7ea8", "#8f3f00",
@@ -12,7 +12,7 @@ const INK: &str = "#222222";
 const GRID: &str = "#e3e3e3";
 const FONT: u32 = 12;
 
-/// A colour for the i-th of many. The first one's is its own; the others repeat after thirteen.
+/// A colour for the i-th of many. The first one's is unique; the others repeat after thirteen.
 pub fn color(index: usize) -> Color {
     let index = index.checked_sub(1).map_or(0, |index| 1 + index % (COLORS.len() - 1));
     COLORS[index].into()
@@ -132,7 +132,7 @@ pub fn heading(scene: &mut Scene, x: f64, y: f64, content: &str, size: u32) {
     });
 }
 
-/// A rectangle from its corner; an edge in white keeps neighbours apart.
+/// A rectangle from its corner; a white edge separates neighbours.
 pub fn rect(scene: &mut Scene, corner: [f64; 2], size: [f64; 2], fill: Color, has_edge: bool) {
     scene.elements.push(Primitive::Rect {
         x: corner[0],
@@ -149,7 +149,7 @@ pub fn rect(scene: &mut Scene, corner: [f64; 2], size: [f64; 2], fill: Color, ha
 /// Height of a row of names.
 const LEGEND_ROW: f64 = 18.0;
 
-/// Where each name of a legend begins: across, and in which row.
+/// The start of each name of a legend: across, and in which row.
 fn legend_places<'n>(width: f64, names: impl Iterator<Item = &'n str>) -> Vec<(f64, usize)> {
     let (mut x, mut row) = (0.0, 0);
     let place = |name: &str| {
@@ -196,7 +196,7 @@ pub fn ticks(range: [f64; 2]) -> Vec<f64> {
     (first..=last).map(|index| index as f64 * step).collect()
 }
 
-/// A tick's number, without the dust of binary fractions.
+/// A tick's number, without rounding errors of binary fractions.
 pub fn number(value: f64) -> String {
     let text = format!("{value:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

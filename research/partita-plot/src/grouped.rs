@@ -1,4 +1,4 @@
-//! Groups of bars that rise and fall from a line.
+//! Groups of bars above and below a line.
 
 use kuva::render::render::{Scene, TextAnchor};
 
@@ -7,7 +7,7 @@ use crate::canvas::{Frame, color, heading, legend, line, rect, text};
 /// One plot.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The quantity with its unit.
     pub y: String,
@@ -18,9 +18,9 @@ pub struct Panel {
 /// One bar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bar {
-    /// Its height; what is not finite is not drawn.
+    /// Its height; a value that is not finite is not drawn.
     pub height: f64,
-    /// The least and the most of what it is the middle of, where there are several.
+    /// The least and the most of the values of which it is the median, if there are several.
     pub range: Option<(f64, f64)>,
 }
 
@@ -79,7 +79,7 @@ fn draw(scene: &mut Scene, frame: &Frame, panel: &Panel, series: usize) {
         let left = frame.px(place as f64 + 0.125);
         for (i, Bar { height, range }) in bars.iter().enumerate().filter(|(_, bar)| bar.height.is_finite()) {
             let y = frame.py(*height);
-            // What is 0 is still there.
+            // A bar of 0 is still visible.
             let (top, tall) = (y.min(zero), (y - zero).abs().max(1.2));
             rect(scene, [left + i as f64 * bar, top], [bar, tall], color(i), true);
             if let Some((least, most)) = range {

@@ -1,4 +1,4 @@
-//! Pictures: lines and distributions, bars, and what other pictures are drawn with.
+//! Pictures: lines and distributions, bars, and the parts of other pictures.
 //!
 //! Scenes consist of rectangles, lines and text, so that equal data give equal bytes, in SVG and
 //! in PNG.
@@ -40,7 +40,7 @@ impl Picture {
     /// The picture as PNG.
     ///
     /// # Errors
-    /// The library's words.
+    /// The library's message.
     pub fn png(&self) -> Result<Vec<u8>, String> {
         PngBackend::new().with_scale(1.5).render_scene(&self.scene)
     }

@@ -8,7 +8,7 @@ use crate::canvas::{Frame, color, heading, legend, legend_height};
 /// One plot.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The horizontal quantity with its unit.
     pub x: String,

@@ -1,5 +1,4 @@
-//! Chains of components on the model: what the optimizer's algorithms make of the paper's nine
-//! chain sets.
+//! Chains of components on the model: the optimizer's algorithms on the paper's nine chain sets.
 //!
 //! A chain's components are clients of one MPS service on a modelled GPU ([`ModelChain`]); it is an
 //! [`Objective`](partita_steering::Objective) and an

@@ -1,4 +1,4 @@
-//! What the best allocation brings, by trying them, and what none can exceed.
+//! The throughput of the best allocation, by trial, and an upper bound.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -9,37 +9,37 @@ use partita_steering::{Actuator, Allocation, Stop, ladder, place};
 
 use super::run::{ChainOptions, ModelChain};
 
-/// A chain on a device, to be run under one allocation after the other: each time a new one, so
-/// that nothing of one is left in the other.
+/// A chain on a device, run under one allocation after the other: each time a new chain, so that no
+/// state of one is left in the other.
 #[derive(Debug, Clone)]
 pub struct Rig {
     /// The device.
     pub spec: DeviceSpec,
     /// A kernel for each component.
     pub kernels: Vec<KernelWork>,
-    /// How it is run.
+    /// Its options.
     pub options: ChainOptions,
 }
 
-/// Frames that pass before what is measured.
+/// Frames before the measurement.
 const WARM_UP: u64 = 20;
 /// Frames of a look at one of many allocations.
 const SHORT: u64 = 40;
 /// Frames of each run of a measurement that is reported.
 const LONG: u64 = 100;
-/// Rounds of them: in each, every component is disturbed once. More are run until the standard
-/// error is [`ERROR`].
+/// Rounds of them: in each, every component is disturbed once. Further ones follow until the
+/// standard error is [`ERROR`].
 const ROUNDS: RangeInclusive<usize> = 3..=12;
-/// The standard error that is small enough, as a part of the mean.
+/// The sufficient standard error, as a part of the mean.
 const ERROR: f64 = 0.005;
-/// What the length of blocks is left to, when allocations are judged.
+/// The seed for the length of blocks when allocations are judged.
 const JUDGE_SEED: u64 = 99;
-/// And when one of many is chosen: what is the largest of many numbers was lucky too, so the one
-/// chosen is judged by other runs.
+/// And when one of many is chosen: the largest of many numbers is partly chance, so the chosen one
+/// is judged by other runs.
 const CHOICE_SEED: u64 = 10_099;
 /// Allocations that looked best and are run after every disturbance.
 const SECOND_LOOKS: usize = 40;
-/// And those of them that are run for as long as what is reported.
+/// And those of them with a run as long as in the report.
 const CHOICES: usize = 12;
 
 impl Rig {
@@ -48,10 +48,10 @@ impl Rig {
         Allocation::uniform(self.kernels.len(), self.spec.tpc_count())
     }
 
-    /// The chain under way under an allocation.
+    /// The running chain under an allocation.
     ///
     /// # Errors
-    /// A chain that does not move.
+    /// A chain that stands still.
     pub fn started(&self, allocation: &Allocation, seed: u64) -> Result<ModelChain, Stop> {
         let all = self.spec.topology.all();
         let mut chain = ModelChain::new(&self.spec, all, self.kernels.clone(), self.options, seed);
@@ -61,16 +61,15 @@ impl Rig {
     }
 
     /// Throughput under an allocation, in frames per second: the mean of three to twelve runs for
-    /// each component, as many as it takes until the standard error is half a per cent.
+    /// each component, until the standard error is half a per cent.
     ///
     /// Components that wait for each other may fall into one rhythm or another and stay in it,
     /// whatever the allocation: with short kernels the same one is up to a tenth faster after one
-    /// beginning than after another. So each run begins with blocks of other lengths and after
-    /// another disturbance, in which one component had a fifth of the TPCs, each component as often
-    /// as the others.
+    /// start than after another. So each run starts with blocks of other lengths and after another
+    /// disturbance, in which one component had a fifth of the TPCs, each component equally often.
     ///
     /// # Errors
-    /// A chain that does not move.
+    /// A chain that stands still.
     pub fn judge(&self, allocation: &Allocation) -> Result<f64, Stop> {
         self.mean_of_runs(allocation, JUDGE_SEED, ROUNDS)
     }
@@ -98,7 +97,7 @@ impl Rig {
             let runs = (round * components) as f64;
             mean = sums.iter().map(|(sum, _)| sum).sum::<f64>() / runs;
             let within = |(sum, squares): &(f64, f64)| (squares - sum * sum / round as f64).max(0.0);
-            // What differs with the disturbance alone is no error, as each counts alike.
+            // A difference by the disturbance alone is not an error, as each counts equally.
             let variance = sums.iter().map(within).sum::<f64>() / (runs - components as f64);
             if rounds.contains(&round) && variance / runs <= (ERROR * mean).powi(2) {
                 break;
@@ -111,17 +110,17 @@ impl Rig {
         self.started(allocation, JUDGE_SEED)?.run_frames(SHORT)
     }
 
-    /// A throughput that no allocation with these sets exceeds, in frames per second, whatever the
-    /// order in which blocks are placed.
+    /// An upper bound of the throughput of any allocation with these sets, in frames per second, in
+    /// whatever order blocks are placed.
     ///
-    /// * A kernel takes at least as long as the blocks that its busiest SM must take, one after the
-    ///   other where each wants the whole SM, and as many at a time as fit where not; and as its
-    ///   bytes take on the way to memory.
-    /// * What any group of components wants of SMs passes through the SMs that they have together.
+    /// * A kernel takes at least as long as the blocks of its busiest SM, one after the other if
+    ///   each needs the whole SM, otherwise as many at a time as fit; and as long as its bytes take
+    ///   on the path to memory.
+    /// * The SM time of any group of components is spent on the SMs that they have together.
     /// * All bytes pass through DRAM.
     ///
-    /// Blocks that vary are taken at their shortest for a kernel alone, and at their mean, which
-    /// sums of many are near, less a fifth of a per cent for groups.
+    /// Varying blocks count with their shortest length for a kernel alone, and with their mean,
+    /// which sums of many are near, less a fifth of a per cent for groups.
     pub fn ceiling(&self, sets: &[TpcSet]) -> f64 {
         let sms_per_tpc = self.spec.topology.sms_per_tpc();
         let scheduler = &self.spec.scheduler;
@@ -160,34 +159,34 @@ impl Rig {
     }
 }
 
-/// The best allocation of those looked at.
+/// The best of the tried allocations.
 #[derive(Debug, Clone)]
 pub struct Oracle {
-    /// Which it is.
+    /// The allocation.
     pub allocation: Allocation,
-    /// What it brings, in frames per second.
+    /// Its throughput, in frames per second.
     pub frames_per_s: f64,
-    /// What no allocation exceeds, in frames per second.
+    /// The upper bound, in frames per second.
     pub ceiling_frames_per_s: f64,
     /// Allocations that were run.
     pub run: usize,
-    /// Allocations of the grid that were not, because their ceiling is below what had been found.
+    /// Allocations of the grid that were not run, because their ceiling is below an earlier result.
     pub excluded: usize,
 }
 
-/// Looks for the best allocation.
+/// Searches for the best allocation.
 ///
-/// * Every combination of 20, 40, 60, 80 and 100 % for all components is run, but those whose
-///   [`Rig::ceiling`] says that they cannot beat what was found: highest ceilings first, so that
-///   what is left out is left out for good. Over these portions the search is complete.
-/// * From the best of them, and from `known` ones, every single component is given every portion of
-///   [`ladder`] in turn, until that brings nothing more.
+/// * Every combination of 20, 40, 60, 80 and 100 % for all components is run, except those whose
+///   [`Rig::ceiling`] is below an earlier result: highest ceilings first, so that an omitted one
+///   stays omitted. Over these portions the search is complete.
+/// * From the best of them, and from `known` ones, every single component tries every portion of
+///   [`ladder`] in turn, until that gains nothing more.
 /// * The best forty of all are run after a disturbance of every component, the best dozen of these
-///   and `known` as long as what is reported, and the best of these counts: with what it brings in
-///   runs of its own.
+///   and `known` as long as in the report, and the best of these counts: with its throughput in
+///   separate runs.
 ///
 /// # Errors
-/// A chain that does not move.
+/// A chain that stands still.
 pub fn oracle(rig: &Rig, known: &[Allocation]) -> Result<Oracle, Stop> {
     let tpcs = rig.spec.tpc_count();
     let portions = ladder(tpcs);
@@ -242,7 +241,7 @@ pub fn oracle(rig: &Rig, known: &[Allocation]) -> Result<Oracle, Stop> {
     Ok(Oracle { allocation, frames_per_s, ceiling_frames_per_s, run, excluded })
 }
 
-/// Gives each component each portion in turn, as long as that brings something.
+/// Tries each portion for each component in turn, as long as that gains something.
 fn refine(
     rig: &Rig,
     start: Allocation,
@@ -269,7 +268,7 @@ fn refine(
                 at = (rate, allocation);
             }
         }
-        // Round once more from the last one that brought something.
+        // Once more around from the last one that gained something.
         if at.0 > before * 1.000_5 || asked == usize::MAX {
             asked = component;
         }

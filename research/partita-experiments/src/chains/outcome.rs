@@ -1,4 +1,4 @@
-//! What each algorithm makes of a set, measured alike.
+//! The results of each algorithm for a set, measured alike.
 
 use partita_sim::catalogue::DeviceError;
 use partita_steering::{Allocation, Found, PublishedOptions, SteadyOptions, Stop, published, steady};
@@ -9,11 +9,11 @@ use super::oracle::{Oracle, Rig, oracle};
 use super::regime::{Bound, Regime};
 use super::sets::ChainSet;
 
-/// What the length of blocks is left to while an algorithm searches.
+/// The seed for the length of blocks while an algorithm searches.
 const SEARCH_SEED: u64 = 1;
-/// A throughput that is lower by no more is the same: what runs of the model differ by.
+/// A throughput that is lower by no more counts as equal: the variation between runs of the model.
 const SAME: f64 = 0.998;
-/// Ours must bring this part of what the oracle does.
+/// The required part of the oracle's throughput for our algorithm.
 const SHARE_REQUIRED: f64 = 0.95;
 
 /// Why a set cannot be run.
@@ -22,28 +22,28 @@ pub enum ChainError {
     /// No such device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The chain does not move.
+    /// The chain stands still.
     #[error("{set}: {stop}")]
     Stopped {
-        /// Which set.
+        /// The set.
         set: &'static str,
         /// Why.
         stop: Stop,
     },
 }
 
-/// What an algorithm came to.
+/// The result of an algorithm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// TPCs of each component.
     pub tpcs: Vec<u32>,
-    /// Throughput with that in a long run of its own, in frames per second.
+    /// Throughput with that in a long separate run, in frames per second.
     pub frames_per_s: f64,
-    /// Allocations put in force and measured.
+    /// Allocations applied and measured.
     pub trials: usize,
-    /// Periods until it had ended.
+    /// Periods until its end.
     pub periods: u64,
-    /// And seconds.
+    /// The same in seconds.
     pub seconds: f64,
 }
 
@@ -56,21 +56,21 @@ pub struct Row {
     pub class: String,
     /// Its components.
     pub components: String,
-    /// What decides.
+    /// The limiting resource.
     pub bound: String,
     /// Throughput of default MPS, in frames per second.
     pub default_frames_per_s: f64,
     /// The paper's algorithm.
     pub published: Outcome,
-    /// Which components it took for bottlenecks.
+    /// Its bottlenecks.
     pub bottlenecks: Vec<usize>,
     /// Ours.
     pub steady: Outcome,
-    /// TPCs of each component in the best allocation found by trying.
+    /// TPCs of each component in the best allocation by trial.
     pub oracle_tpcs: Vec<u32>,
-    /// What that brings, in frames per second.
+    /// Its throughput, in frames per second.
     pub oracle_frames_per_s: f64,
-    /// What no allocation exceeds, in frames per second.
+    /// The upper bound, in frames per second.
     pub ceiling_frames_per_s: f64,
     /// Allocations run for it.
     pub oracle_run: usize,
@@ -86,17 +86,17 @@ impl Row {
         (frames_per_s / self.default_frames_per_s - 1.0) * 100.0
     }
 
-    /// What part of the oracle's throughput that is, in per cent.
+    /// The part of the oracle's throughput, in per cent.
     pub fn share_percent(&self, frames_per_s: f64) -> f64 {
         frames_per_s / self.oracle_frames_per_s * 100.0
     }
 
-    /// Whether the oracle allows what the paper gains.
+    /// Whether the oracle reaches the paper's gain.
     pub fn allows_paper_gain(&self) -> bool {
         self.paper_gain_percent.is_some_and(|gain| self.gain_percent(self.oracle_frames_per_s) >= gain)
     }
 
-    /// What is required of our algorithm and does not hold.
+    /// Violated requirements of our algorithm.
     pub fn broken(&self) -> Vec<String> {
         let ours = self.steady.frames_per_s;
         let mut broken = Vec::new();
@@ -117,9 +117,9 @@ impl Row {
     }
 }
 
-/// Runs a set under some conditions with each algorithm, and looks for the oracle; or takes the
-/// best allocation from a row of the same set and conditions, if that is no worse than what the
-/// algorithms find.
+/// Runs a set under some conditions with each algorithm, and searches for the oracle; or takes the
+/// best allocation from a row of the same set and conditions, if that is not worse than the
+/// algorithms' results.
 ///
 /// # Errors
 /// [`ChainError`].
@@ -174,7 +174,7 @@ fn row(rig: &Rig, set: &ChainSet, before: Option<&Row>) -> Result<Row, Stop> {
     })
 }
 
-/// What an earlier search for the oracle came to, judged as everything else.
+/// The result of an earlier search for the oracle, judged like the others.
 fn kept(rig: &Rig, before: &Row) -> Result<Oracle, Stop> {
     let allocation = Allocation::new(before.oracle_tpcs.clone())
         .map_err(|error| Stop::Failed { reason: error.to_string() })?;
@@ -197,7 +197,7 @@ fn outcome(rig: &Rig, found: &Found) -> Result<Outcome, Stop> {
     })
 }
 
-/// What decides the throughput under an allocation.
+/// The limit of the throughput under an allocation.
 fn bound(rig: &Rig, allocation: &Allocation) -> Result<Bound, Stop> {
     let mut chain = rig.started(allocation, SEARCH_SEED)?;
     let before = chain.busy_ns();
@@ -224,8 +224,8 @@ mod tests {
     use super::*;
     use crate::chains::{CHAIN_SETS, REGIMES};
 
-    /// The two sets in which ours gains most where blocks are exactly equal, and one in which
-    /// nothing can be gained.
+    /// The two sets in which ours gains most with exactly equal blocks, and one in which no gain is
+    /// possible.
     #[test]
     fn ours_keeps_what_is_required_of_it() {
         // Longer kernels than in the experiment: the same in fewer frames.

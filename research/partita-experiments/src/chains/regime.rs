@@ -1,4 +1,4 @@
-//! The conditions under which the sets are run, and what decides a chain's throughput in them.
+//! The conditions of the sets, and the limits of a chain's throughput in them.
 
 use std::fmt;
 
@@ -13,11 +13,11 @@ use super::sets::{ChainSet, Grids, Workload};
 pub struct Regime {
     /// Their name on the command line.
     pub name: &'static str,
-    /// What they are, for a heading.
+    /// A description, for a heading.
     pub about: &'static str,
     /// The device, by its name in the catalogue.
     pub device: &'static str,
-    /// What is launched.
+    /// The launches.
     pub workload: Workload,
     /// As [`ChainOptions::hand_over_ns`].
     pub hand_over_ns: Time,
@@ -25,7 +25,7 @@ pub struct Regime {
     pub period_ns: Time,
 }
 
-/// The complexity at which the largest component of every set is at the GPU for more than nine
+/// The complexity at which the largest component of every set uses the GPU for more than nine
 /// tenths of its time.
 const RAISED: u32 = 16;
 /// Blocks of a kernel differ in length: ± 2 %.
@@ -104,7 +104,7 @@ impl Regime {
         set.components.iter().map(|kind| self.workload.kernel(spec, *kind, spec.topology.all())).collect()
     }
 
-    /// How a chain of so many components is run.
+    /// The options of a chain with this many components.
     pub fn options(&self, components: usize) -> ChainOptions {
         ChainOptions {
             hand_over_ns: self.hand_over_ns,
@@ -114,21 +114,20 @@ impl Regime {
     }
 }
 
-/// What decides a chain's throughput while all its components see the whole GPU.
+/// The limit of a chain's throughput while all its components see the whole GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// The SMs are busy for nine tenths of the time: nothing that moves work from one to another
-    /// helps much.
+    /// The SMs are busy for nine tenths of the time: moving work from one to another helps little.
     Gpu,
     /// A component has a kernel at the GPU for nine tenths of the time.
     Component,
-    /// No component has: processes and their hand-over decide.
+    /// None of these: processes and their hand-over are the limit.
     HandOver,
 }
 
 impl Bound {
-    /// By the parts of the time for which the SMs are busy in the mean, and for which the component
-    /// that is there most has a kernel at the GPU.
+    /// By the mean part of the time for which the SMs are busy, and the largest part for which a
+    /// component has a kernel on the GPU.
     pub fn of(sms_busy: f64, component_busy: f64) -> Self {
         if sms_busy >= 0.9 {
             Self::Gpu

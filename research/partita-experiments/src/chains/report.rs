@@ -1,4 +1,4 @@
-//! The table and the picture of what was measured.
+//! The table and the picture of the measurements.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::outcome::{Outcome, Row};
 use crate::plot::{Picture, grouped};
 
-/// What was measured under some conditions.
+/// The measurements under some conditions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Section {
     /// The conditions' name.
     pub regime: String,
-    /// What they are.
+    /// A description.
     pub about: String,
     /// A period, in milliseconds.
     pub period_ms: f64,
@@ -20,7 +20,7 @@ pub struct Section {
     pub rows: Vec<Row>,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// By conditions.
@@ -28,7 +28,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// What is required of our algorithm and does not hold, with the conditions.
+    /// Violated requirements of our algorithm, with the conditions.
     pub fn broken(&self) -> Vec<String> {
         let of = |section: &Section| {
             let regime = section.regime.clone();
@@ -53,7 +53,7 @@ impl Report {
         text
     }
 
-    /// What of the requirements holds, over everything.
+    /// The requirements that hold, over everything.
     pub fn summary(&self) -> String {
         let rows = || self.sections.iter().flat_map(|section| &section.rows);
         let broken = self.broken();
@@ -117,7 +117,7 @@ fn group(row: &Row) -> (String, Vec<grouped::Bar>) {
     (row.set.clone(), rates.map(|rate| row.gain_percent(rate).into()).to_vec())
 }
 
-/// As much as fits over a panel.
+/// As much text as fits over a panel.
 fn shortened(about: &str) -> String {
     let text = about.split(" (").next().unwrap_or(about);
     text.to_owned()

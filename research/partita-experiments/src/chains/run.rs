@@ -7,13 +7,13 @@ use partita_core::TpcSet;
 use partita_sim::{DeviceSpec, Engine, EventKind, GroupKind, KernelWork, StreamId, Time, WorkId};
 use partita_steering::{Actuator, Allocation, Objective, Stop, place};
 
-/// How a chain is run.
+/// The options of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainOptions {
-    /// What a component's process spends on a frame beside its kernel, in nanoseconds: from the
-    /// kernel's end until the next component can launch, and this one can again.
+    /// A process's time for a frame beside its kernel, in nanoseconds: from the kernel's end until
+    /// the next component can launch, and this one can again.
     pub hand_over_ns: Time,
-    /// Frames that there are: so many are on their way at most, and the first component waits for
+    /// The number of frames: at most this many are on their way, and the first component waits for
     /// one that has come back.
     pub frames: u32,
     /// The time over which throughput is measured, in nanoseconds.
@@ -48,8 +48,8 @@ enum State {
     HandsOver,
 }
 
-/// A chain on a device of its own. Its components are clients of one MPS service, a process each,
-/// with one kernel at a time; frames are there as fast as the first component takes them. Equal
+/// A chain on a separate device. Its components are clients of one MPS service, a process each,
+/// with one kernel at a time; frames are ready as fast as the first component takes them. Equal
 /// arguments give equal runs.
 #[derive(Debug, Clone)]
 pub struct ModelChain {
@@ -57,7 +57,7 @@ pub struct ModelChain {
     within: TpcSet,
     options: ChainOptions,
     stages: Vec<Stage>,
-    /// When processes have handed over: `(time, component)`.
+    /// When processes finish the hand-over: `(time, component)`.
     timers: BinaryHeap<Reverse<(Time, usize)>>,
     done: u64,
     /// When the last frame was finished.
@@ -68,8 +68,8 @@ pub struct ModelChain {
 }
 
 impl ModelChain {
-    /// A chain whose components launch these kernels, on the TPCs that the kernels name until an
-    /// allocation says otherwise. `within` are the TPCs of which allocations are made.
+    /// A chain whose components launch these kernels, on the kernels' own TPCs before the first
+    /// allocation. `within` are the TPCs for allocations.
     pub fn new(
         spec: &DeviceSpec,
         within: TpcSet,
@@ -106,22 +106,22 @@ impl ModelChain {
         }
     }
 
-    /// How many components there are.
+    /// The number of components.
     pub fn components(&self) -> usize {
         self.stages.len()
     }
 
-    /// What is in force, if anything was applied yet.
+    /// The allocation in force, if any was applied yet.
     pub fn applied(&self) -> Option<&Allocation> {
         self.applied.as_ref()
     }
 
-    /// Periods that were measured.
+    /// The number of measured periods.
     pub fn periods(&self) -> u64 {
         self.periods
     }
 
-    /// A component's next launches are of another length: its input has changed.
+    /// A component's next launches have another length: its input has changed.
     ///
     /// # Panics
     /// There is no such component.
@@ -134,11 +134,11 @@ impl ModelChain {
         self.stages.iter().map(|stage| stage.busy_ns).collect()
     }
 
-    /// Runs until so many more frames are finished, and returns the rate at which they were, in
-    /// frames per second, counted from the frame before the first of them.
+    /// Runs until this many more frames are finished, and returns their rate, in frames per second,
+    /// counted from the frame before the first of them.
     ///
     /// # Errors
-    /// A chain that does not move.
+    /// A chain that stands still.
     pub fn run_frames(&mut self, frames: u64) -> Result<f64, Stop> {
         let (first, first_ns) = (self.done, self.last_done_ns);
         while self.done < first + frames {
@@ -147,7 +147,7 @@ impl ModelChain {
         Ok(rate(self.done - first, self.last_done_ns - first_ns))
     }
 
-    /// Goes to the next thing that happens, but not beyond `until`.
+    /// Advances to the next event, at most to `until`.
     fn step(&mut self, until: Time) -> Result<(), Stop> {
         for component in 0..self.stages.len() {
             self.launch(component)?;
@@ -217,8 +217,8 @@ fn rate(frames: u64, ns: Time) -> f64 {
 }
 
 impl Objective for ModelChain {
-    /// What was finished in the period, over the time from the last frame before it to the last one
-    /// in it: so a long frame that has begun does not make the number coarse.
+    /// The frames finished in the period, over the time from the last frame before it to the last
+    /// one in it: so a long unfinished frame does not make the number coarse.
     fn throughput(&mut self) -> Result<f64, Stop> {
         let (first, first_ns) = (self.done, self.last_done_ns);
         let end = self.gpu.now() + self.options.period_ns;
@@ -255,7 +255,7 @@ mod tests {
     use partita_sim::catalogue;
     use partita_steering::{Controller, ControllerOptions, Happening};
 
-    /// Kernels that fill the SMs of so many TPCs once, each block for as long.
+    /// Kernels that fill the SMs of this many TPCs once, with blocks of this length.
     fn chain(tpcs_and_us: &[(u32, Time)], options: ChainOptions) -> ModelChain {
         let spec = catalogue::device("h200").unwrap();
         let kernel = |&(tpcs, us): &(u32, Time)| KernelWork {

@@ -1,7 +1,7 @@
 //! The paper's workload: matrix products of four sizes, and nine chains of five of them.
 //!
 //! J. Luo and X. Wei, «Dynamic GPU Resource Management in Component-Based Applications», 2023:
-//! tables 1 and 2, and what it reports of its figure 4.
+//! tables 1 and 2, and the results of its figure 4.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use partita_sim::{DeviceSpec, KernelWork, Time};
 /// SMs of the paper's GPU, an A100.
 pub const PAPER_SMS: u32 = 108;
 
-/// How computing-intensive a component is: table 1.
+/// The load of a component: table 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Size {
     /// Small: 4 × 4 blocks.
@@ -46,10 +46,10 @@ impl Size {
         self.side() * self.side()
     }
 
-    /// Blocks of a grid that means on so many SMs what the printed one meant on the paper's: the
-    /// same part of the device. Of all grids of as many rows as columns, or one more, that with the
-    /// nearest number of blocks. Rows and columns of a product stay as long as they are, so a block
-    /// does as much.
+    /// Blocks of a grid that is the same part of a device with this many SMs as the printed one is
+    /// of the paper's. Of all grids with as many rows as columns, or one more, the one with the
+    /// nearest number of blocks. Rows and columns of a product keep their length, so a block does
+    /// as much.
     pub fn blocks_scaled(self, sms: u32) -> u32 {
         let wanted = f64::from(self.blocks_printed() * sms) / f64::from(PAPER_SMS);
         let grids = (1..=wanted as u32 + 1).flat_map(|side| [side * side, side * (side + 1)]);
@@ -69,7 +69,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// What a component computes.
+/// A component's computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A matrix product of table 1.
@@ -79,7 +79,7 @@ pub enum Kind {
         /// Blocks to an SM.
         blocks_per_sm: u32,
     },
-    /// Convolves: so many blocks to an SM, bound by what an SM can issue.
+    /// Convolves: this many blocks to an SM, limited by an SM's issue rate.
     Convolves {
         /// Blocks to an SM.
         blocks_per_sm: u32,
@@ -96,7 +96,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A chain of table 2, or one of our own.
+/// A chain of table 2, or another one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChainSet {
     /// Its name there.
@@ -117,8 +117,8 @@ impl ChainSet {
     }
 }
 
-/// The nine chains. Gains are what the text says of a class («up to»); the figure's own bars are
-/// not printed as numbers.
+/// The nine chains. Gains are the text's for a class («up to»); the figure's own bars are not
+/// printed as numbers.
 pub const CHAIN_SETS: [ChainSet; 9] = {
     use Kind::Product;
     const S: Kind = Product(Size::S);
@@ -146,8 +146,8 @@ pub const CHAIN_SETS: [ChainSet; 9] = {
     ]
 };
 
-/// A chain of our own, of components that want different things of the GPU: decode and enhance move
-/// an image through DRAM, which a part of the SMs can keep busy, and detect computes.
+/// An additional chain, of components with different needs: decode and enhance move an image
+/// through DRAM, which a part of the SMs can keep busy, and detect computes.
 pub const IMAGE_CHAIN: ChainSet = ChainSet {
     name: "image",
     class: "decode, enhance, detect",
@@ -159,12 +159,12 @@ pub const IMAGE_CHAIN: ChainSet = ChainSet {
     paper_gain_percent: None,
 };
 
-/// Which grids are launched.
+/// The launched grids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grids {
     /// Those of table 1.
     Printed,
-    /// Those that mean the same on this device.
+    /// Those of the same part of this device.
     Scaled,
 }
 
@@ -183,12 +183,11 @@ impl Workload {
     /// A component's kernel on a device.
     ///
     /// A product's block of 1024 threads does 1024 × width multiply-adds, each of which loads two
-    /// words of shared memory, and the port that loads them decides: [`MATMUL_PEAK_PERMILLE`] of
-    /// the peak that the catalogue's lanes and clock make, for however many blocks are on the SM.
-    /// One block of 32 warps keeps the port busy by itself, so two of them on an SM, of one
-    /// component or of two, take twice as long each (the law by which [`crate::model`] reproduces
-    /// what the product took on an H200). The matrices cross the DRAM bus once, which hides behind
-    /// that.
+    /// words of shared memory, and the load port is the limit: [`MATMUL_PEAK_PERMILLE`] of the peak
+    /// by the catalogue's lanes and clock, for any number of blocks on the SM. One block of 32
+    /// warps keeps the port busy by itself, so two of them on an SM, of one component or of two,
+    /// take twice as long each (the law by which [`crate::model`] reproduces the product's time on
+    /// an H200). The matrices cross the DRAM bus once, which takes less time than that.
     ///
     /// The kernels of [`IMAGE_CHAIN`] are as long at any complexity: two of their blocks at a time
     /// fill an SM for 20 µs drawing all the memory bandwidth that it can, or 50 µs each computing.
@@ -233,7 +232,7 @@ mod tests {
         assert_eq!([S, M, L, Xl].map(|size| size.blocks_scaled(PAPER_SMS)), [16, 64, 144, 256]);
         let scaled = [S, M, L, Xl].map(|size| size.blocks_scaled(132));
         assert_eq!(scaled, [20, 81, 182, 306]);
-        // As many blocks on the busiest SM, which is what decides how long a kernel takes alone.
+        // As many blocks on the busiest SM, which decides the time of a kernel alone.
         for (size, blocks) in [S, M, L, Xl].into_iter().zip(scaled) {
             assert_eq!(blocks.div_ceil(132), size.blocks_printed().div_ceil(PAPER_SMS), "{size}");
         }

@@ -1,4 +1,4 @@
-//! Masks as configurations write them.
+//! Masks in configurations.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use partita_core::{Topology, TpcSet};
 /// An `sm_mask`: a hexadecimal number in which a set bit disables its TPC; with `~` before it, a
 /// set bit enables it. Bits are logical TPCs.
 ///
-/// The original holds masks in 64 bits. So does this with a number of at most 16 digits, and its
-/// last bit stands for every TPC from 63 on, as in a signed number: disjoint masks stay disjoint on
-/// devices with more TPCs (`docs/libsmctrl.md`). A number of more digits, up to 64, names every TPC
-/// by itself; what it does not reach is not set.
+/// The original has masks of 64 bits. So does this for a number of at most 16 digits, whose last
+/// bit stands for every TPC from 63 on, as in a signed number: disjoint masks stay disjoint on
+/// devices with more TPCs (`docs/libsmctrl.md`). A number with more digits, up to 64, names every
+/// TPC separately; bits beyond it are not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmMask {
     /// The bits as written.
@@ -39,13 +39,13 @@ impl SmMask {
 
     /// A mask that enables exactly `set`.
     pub fn enabling(set: TpcSet) -> Self {
-        // In 64 bits the last one would stand for more than itself.
+        // In 64 bits the last bit would stand for further TPCs.
         let is_wide = set.last_tpc().is_some_and(|last| last >= 63);
         Self { bits: set, enables: true, is_wide }
     }
 
-    /// The TPCs of a device that it leaves enabled; none, if it is a mask with which no launch
-    /// could run.
+    /// The TPCs of a device that it leaves enabled; `None` for a mask with which no launch could
+    /// run.
     pub fn enabled(&self, topology: &Topology) -> TpcSet {
         let mut bits = self.bits;
         if !self.is_wide && bits.contains(63) {
@@ -58,7 +58,7 @@ impl SmMask {
 impl fmt::Display for SmMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let enables = if self.enables { "~" } else { "" };
-        // The width tells which kind it is.
+        // The width shows the kind.
         let width = if self.is_wide { 2 + NARROW_DIGITS + 1 } else { 0 };
         write!(f, "{enables}{:#0width$x}", self.bits)
     }
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(enabled("0xffffffffffffffe0", 66), "0-4");
         assert_eq!(enabled("0x1f", 66), "5-65");
         assert_eq!(enabled("~0x1f", 66), "0-4");
-        // A seventeenth digit makes it a wide one.
+        // A seventeenth digit makes it a wide mask.
         assert_eq!(enabled("~0x08000000000000000", 66), "63");
         assert_eq!(enabled("~0x20000000000000000", 66), "65");
         assert_eq!(enabled("0x0ffffffffffffffff", 66), "64-65");

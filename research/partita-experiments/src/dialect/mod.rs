@@ -1,7 +1,7 @@
 //! The JSON dialect of cuda_scheduling_examiner: configurations in, logs out.
 //!
-//! The format is the original's, so that its configurations run here and its viewers read what
-//! comes out. Written from the format alone. What is added to it:
+//! The format is the original's, so that its configurations run here and its viewers read the logs.
+//! Written from the format alone. Additions:
 //!
 //! | key | where | meaning |
 //! |---|---|---|
@@ -27,52 +27,51 @@ pub use plugin::{Action, ActionKind, CopyRoute, Plugin, QueuedKernel, SHARED_WOR
 /// Threads of a block at most, on every device.
 pub const BLOCK_THREADS_MAX: u32 = 1024;
 
-/// A scenario: what runs at the same time.
+/// A scenario: benchmarks that run at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Its name.
     pub name: String,
-    /// Iterations of each benchmark, unless it says otherwise; 0 for no limit.
+    /// Iterations of each benchmark by default; 0 for no limit.
     pub max_iterations: u64,
-    /// Seconds after which no benchmark begins another iteration, unless it says otherwise; 0 for
-    /// no limit.
+    /// Seconds after which benchmarks start no further iteration, by default; 0 for no limit.
     pub max_time_s: f64,
-    /// CUDA's number of the device. `--gpu` decides here; the number is kept.
+    /// CUDA's number of the device. `--gpu` decides here; the number is preserved.
     pub cuda_device: u32,
     /// A process for each benchmark instead of a thread.
     pub use_processes: bool,
-    /// Where logs go; `--out` decides here, and the name is kept.
+    /// The place of the logs; `--out` decides here, and the name is preserved.
     pub base_result_directory: Option<String>,
     /// Spread over CPU cores.
     pub pin_cpus: bool,
     /// Unrecorded iterations first.
     pub do_warmup: bool,
-    /// All benchmarks begin each iteration together.
+    /// All benchmarks start each iteration together.
     pub sync_every_iteration: bool,
     /// Whether processes share one MPS server; `None`: if one of them has a thread percentage.
     pub mps: Option<bool>,
     /// Anything, ignored.
     pub comment: Option<Value>,
-    /// What runs.
+    /// The benchmarks.
     pub benchmarks: Vec<Benchmark>,
 }
 
-/// What one thread or process does.
+/// The work of one thread or process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Benchmark {
     /// The plugin's file as written.
     pub filename: String,
-    /// What it does.
+    /// Its action.
     pub task: Task,
-    /// The log's file name; `/dev/null` keeps none.
+    /// The log's file name; `/dev/null` writes none.
     pub log_name: Option<String>,
-    /// A name for people.
+    /// A name for readers.
     pub label: Option<String>,
     /// Threads of a block along x, y and z.
     pub thread_count: Dims,
     /// Blocks along x, y and z.
     pub block_count: Dims,
-    /// Bytes that it works on.
+    /// Bytes of its data.
     pub data_size_bytes: u64,
     /// Iterations instead of the scenario's.
     pub max_iterations: Option<u64>,
@@ -92,9 +91,9 @@ pub struct Benchmark {
     pub sm_mask: Option<SmMask>,
     /// Its partition.
     pub partition: Option<Share>,
-    /// How the partition lies, where it is a number.
+    /// The placement of the partition, if it is a number.
     pub placement: Placement,
-    /// Whether each block's times and SM are kept.
+    /// Whether each block's times and SM are recorded.
     pub record_blocks: bool,
     /// Anything, ignored.
     pub comment: Option<Value>,
@@ -120,7 +119,7 @@ impl Config {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// The field that is wrong, its line, and what it could be.
+    /// The wrong field, its line, and the valid values.
     pub fn parse(text: &str) -> Result<Self, DialectError> {
         read::config(&node::Node::root(text)?)
     }
@@ -155,17 +154,17 @@ impl Config {
 }
 
 impl Benchmark {
-    /// What a plot calls it: its label, else the plugin's name.
+    /// Its name in plots: its label, else the plugin's name.
     pub fn title(&self) -> &str {
         self.label.as_deref().unwrap_or_else(|| self.task.plugin().name())
     }
 
-    /// The log's name: as given, else made of the plugin and the place in the list.
+    /// The log's name: as given, else from the plugin and the place in the list.
     pub fn log_file(&self, index: usize) -> String {
         self.log_name.clone().unwrap_or_else(|| format!("{}_{index}.json", self.task.plugin().name()))
     }
 
-    /// Whether the log is thrown away, and the blocks with it.
+    /// Whether the log is discarded, with the blocks.
     pub fn is_discarded(&self) -> bool {
         self.log_name.as_deref() == Some("/dev/null")
     }

@@ -1,4 +1,4 @@
-//! JSON that remembers where it stood, so that an error can name the field and the line.
+//! JSON with positions, so that an error can name the field and the line.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// What is wrong with a configuration.
+/// The fault of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}line {line}: {what}", if .path.is_empty() { String::new() } else { format!("{path}, ") })]
 pub struct DialectError {
@@ -15,7 +15,7 @@ pub struct DialectError {
     pub path: String,
     /// Its line, counted from 1.
     pub line: usize,
-    /// What it is, and what it could be.
+    /// The value, and the valid ones.
     pub what: String,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Node<'t> {
     path: String,
 }
 
-/// The members of an object, in their order, doubles included.
+/// The members of an object, in their order, including duplicates.
 struct Members<'t>(Vec<(String, &'t RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -131,12 +131,11 @@ impl<'t> Node<'t> {
         serde_json::from_str(self.raw).map_err(|_| self.refuse("true or false"))
     }
 
-    /// A whole number from `least` to `most`. `1e6` and `5.0` count as whole, as they do for the
-    /// original.
+    /// A whole number from `least` to `most`. `1e6` and `5.0` count as whole, as in the original.
     pub fn whole(&self, least: u64, most: u64) -> Result<u64, DialectError> {
         let number = serde_json::from_str::<u64>(self.raw).ok().or_else(|| {
             let float = serde_json::from_str::<f64>(self.raw).ok()?;
-            // Above 2^53 a floating-point number is no exact count.
+            // Above 2^53 a floating-point number is not an exact count.
             (float >= 0.0 && float.fract() == 0.0 && float <= 9_007_199_254_740_992.0).then_some(float as u64)
         });
         number.filter(|number| (least..=most).contains(number)).ok_or_else(|| {
@@ -147,7 +146,7 @@ impl<'t> Node<'t> {
 
     /// A finite number of at least 0.
     pub fn number(&self, unit: &str) -> Result<f64, DialectError> {
-        // Exact, which serde_json's reading is not.
+        // Exact, unlike serde_json's reading.
         let number = self.raw.parse::<f64>().ok();
         number
             .filter(|number| number.is_finite() && *number >= 0.0)
@@ -167,7 +166,7 @@ impl<'t> Node<'t> {
     }
 }
 
-/// An object whose keys are asked for one by one; what nobody asked for is an unknown key.
+/// An object whose keys are read one by one; unread ones are unknown keys.
 pub(crate) struct Object<'t> {
     pub node: Node<'t>,
     members: Vec<(String, Node<'t>)>,
@@ -175,19 +174,19 @@ pub(crate) struct Object<'t> {
 }
 
 impl<'t> Object<'t> {
-    /// The value of a key, if it is there and not null.
+    /// The value of a key, if it exists and is not null.
     pub fn get(&mut self, key: &'static str) -> Option<Node<'t>> {
         self.known.push(key);
         let found = self.members.iter().find(|(name, _)| name == key)?;
         Some(found.1.clone()).filter(|node| !node.is_null())
     }
 
-    /// The value of a key that must be there.
+    /// The value of a required key.
     pub fn need(&mut self, key: &'static str, accepted: &str) -> Result<Node<'t>, DialectError> {
         self.get(key).ok_or_else(|| self.node.fail(format!("{key} is missing: {accepted}")))
     }
 
-    /// Refuses keys that nobody asked for.
+    /// Refuses unread keys.
     pub fn finish(self) -> Result<(), DialectError> {
         let Some((key, node)) = self.members.iter().find(|(key, _)| !self.known.contains(&key.as_str()))
         else {
@@ -205,7 +204,7 @@ impl<'t> Object<'t> {
     }
 }
 
-/// How many letters must be exchanged, added or removed.
+/// The number of letters to exchange, add or remove.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

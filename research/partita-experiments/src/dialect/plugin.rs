@@ -1,4 +1,4 @@
-//! The plugins and what each is told in `additional_info`.
+//! The plugins and their parameters in `additional_info`.
 
 mod action;
 
@@ -9,7 +9,7 @@ use super::node::{DialectError, Node};
 
 pub use action::{Action, ActionKind, CopyRoute};
 
-/// Shared memory that the spinning kernels come with, in 32-bit words.
+/// Shared memory of the spinning kernels' plugins, in 32-bit words.
 pub const SHARED_WORDS: [u32; 4] = [0, 4096, 8192, 10240];
 
 macro_rules! plugins {
@@ -29,7 +29,7 @@ macro_rules! plugins {
                 match self { $(Self::$name => $file,)* }
             }
 
-            /// The name that it gives itself in logs.
+            /// Its own name in logs.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)* }
             }
@@ -42,7 +42,7 @@ plugins! {
     TimerSpin = "timer_spin", "Timer Spin";
     /// The same on the default stream.
     TimerSpinDefaultStream = "timer_spin_default_stream", "Timer Spin (default stream)";
-    /// Blocks that do a fixed work.
+    /// Blocks with a fixed amount of work.
     CounterSpin = "counter_spin", "Counter Spin";
     /// Blocks that take a fixed time and hold shared memory.
     SharedmemTimerSpin = "sharedmem_timer_spin", "Timer Spin (shared memory)";
@@ -85,7 +85,7 @@ pub enum Spin {
     },
     /// A number of loops.
     Counter {
-        /// How many.
+        /// The number.
         loops: u64,
     },
 }
@@ -158,9 +158,9 @@ pub enum Task {
     },
 }
 
-/// What the walks do where nothing is said.
+/// The walks' defaults.
 const ACCESSES: u64 = 1_000_000;
-/// Loops for one pixel where nothing is said.
+/// Default loops for one pixel.
 const MANDELBROT_ITERATIONS: u64 = 1_000;
 /// A square of `f32` of this width has 4 TiB.
 const MATRIX_WIDTH_MAX: u64 = 1 << 20;
@@ -188,7 +188,7 @@ impl Task {
         }
     }
 
-    /// Reads `additional_info`; `owner` is the benchmark, for what is missing.
+    /// Reads `additional_info`; `owner` is the benchmark, for errors about missing values.
     pub(super) fn read(
         plugin: Plugin,
         info: Option<&Node<'_>>,
@@ -243,7 +243,7 @@ impl Task {
         })
     }
 
-    /// `additional_info` again.
+    /// Writes `additional_info` again.
     pub(super) fn write(&self) -> Value {
         match self {
             Self::TimerSpin { ns, .. } => json!(ns),

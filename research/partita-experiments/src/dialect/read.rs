@@ -8,7 +8,7 @@ use super::{BLOCK_THREADS_MAX, Benchmark, Config, Dims};
 
 /// A year in seconds: no experiment takes longer.
 const SECONDS_MAX: f64 = 3.2e7;
-/// Benchmarks of a scenario at most.
+/// Largest number of benchmarks of a scenario.
 const BENCHMARKS_MAX: usize = 4096;
 
 pub(super) fn config(root: &Node<'_>) -> Result<Config, DialectError> {
@@ -167,7 +167,7 @@ fn percent(node: &Node<'_>) -> Result<f64, DialectError> {
 }
 
 fn share(node: &Node<'_>) -> Result<Share, DialectError> {
-    // The parser's own words name the forms.
+    // The parser's own message lists the forms.
     node.string()?.parse().map_err(|error: partita_core::ParseShareError| node.fail(error.to_string()))
 }
 

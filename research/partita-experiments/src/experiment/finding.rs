@@ -1,19 +1,19 @@
-//! What an experiment found, beside what the paper reports.
+//! The findings of an experiment, beside the paper's.
 
 use serde::Serialize;
 
-/// One claim and what became of it.
+/// One claim and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What is looked at.
+    /// The quantity.
     pub what: String,
-    /// What the paper reports.
+    /// The paper's result.
     pub paper: String,
-    /// What was found here.
+    /// The result here.
     pub here: String,
     /// Whether the two agree.
     pub holds: bool,
-    /// Why not, where that is known.
+    /// The reason if not, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
 }
@@ -25,7 +25,7 @@ pub struct Judgement {
     pub findings: Vec<Finding>,
 }
 
-/// What the findings say together.
+/// The findings' overall verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Every claim holds.
@@ -48,7 +48,7 @@ impl Judgement {
         self
     }
 
-    /// Says why the last claim does not hold, if it does not.
+    /// Records why the last claim does not hold, if it does not.
     pub fn because(&mut self, reason: impl Into<String>) -> &mut Self {
         if let Some(last) = self.findings.last_mut().filter(|last| !last.holds) {
             last.because = Some(reason.into());

@@ -1,4 +1,4 @@
-//! An experiment of one device, to scale on another.
+//! An experiment of one device, scaled to another.
 
 use partita_core::{Share, TpcSet};
 use partita_sim::{DeviceSpec, Footprint, KernelWork};
@@ -6,8 +6,8 @@ use partita_sim::{DeviceSpec, Footprint, KernelWork};
 use crate::dialect::{Benchmark, Config, Dims, Plugin, SmMask, Task};
 
 /// The configuration for another device: TPC i of n becomes the i-th of n parts of it, and a grid
-/// grows by as much as the SMs that it may use hold more of its blocks. What takes one wave there
-/// takes one here, and what was full is full.
+/// grows by as much as its SMs hold more of its blocks. One wave stays one wave, and a full device
+/// stays full.
 pub fn fit(config: &Config, home: &DeviceSpec, device: &DeviceSpec) -> Config {
     let mut fitted = config.clone();
     if home.id == device.id {
@@ -42,7 +42,7 @@ fn benchmark(one: &mut Benchmark, home: &DeviceSpec, device: &DeviceSpec) {
     }
 }
 
-/// The TPCs of `device` that stand for TPCs of `home`.
+/// The TPCs of `device` that replace TPCs of `home`.
 fn part(set: TpcSet, home: &DeviceSpec, device: &DeviceSpec) -> TpcSet {
     let (from, to) = (home.tpc_count(), device.tpc_count());
     let mut found = TpcSet::EMPTY;
@@ -62,7 +62,7 @@ fn scaled(blocks: u32, threads: u32, set: TpcSet, home: &DeviceSpec, device: &De
     ((exact + before / 2) / before.max(1)).clamp(1, i32::MAX as u64) as u32
 }
 
-/// Blocks of so many threads that a set holds at once.
+/// The number of resident blocks of this size on a set.
 pub(crate) fn capacity(threads: u32, set: TpcSet, device: &DeviceSpec) -> u64 {
     let work = KernelWork::new(1, threads, 0, set);
     let sms = u64::from((set & device.topology.all()).len()) * u64::from(device.topology.sms_per_tpc());

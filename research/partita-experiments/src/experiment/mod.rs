@@ -1,9 +1,9 @@
-//! The experiments: each a file under `research/bench/experiments/`, with what the paper reports of it and
-//! how it is judged.
+//! The experiments: each a file under `research/bench/experiments/`, with the paper's results and
+//! the rules for judging it.
 //!
 //! A file is an object of `experiment` (title, source, device, notes) and `scenarios`, each a
-//! configuration in the dialect. What a file cannot say, the experiment's module adds: a sweep, as
-//! many kernels as the device has task slots, a network's kernels.
+//! configuration in the dialect. The experiment's module adds what a file cannot express: a sweep,
+//! as many kernels as the device has task slots, a network's kernels.
 
 mod figures;
 mod finding;
@@ -30,42 +30,42 @@ pub struct Experiment {
     draw: fn(&[Run], &DeviceSpec) -> Vec<Picture>,
 }
 
-/// What a file says of its experiment.
+/// A file's header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
-    /// What it shows.
+    /// Its claim.
     pub title: String,
-    /// Where it is from.
+    /// Its source.
     pub source: String,
     /// The paper's device, in the catalogue.
     pub device: String,
-    /// What differs from the source.
+    /// Differences from the source.
     #[serde(default)]
     pub notes: String,
-    /// Why predictions are off.
+    /// Reasons for errors of predictions.
     #[serde(default)]
     pub off: Vec<Off>,
 }
 
-/// Why the model is off in some scenarios.
+/// The reason for the model's error in some scenarios.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Off {
-    /// What their names begin with.
+    /// The start of their names.
     pub scenarios: String,
-    /// Why.
+    /// The reason.
     pub because: String,
 }
 
 /// One run of an experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// What runs.
+    /// The scenario.
     pub config: Config,
-    /// A place that a point of a sweep has on its axis.
+    /// The value of a sweep's point on its axis.
     pub x: f64,
-    /// The MIG instance that all of it runs in; the model alone has them.
+    /// The MIG instance for all of it; only the model has them.
     pub instance: Option<Instance>,
 }
 
@@ -79,8 +79,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The device that a program in the instance has: its TPCs and its part of the memory, nothing
-    /// of anybody else's.
+    /// The device of a program in the instance: its TPCs and its part of the memory, and nothing of
+    /// other instances.
     pub fn of(self, device: &DeviceSpec) -> DeviceSpec {
         let tpcs = self.tpcs.clamp(1, device.topology.tpc_count());
         let mut part = device.with_tpcs(tpcs).expect("some of a device's TPCs are a device");
@@ -102,16 +102,16 @@ impl Scenario {
     }
 }
 
-/// A scenario and what it recorded.
+/// A scenario and its record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// What ran.
+    /// The scenario.
     pub scenario: Scenario,
-    /// What it recorded.
+    /// The record.
     pub record: Record,
 }
 
-/// A file that is no experiment.
+/// An invalid experiment file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The header.
@@ -119,7 +119,7 @@ pub enum FileError {
     Header {
         /// The experiment.
         name: &'static str,
-        /// What is wrong.
+        /// The fault.
         error: serde_json::Error,
     },
     /// A scenario.
@@ -127,7 +127,7 @@ pub enum FileError {
     Scenario {
         /// The experiment.
         name: &'static str,
-        /// What is wrong.
+        /// The fault.
         error: DialectError,
     },
     /// The device.
@@ -135,7 +135,7 @@ pub enum FileError {
     Device {
         /// The experiment.
         name: &'static str,
-        /// What is wrong.
+        /// The fault.
         error: catalogue::DeviceError,
     },
 }
@@ -201,7 +201,7 @@ impl Experiment {
         catalogue::device(&device).map_err(|error| FileError::Device { name: self.name, error })
     }
 
-    /// What runs on a device: as the file says on the paper's own, to scale on another.
+    /// The runs on a device: those of the file on the paper's own, scaled on another.
     ///
     /// # Errors
     /// [`FileError`].
@@ -215,7 +215,7 @@ impl Experiment {
         Ok((self.expand)(configs, &home, device))
     }
 
-    /// What the runs say of the paper's claims.
+    /// The runs' verdict on the paper's claims.
     pub fn judge(&self, runs: &[Run], device: &DeviceSpec) -> Judgement {
         (self.judge)(runs, device)
     }

@@ -1,4 +1,4 @@
-//! The costs of kernels on this GPU, each learned from a run of its kernel.
+//! The costs of kernels on this GPU, each from a run of its kernel.
 
 use partita_sim::DeviceSpec;
 
@@ -12,10 +12,10 @@ use crate::program::Program;
 /// The kernels that measure them, a configuration each, named after the cost.
 const FILE: &str = include_str!("../../../bench/experiments/costs.json");
 
-/// What to run, alone on the idle GPU.
+/// The runs, alone on the idle GPU.
 ///
 /// # Panics
-/// If the file is none; a test reads it.
+/// If the file is invalid; a test reads it.
 pub(super) fn scenarios() -> Vec<Scenario> {
     let configs = Config::parse_all(FILE).expect("a file of this repository");
     configs.into_iter().map(|config| Scenario::at(config, 0.0)).collect()
@@ -34,11 +34,11 @@ impl Costs {
         })
     }
 
-    /// Takes a cost from a run of its kernel: the law is proportional to it, so it is off as much
-    /// as the blocks' mean time is.
+    /// Derives a cost from a run of its kernel: the law is proportional to it, so its error is that
+    /// of the blocks' mean time.
     ///
     /// # Errors
-    /// What the run lacks.
+    /// What is missing in the run.
     pub(super) fn learn(
         &mut self,
         scenario: &Scenario,
@@ -94,7 +94,7 @@ mod tests {
         let (mut truth, mut learned) = (truth, learned);
         for name in names {
             let off = *learned.cost(&name).unwrap() / *truth.cost(&name).unwrap();
-            // The picture's blocks differ, and their mean with them.
+            // The picture's blocks differ, and so does their mean.
             assert!((0.97..1.03).contains(&off), "{name}: {off}");
         }
     }

@@ -15,11 +15,11 @@ use crate::place;
 /// The name of the job.
 pub const JOB: &str = "bench";
 
-/// The job, and the line to print as its result: runs the benchmarks that it is told on the first
-/// GPU that this process sees.
+/// The job, and the line to print as its result: runs the requested benchmarks on the first visible
+/// GPU of this process.
 ///
 /// # Errors
-/// A request that is not the job's.
+/// An invalid request.
 pub fn work(request: &str) -> Result<String, String> {
     partita::jobs::job(request, |()| run())
 }
@@ -31,7 +31,7 @@ fn run() -> Result<Told, String> {
     let topology = order.measured.topology()?;
     let sets = place::sets(&config, &topology).map_err(|error| error.to_string())?;
     let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
-    // Threads that spin are timed best, but they keep the cores from those that have not launched
+    // Spinning threads give the best timing, but they use the cores of those that have not launched
     // yet.
     let waits_awake = order.members.len() <= cores();
     if !waits_awake {
@@ -40,8 +40,8 @@ fn run() -> Result<Told, String> {
     let layout = partita_abi::qmd::layout_for(order.measured.device_class, order.measured.qmd_version);
     let layout = layout.map_err(|error| error.to_string())?;
     let scene = Arc::new(Scene {
-        // A wait puts a marker into its stream's hardware queue, which holds whatever other streams
-        // launch behind it until the kernel ahead has ended; a launch holds nothing. On an H200 128
+        // A wait puts a marker into its stream's hardware queue, which delays later launches of
+        // other streams until the kernel ahead has ended; a launch delays nothing. On an H200 128
         // threads that launched and waited had 32 kernels running at once, one to a queue.
         meeting: Meeting::new(order.members.len(), order.is_one_of_several, order.members.len() > queues()),
         config,
@@ -57,7 +57,7 @@ fn run() -> Result<Told, String> {
         let (scene, done) = (Arc::clone(&scene), done.clone());
         std::thread::spawn(move || {
             let result = thread::run(&scene, index);
-            // Nobody listens any more if another one has failed.
+            // There is no receiver any more if another one has failed.
             let _ = done.send((index, result));
         });
     }
@@ -73,7 +73,7 @@ fn run() -> Result<Told, String> {
         }
         listener.meeting.stop();
     });
-    // Threads are not joined: in a driver that hangs they never end, and the process does.
+    // Threads are not joined: in a hanging driver they never end, but the process does.
     let mut told = Told { hosts: Vec::new(), clock_offset_ns: i64::MAX };
     for (index, result) in all_done.iter().take(order.members.len()) {
         let Done { host, clock_offset_ns } =
@@ -89,8 +89,8 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Hardware queues that this process's streams are dealt to: what CUDA was told, or the two of a
-/// client of MPS, which is told nothing.
+/// Hardware queues of this process's streams: CUDA's setting, or the two of a client of MPS, which
+/// gets none.
 fn queues() -> usize {
     std::env::var(connections::VARIABLE).ok().and_then(|value| value.parse().ok()).unwrap_or(2)
 }

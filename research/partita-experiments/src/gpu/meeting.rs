@@ -1,5 +1,5 @@
-//! Where the threads of a process meet: before the first iteration, and before each if they are to
-//! begin it together.
+//! The meeting of a process's threads: before the first iteration, and before each if they should
+//! start it together.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ struct State {
     /// Barriers that all have passed.
     rounds: u64,
     begin_ns: Option<u64>,
-    /// Threads that have not launched yet what others wait for.
+    /// Threads that have not launched yet, and for which others wait.
     to_launch: usize,
     stopped: bool,
 }
@@ -30,8 +30,8 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// Of so many threads. If `launch_first`, nobody passes [`Self::launched`] before all are
-    /// there.
+    /// Of this many threads. With `launch_first`, no thread passes [`Self::launched`] before all
+    /// have arrived.
     pub(super) fn new(threads: usize, is_one_of_several: bool, launch_first: bool) -> Self {
         let to_launch = if launch_first { threads } else { 0 };
         let state = Mutex::new(State { present: threads, to_launch, ..State::default() });
@@ -47,7 +47,7 @@ impl Meeting {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread is ready; returns when all are to begin.
+    /// A thread is ready; returns when all should start.
     pub(super) fn ready(&self) -> u64 {
         let mut state = self.lock();
         state.waiting += 1;
@@ -63,7 +63,7 @@ impl Meeting {
         }
     }
 
-    /// Tells when to begin.
+    /// Sets the start time.
     pub(super) fn begin(&self, begin_ns: u64) {
         self.lock().begin_ns = Some(begin_ns);
         self.changed.notify_all();
@@ -87,7 +87,7 @@ impl Meeting {
         }
     }
 
-    /// Waits until all that have not ended are here, or all are to stop.
+    /// Waits until all running threads have arrived, or all should stop.
     pub(super) fn barrier(&self) {
         let mut state = self.lock();
         let round = state.rounds;
@@ -131,7 +131,7 @@ impl Meeting {
         self.changed.notify_all();
     }
 
-    /// Whether they are to end.
+    /// Whether they should end.
     pub(super) fn is_stopped(&self) -> bool {
         self.lock().stopped
     }
@@ -144,7 +144,7 @@ fn pass(state: &mut State) {
 
 fn say(line: &str) {
     let mut out = std::io::stdout();
-    // Without a parent there is nobody to run for, and the system ends this process.
+    // Without a parent the run is useless, and the system ends this process.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -184,7 +184,7 @@ mod tests {
         meeting.has_launched();
         meeting.launched();
         assert_eq!(waiting.join().unwrap(), 0);
-        // Where nothing has to be launched first, one alone goes on.
+        // If no other thread has to launch first, one alone continues.
         Meeting::new(3, false, false).launched();
     }
 

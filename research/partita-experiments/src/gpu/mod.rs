@@ -1,10 +1,9 @@
-//! A GPU, or the simulated driver, as what scenarios run on.
+//! A GPU, or the simulated driver, for running scenarios.
 //!
-//! A scenario runs in child processes that live no longer than it: one for the threads of a
-//! process, one for each benchmark where the configuration asks for processes, as clients of an MPS
-//! service of their own where it asks for that. A mask that is wrong hangs its kernel for ever, so
-//! they have a limit, far above what the model predicts. This process only tells them when to begin
-//! and when to stop.
+//! A scenario runs in child processes of its own lifetime: one for the threads of a process, or one
+//! for each benchmark if the configuration demands processes, as clients of a separate MPS service
+//! if it demands that. A wrong mask hangs its kernel for ever, so they have a time limit, far above
+//! the model's prediction. This process only sends the start and the stop.
 
 mod costs;
 mod date;
@@ -34,15 +33,15 @@ use crate::place;
 pub use job::{JOB, work};
 use wire::{AT_BARRIER, Order, READY, Told, Word};
 
-/// What the model is given for a scenario, times this, is what a child process gets at most, beside
-/// the time that it needs to come up.
+/// A child process's time limit, as a multiple of the model's time for the scenario, beside the
+/// time for its start.
 const LIMIT_FACTOR: u32 = 10;
 const LIMIT_LEAST: Duration = Duration::from_secs(90);
-/// From the last child's readiness to the begin.
+/// From the last child's readiness to the start.
 const BEGIN_AFTER_NS: u64 = 20_000_000;
-/// What children may print: the records of tens of millions of blocks.
+/// The limit on children's output: the records of tens of millions of blocks.
 const OUTPUT_BYTES_MAX: u64 = 4 << 30;
-/// How long one child is listened to before the next.
+/// How long to read from one child before the next.
 const LISTEN: Duration = Duration::from_millis(2);
 
 /// A GPU.
@@ -58,10 +57,9 @@ pub struct Device {
 }
 
 impl Device {
-    /// A GPU whose masks are proved, and on which the kernels' costs have been measured.
+    /// A GPU with proved masks, on which the kernels' costs have been measured.
     ///
-    /// # Errors
-    /// One that cannot be masked, that the catalogue of models has not, or on which a kernel fails.
+    /// A GPU without masks, without a model in the catalogue, or on which a kernel fails.
     pub fn open(install: &Install, gpu: &Gpu) -> Result<Self, String> {
         let measured = Cache::open().get(install, gpu).map_err(|error| error.to_string())?;
         let spec = model_of(gpu, &measured)?;
@@ -86,8 +84,8 @@ impl Device {
     fn job(&self, sandbox: Option<&mut Sandbox<'_>>, limit: Duration) -> Result<Job, String> {
         let told = |error: partita::Error| error.to_string();
         let job = match sandbox {
-            // With the hardware queues that MPS gives: four clients with 32 each were more than an
-            // H200 has (CUDA_ERROR_OUT_OF_MEMORY).
+            // With the hardware queues of MPS: four clients with 32 each exceeded those of an H200
+            // (CUDA_ERROR_OUT_OF_MEMORY).
             Some(sandbox) => sandbox.client_job(JOB, &()).map_err(told)?,
             None => Job::new(&self.install, JOB, &())
                 .map_err(told)?
@@ -133,11 +131,11 @@ impl Device {
         self.record(config, children, begin_ns)
     }
 
-    /// What the children recorded, on one clock that begins with the scenario.
+    /// The children's records, on one clock that starts with the scenario.
     fn record(&self, config: &Config, children: Vec<Child>, begin_ns: u64) -> Result<Record, String> {
         let all: Vec<Told> = children.into_iter().filter_map(|child| child.told).collect();
-        // Each child saw its kernels' ends a little late; who saw them soonest is nearest to the
-        // GPU's clock, which is one for all.
+        // Each child saw its kernels' ends a little late; the earliest view is nearest to the GPU's
+        // clock, which all share.
         let offset_ns = all.iter().map(|told| told.clock_offset_ns).min().unwrap_or(0);
         let mut hosts: Vec<Option<HostRecord>> = config.benchmarks.iter().map(|_| None).collect();
         for told in all {
@@ -157,7 +155,7 @@ impl Device {
     }
 }
 
-/// Host times from the begin; times of the GPU's clock likewise.
+/// Host times from the start; times of the GPU's clock likewise.
 fn shift(iteration: &mut Iteration, begin_ns: u64, offset_ns: i64) {
     let host = |time: &mut u64| *time = time.saturating_sub(begin_ns);
     let device = |time: &mut u64| *time = time.saturating_add_signed(offset_ns).saturating_sub(begin_ns);
@@ -168,7 +166,7 @@ fn shift(iteration: &mut Iteration, begin_ns: u64, offset_ns: i64) {
     for kernel in kernels {
         kernel.launch_ns.iter_mut().for_each(host);
         if kernel.blocks.is_empty() {
-            // Its blocks were not asked: the host's view, from the launch to the end of all.
+            // Its blocks were not recorded: the host's view, from the launch to the end of all.
             kernel.span_ns = [kernel.launch_ns[0], kernel.launch_ns[2]];
         } else {
             kernel.span_ns.iter_mut().for_each(device);
@@ -180,7 +178,7 @@ fn shift(iteration: &mut Iteration, begin_ns: u64, offset_ns: i64) {
     }
 }
 
-/// All errors that stand in text here.
+/// All errors here are texts.
 fn describe(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
@@ -205,7 +203,7 @@ fn model_of(gpu: &Gpu, measured: &Measured) -> Result<DeviceSpec, String> {
     Ok(spec)
 }
 
-/// A child process and what it has said.
+/// A child process and its output.
 struct Child {
     job: Option<RunningJob>,
     title: String,
@@ -240,7 +238,7 @@ impl Child {
         job.wait_for(READY).map(drop).map_err(|error| self.fail(&error))
     }
 
-    /// Listens for a moment; says whether it has ended just now.
+    /// Reads for a moment; returns whether it has just ended.
     fn listen(&mut self) -> Result<bool, String> {
         let Some(job) = &mut self.job else { return Ok(false) };
         let line = match job.line_within(LISTEN) {
@@ -264,8 +262,8 @@ impl Child {
     }
 }
 
-/// Lets all begin together and listens until the last has ended. Returns when they began, on the
-/// monotonic clock.
+/// Starts all together and reads until the last has ended. Returns the start time, on the monotonic
+/// clock.
 fn conduct(children: &mut [Child], config: &Config) -> Result<u64, String> {
     for child in children.iter_mut() {
         child.wait_until_ready()?;

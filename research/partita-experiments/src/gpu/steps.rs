@@ -1,4 +1,4 @@
-//! The steps of a benchmark with all that they need: memory, code, masks.
+//! The steps of a benchmark with their resources: memory, code, masks.
 
 use partita_core::{Topology, TpcSet};
 use partita_driver::{
@@ -24,9 +24,9 @@ pub(super) enum Ready<'g, 'a> {
 /// A kernel.
 pub(super) struct Kernel<'g, 'a> {
     work: PreparedWork<'g, 'a>,
-    /// The set of this launch alone.
+    /// The set for this launch only.
     next: Option<TpcSet>,
-    /// What its record always says.
+    /// The constant fields of its record.
     record: KernelRecord,
 }
 
@@ -47,7 +47,7 @@ impl Kernel<'_, '_> {
         Ok(record)
     }
 
-    /// What its blocks recorded, which have all ended.
+    /// The record of its blocks, which have all ended.
     pub(super) fn read(&self, record: &mut KernelRecord) -> Result<(), String> {
         let blocks = self.work.records().map_err(describe)?;
         let start = blocks.iter().map(|block| block.start_ns).min().unwrap_or(0);
@@ -72,7 +72,7 @@ pub(super) struct CpuWalk {
 impl CpuWalk {
     fn new(is_random: bool, accesses: u64, bytes: u64) -> Self {
         let words = (bytes / 4).clamp(1, u64::from(u32::MAX));
-        // A long odd step leaves no line that is read twice in a row.
+        // A long odd step never reads a line twice in a row.
         let step = if is_random { 2_654_435_761 % words } else { 1 };
         let chain = (0..words).map(|word| ((word + step) % words) as u32).collect();
         Self { chain, accesses }
@@ -87,7 +87,7 @@ impl CpuWalk {
     }
 }
 
-/// What steps are made with.
+/// The resources for making steps.
 pub(super) struct Maker<'m, 'g, 'a> {
     pub gpu: &'g Gpu<'a>,
     pub workloads: &'m Workloads<'g, 'a>,

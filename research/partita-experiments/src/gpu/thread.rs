@@ -1,4 +1,4 @@
-//! One benchmark's thread: the same life as a host on the model has.
+//! One benchmark's thread: with the same phases as a host on the model.
 
 use std::mem::{ManuallyDrop, forget};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::dialect::{Benchmark, Config, CopyRoute, Task};
 use crate::log::{HostRecord, Iteration, KernelRecord};
 use crate::program::{Program, ns_of};
 
-/// What the threads of a process share.
+/// State that the threads of a process share.
 pub(super) struct Scene {
     pub meeting: Meeting,
     pub config: Config,
@@ -31,15 +31,15 @@ pub(super) struct Scene {
     pub waits_awake: bool,
 }
 
-/// What a thread did.
+/// The record of a thread.
 pub(super) struct Done {
     pub host: HostRecord,
     pub clock_offset_ns: Option<i64>,
 }
 
-/// A thread that waits with less than this left goes on waiting awake.
+/// A waiting thread with less than this left stays awake.
 const WAKE_NS: u64 = 200_000;
-/// Kernels whose ends are looked at to compare the clocks.
+/// Kernels whose ends serve to compare the clocks.
 const LOOKS: u32 = 32;
 
 /// Runs a benchmark from its first allocation to its last iteration.
@@ -58,7 +58,7 @@ pub(super) fn run(scene: &Scene, index: usize) -> Result<Done, String> {
     }
     let cpu_core = pin(&scene.config, one, index)?;
     let cuda = &scene.cuda;
-    // The process ends; a driver in trouble would hang in its destructors.
+    // The process ends; a faulty driver would hang in its destructors.
     let gpu = ManuallyDrop::new(Gpu::open(cuda, 0).map_err(describe)?);
     let workloads = Workloads::load(&gpu).map_err(describe)?;
     let stream = Stream::with_priority(cuda, one.stream_priority.unwrap_or(0)).map_err(describe)?;
@@ -72,7 +72,7 @@ pub(super) fn run(scene: &Scene, index: usize) -> Result<Done, String> {
         true => Some(ProcessMasks::install(cuda, &scene.topology, scene.layout).map_err(describe)?),
         false => None,
     };
-    // A mask of this thread, which launches on one stream.
+    // A mask for this thread, which launches on one stream.
     let scope = match (masks, &scene.sets[index]) {
         (Some(masks), Some(set)) => Some(Scope::enter(masks, set).map_err(describe)?),
         _ => None,
@@ -125,7 +125,7 @@ fn iterate(
     loop {
         let late = time_max_ns > 0 && now_ns().saturating_sub(started_ns) >= time_max_ns;
         let done = iterations_max > 0 && begun >= iterations_max;
-        // One that is to stop with the terminator has done something.
+        // A thread that stops with the terminator has run at least once.
         if done || late || (begun > 0 && scene.meeting.is_stopped()) {
             return Ok(iterations);
         }
@@ -141,10 +141,10 @@ fn iterate(
     }
 }
 
-/// What an iteration needs.
+/// The resources of an iteration.
 struct Runner<'r, 'g, 'a> {
     stream: &'r Stream<'a>,
-    /// Whom to tell before its first wait that it has launched.
+    /// The receiver of the report of its first launch.
     to_tell: Option<&'r Meeting>,
     masks: Option<ProcessMasks>,
     parts: [Vec<Ready<'g, 'a>>; 3],
@@ -170,7 +170,7 @@ impl Runner<'_, '_, '_> {
         });
         for (kernel, record) in ready.zip(&mut kernels) {
             record.launch_ns[2] = execute_ns[1];
-            // Reading takes time in which nothing is launched: only what is kept is read.
+            // Reading takes time without launches: only recorded blocks are read.
             if self.keeps_blocks {
                 kernel.read(record)?;
             }
@@ -178,7 +178,7 @@ impl Runner<'_, '_, '_> {
         Ok(Iteration { copy_in_ns, execute_ns, copy_out_ns, kernels, cpu_core: 0 })
     }
 
-    /// A part of it, to the end of all that it queued.
+    /// A part of it, to the end of all queued work.
     fn part(&mut self, part: usize, kernels: &mut Vec<KernelRecord>) -> Result<(), String> {
         let stream = self.stream.as_ref();
         let mut is_queued = false;
@@ -233,7 +233,7 @@ fn has_kernel_masks(one: &Benchmark) -> bool {
     Program::of(one).is_ok_and(|program| program.kernels().any(|kernel| kernel.sm_mask.is_some()))
 }
 
-/// The distance of the clocks: the nearest that the host saw a kernel's end after it was.
+/// The offset of the clocks: the shortest delay from a kernel's end to the host's view of it.
 fn clock_offset_ns(workloads: &Workloads<'_, '_>, stream: &Stream<'_>, looks: u32) -> Result<i64, String> {
     let shape = WorkShape { grid: [1, 1], block: [32, 1], shared_bytes: 0 };
     let mut kernel = workloads.prepare(Workload::Timer { ns: 1_000 }, shape).map_err(describe)?;
@@ -249,8 +249,8 @@ fn clock_offset_ns(workloads: &Workloads<'_, '_>, stream: &Stream<'_>, looks: u3
     Ok(nearest_ns)
 }
 
-/// Puts this thread on its core, if it is to have one: the `n`-th that this process may use.
-/// Returns the core that it is on.
+/// Puts this thread on its core, if it has one: the `n`-th that this process may use. Returns the
+/// core.
 fn pin(config: &Config, one: &Benchmark, index: usize) -> Result<u32, String> {
     let wanted = match one.cpu_core {
         _ if config.pin_cpus => Some(index as u32 + 1),
@@ -267,7 +267,7 @@ fn pin(config: &Config, one: &Benchmark, index: usize) -> Result<u32, String> {
     Ok(rustix::thread::sched_getcpu() as u32)
 }
 
-/// Sleeps; one that waits awake is awake a little before the time.
+/// Sleeps; a thread that stays awake wakes a little before the time.
 fn sleep_until(time_ns: u64, waits_awake: bool) {
     loop {
         let left_ns = time_ns.saturating_sub(now_ns());

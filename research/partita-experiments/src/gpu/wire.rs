@@ -1,4 +1,4 @@
-//! What a scenario's processes say to each other: lines of JSON.
+//! Messages between a scenario's processes: lines of JSON.
 
 use partita::calibration::Measured;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub(super) struct Order {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Word {
-    /// Begin.
+    /// Start.
     Begin {
         /// At this time of the monotonic clock.
         begin_ns: u64,
@@ -37,13 +37,13 @@ pub(super) enum Word {
     Go,
 }
 
-/// What a child did. Host times are the monotonic clock's, times of kernels and blocks the GPU's
-/// clock's.
+/// The record of a child. Host times are the monotonic clock's, times of kernels and blocks the
+/// GPU's clock's.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Told {
     /// Its benchmarks by their place in the configuration.
     pub hosts: Vec<(usize, HostRecord)>,
-    /// What is added to a time of the GPU's clock to get one of the monotonic clock, in
-    /// nanoseconds: at most this, and hardly less.
+    /// The offset from the GPU's clock to the monotonic clock, in nanoseconds: at most this, and
+    /// hardly less.
     pub clock_offset_ns: i64,
 }

@@ -9,9 +9,9 @@ use crate::log::{Iteration, KernelRecord};
 use crate::place;
 use crate::program::{KernelStep, Program, Step, ns_of};
 
-/// How long a launch keeps the host: measured on an H200, 3.3 µs for a kernel without work.
+/// The host's time for a launch: measured on an H200, 3.3 µs for a kernel without work.
 const LAUNCH_CALL_NS: Time = 3_300;
-/// How long a wait keeps it that finds nothing to wait for (assumption).
+/// The host's time for a wait that is over at once (assumption).
 const SYNCHRONIZE_CALL_NS: Time = 1_000;
 
 /// What a host waits for.
@@ -19,7 +19,7 @@ const SYNCHRONIZE_CALL_NS: Time = 1_000;
 pub(super) enum Wait {
     /// A time.
     Until(Time),
-    /// All that it queued.
+    /// All its queued work.
     Works,
     /// The others, for the next iteration.
     Barrier,
@@ -27,12 +27,12 @@ pub(super) enum Wait {
     Ended,
 }
 
-/// Where in its life a host is.
+/// The phase of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// To be released.
+    /// Before its release.
     Release,
-    /// At the begin of an iteration.
+    /// At the start of an iteration.
     Begin,
     /// In part 0, 1 or 2 of an iteration, before the step of that number.
     Part(usize, usize),
@@ -46,7 +46,7 @@ pub(super) struct Host {
     parts: [Vec<Step>; 3],
     phase: Phase,
     pub(super) wait: Wait,
-    /// Works queued and not ended.
+    /// Queued works that have not ended.
     outstanding: usize,
     /// Whether the present iteration is the warm-up.
     warming: bool,
@@ -87,7 +87,7 @@ impl Host {
         }
     }
 
-    /// What stands in a host's place while it steps.
+    /// The placeholder for a host during its step.
     pub(super) fn away() -> Self {
         Self {
             index: 0,
@@ -121,7 +121,7 @@ impl Host {
         }
     }
 
-    /// Goes on to its next wait.
+    /// Continues to its next wait.
     pub(super) fn step(&mut self, run: &mut Run<'_>) -> Result<(), ModelError> {
         let now = run.gpu.now();
         match self.phase {
@@ -142,7 +142,7 @@ impl Host {
         let now = run.gpu.now();
         let late = self.time_max_ns > 0 && now - self.started_ns >= self.time_max_ns;
         let done = self.iterations_max > 0 && self.begun >= self.iterations_max;
-        // One that is to stop with the terminator has done something.
+        // A thread that stops with the terminator has run at least once.
         if done || late || (run.is_stopped() && self.begun > 0) {
             self.wait = Wait::Ended;
         } else if run.config.sync_every_iteration && !self.has_waited {

@@ -1,15 +1,14 @@
-//! What a block of each kernel costs on the model.
+//! The costs of each kernel's blocks on the model.
 //!
 //! One law a kernel; the kernels' own numbers are [`Costs`]. Two rules for all of them:
 //!
-//! - A block's length is fixed when its kernel is launched. What an SM's lanes do in a time is
-//!   shared by the blocks that are on it: an SM that gets eleven blocks of a grid takes eleven
-//!   times as long as one block alone, whether they come in pairs or not, and the last, which has
-//!   the SM for itself, takes half as long as each of a pair. That is spread evenly over the blocks
-//!   here, so a kernel alone takes the right time, and one beside others on the *same* SMs the time
-//!   that it would take there alone. On disjoint sets, which is what partitions are, both are the
-//!   same.
-//! - What contends beyond SMs is DRAM bandwidth, by the engine's own law.
+//! - A block's length is fixed at its kernel's launch. The blocks on an SM share its lanes: an SM
+//!   that gets eleven blocks of a grid takes eleven times as long as one block alone, whether they
+//!   come in pairs or not, and the last, which has the SM for itself, takes half as long as each of
+//!   a pair. Here that is spread evenly over the blocks, so a kernel alone takes the right time,
+//!   and one beside others on the *same* SMs the time that it would take there alone. On disjoint
+//!   sets, as of partitions, both are the same.
+//! - Beyond SMs, DRAM bandwidth contends, by the engine's own law.
 
 use partita_abi::workloads::{MANDELBROT_INSIDE_PERMILLE, REGISTERS};
 use partita_core::TpcSet;
@@ -21,7 +20,7 @@ use crate::program::{Code, KernelStep};
 
 /// DRAM moves sectors of 32 bytes.
 const SECTOR_BYTES: u64 = 32;
-/// A block that does nothing.
+/// An empty block.
 const LEAST_NS: u64 = 1_000;
 
 /// The launch of a kernel on a device, on `enabled`.
@@ -42,7 +41,7 @@ pub fn kernel(
     match step.code {
         Code::Spin(Spin::Timer { ns }) => work.block_ns = ns.max(LEAST_NS),
         Code::Spin(Spin::Counter { loops }) => {
-            // Either the loop's own latency or the issue slots of the SM decide.
+            // The limit is the loop's own latency or the issue slots of the SM.
             let warps = threads.div_ceil(u64::from(spec.sm.warp_threads));
             let issue = warps as f64 * together * costs.counter_instructions / schedulers(spec) as f64;
             work.block_ns = cycles(spec, loops as f64 * costs.counter_cycles.max(issue));
@@ -51,7 +50,7 @@ pub fn kernel(
             let points = pixels.div_ceil(blocks);
             let rounds = (rounds_max * MANDELBROT_INSIDE_PERMILLE / 1_000).max(1);
             work.block_ns = lanes(spec, (points * rounds) as f64 * together * costs.mandelbrot_operations);
-            // Rows inside the set take long, rows outside none.
+            // Rows inside the set take long, rows outside take no time.
             work.jitter_permille = 900;
             work.bytes_per_block = points;
         }
@@ -60,12 +59,12 @@ pub fn kernel(
             work.block_ns =
                 lanes(spec, multiplications as f64 * together * 1_000.0 / costs.matmul_peak_permille);
             // Each matrix crosses the DRAM bus once, and tiles that are read again come from L2: so
-            // little in so long a time that it is hidden behind the arithmetic. On an H200 a
-            // compute-bound kernel beside a streaming copy took 1.005 to 1.010 times its time.
+            // little in so long a time that the arithmetic hides it. On an H200 a compute-bound
+            // kernel beside a streaming copy took 1.005 to 1.010 times its time.
             work.bytes_per_block = 0;
         }
         Code::Walk { is_random: true, accesses, bytes } => {
-            // What fits into L2 stays there after the first round.
+            // Data that fits into L2 stays there after the first round.
             let missed =
                 bytes.saturating_sub(spec.memory.l2_bytes.into()).saturating_mul(1_000) / bytes.max(1);
             work.block_ns = time(accesses as f64 * costs.dram_read_ns);
@@ -81,14 +80,13 @@ pub fn kernel(
     work
 }
 
-/// How long the host's own walk takes: a read of DRAM behind a CPU's caches, or of the next word
+/// The time of the host's own walk: a read of DRAM behind a CPU's caches, or of the next word
 /// (assumptions).
 pub fn cpu_walk_ns(is_random: bool, accesses: u64) -> Time {
     accesses.saturating_mul(if is_random { 90 } else { 1 })
 }
 
-/// Blocks of this kernel that share an SM, in the mean of the waves in which the busiest SM runs
-/// them.
+/// The mean number of this kernel's blocks on an SM, over the waves of the busiest SM.
 fn together(spec: &DeviceSpec, work: &KernelWork) -> f64 {
     let sms = u64::from((work.enabled & spec.topology.all()).len()) * u64::from(spec.topology.sms_per_tpc());
     let most = u64::from(Footprint::of(work, &spec.sm).blocks_per_sm(&spec.sm));
@@ -96,29 +94,29 @@ fn together(spec: &DeviceSpec, work: &KernelWork) -> f64 {
     of_sm as f64 / of_sm.div_ceil(most.max(1)) as f64
 }
 
-/// Warps that an SM issues for in a cycle: one for 32 lanes, two at least.
+/// The number of warps that an SM issues in a cycle: one for 32 lanes, at least two.
 fn schedulers(spec: &DeviceSpec) -> u64 {
     u64::from(spec.sm.fp32_lanes / 32).max(2)
 }
 
-/// The time of so many clock cycles.
+/// The time of this many clock cycles.
 fn cycles(spec: &DeviceSpec, cycles: f64) -> Time {
     time(cycles * 1e6 / f64::from(spec.clocks.sm_khz.max(1)))
 }
 
-/// The time of so many FP32 operations on the lanes of one SM.
+/// The time of this many FP32 operations on the lanes of one SM.
 fn lanes(spec: &DeviceSpec, operations: f64) -> Time {
     cycles(spec, operations / f64::from(spec.sm.fp32_lanes.max(1)))
 }
 
-/// Nanoseconds, and never so many that sums of them would overflow.
+/// Nanoseconds, limited so that sums of them do not overflow.
 fn time(ns: f64) -> Time {
     ns.min((u64::MAX >> 8) as f64) as Time
 }
 
 /// The TPCs of an MPS client with an active thread percentage: that part of the SMs, in whole TPCs
-/// and at least one, as an H200 rounds; which ones they are nobody promises, so clients begin at
-/// places spread over the device, and their sets overlap.
+/// and at least one, as an H200 rounds. The choice is unspecified, so clients start at places
+/// spread over the device, and their sets overlap.
 pub fn percentage_set(spec: &DeviceSpec, percentage: f64, client: usize) -> TpcSet {
     let tpcs = spec.tpc_count();
     let count = ((f64::from(tpcs) * percentage / 100.0 + 1e-6) as u32).clamp(1, tpcs);

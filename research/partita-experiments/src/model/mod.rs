@@ -1,8 +1,8 @@
 //! Running a scenario on the model.
 //!
 //! Threads of one process are streams of one group, which run at the same time; processes are
-//! groups that take turns, or streams of one group where they share an MPS server. The host's
-//! threads are modelled as far as they matter to the GPU: they sleep, launch and wait. Equal
+//! groups that take turns, or streams of one group if they share an MPS server. The model of the
+//! hosts' threads has only their effects on the GPU: they sleep, launch and wait. Equal
 //! configurations give equal records.
 
 mod host;
@@ -25,7 +25,7 @@ pub use law::{cpu_walk_ns, kernel, percentage_set};
 
 /// Process numbers of the model.
 const PID: u32 = 1_000;
-/// A scenario that runs for longer does not end.
+/// A scenario that runs for longer counts as endless.
 const LONGEST_NS: Time = 24 * 3_600 * 1_000_000_000;
 
 /// Why a scenario cannot be run on the model.
@@ -34,10 +34,10 @@ pub enum ModelError {
     /// A benchmark has no place.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// A benchmark is none.
+    /// A benchmark is invalid.
     #[error(transparent)]
     NotRun(#[from] NotRun),
-    /// A launch that the device does not take.
+    /// A launch that the device refuses.
     #[error("{title}: {reason}")]
     Refused {
         /// The benchmark.
@@ -58,7 +58,7 @@ pub enum ModelError {
     Endless,
 }
 
-/// Runs a scenario of an experiment: on the device, or in its MIG instance of it.
+/// Runs a scenario of an experiment: on the device, or in its MIG instance.
 ///
 /// # Errors
 /// [`ModelError`].
@@ -89,7 +89,7 @@ pub(crate) struct Run<'a> {
     pub(crate) config: &'a Config,
     pub(crate) gpu: Engine,
     hosts: Vec<Host>,
-    /// Whose a work is, and which of its kernels, if it is one.
+    /// The owner of a work, and its kernel, if it is one.
     pub(crate) owners: HashMap<WorkId, (usize, Option<usize>)>,
     /// The others end after their iteration.
     stopped: bool,
@@ -115,7 +115,7 @@ pub fn run(config: &Config, spec: &DeviceSpec, seed: u64, costs: &Costs) -> Resu
         let mut allowed = set.unwrap_or_else(|| spec.topology.all());
         if let Some(percentage) = one.mps_thread_percentage.filter(|&percentage| percentage < 100.0) {
             let part = percentage_set(spec, percentage, index);
-            // Where the two share nothing, the mask alone holds: hardware does not know the
+            // If the two share nothing, only the mask holds: hardware does not know the
             // percentage's set.
             if !allowed.is_disjoint(&part) {
                 allowed &= part;
@@ -151,7 +151,7 @@ impl Run<'_> {
         }
     }
 
-    /// Nothing moves any more: all have ended, or a launch is stuck.
+    /// No progress any more: all have ended, or a launch is stuck.
     fn ended(&self) -> Result<(), ModelError> {
         if self.hosts.iter().all(|host| matches!(host.wait, Wait::Ended)) {
             return Ok(());
@@ -163,7 +163,7 @@ impl Run<'_> {
         Err(ModelError::Stuck { title: self.config.benchmarks[index].title().to_owned(), reason })
     }
 
-    /// Lets every host go on that can; says whether one did.
+    /// Lets every host continue that can; returns whether one did.
     fn step_hosts(&mut self) -> Result<bool, ModelError> {
         let now = self.gpu.now();
         let mut moved = false;
@@ -178,7 +178,7 @@ impl Run<'_> {
                 self.stopped |= one.terminator && matches!(self.hosts[index].wait, Wait::Ended);
             }
         }
-        // All are at the barrier that have not ended.
+        // All running threads are at the barrier.
         let mut running = self.hosts.iter().filter(|host| !matches!(host.wait, Wait::Ended)).peekable();
         if running.peek().is_some() && running.all(|host| matches!(host.wait, Wait::Barrier)) {
             for host in self.hosts.iter_mut().filter(|host| matches!(host.wait, Wait::Barrier)) {

@@ -1,5 +1,5 @@
-//! Blocks by SM over time: a row for each SM, a rectangle for each block, as high as the part of
-//! the SM's threads that it has.
+//! Blocks by SM over time: a row for each SM, a rectangle for each block, with a height of its part
+//! of the SM's threads.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use partita_plot::canvas::{Frame, color, heading, legend, line, rect, text};
 
 /// One plot.
 pub struct Panel<'r> {
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// What ran.
+    /// The record.
     pub record: &'r Record,
 }
 
 const WIDTH: f64 = 840.0;
 const LEFT: f64 = 78.0;
-/// For the strips that show whose SM it is.
+/// For the strips with the SMs' owners.
 const STRIPS: f64 = 150.0;
 const TOP: f64 = 74.0;
-/// Benchmarks that a legend names; more are counted.
+/// Benchmarks in a legend; further ones are counted.
 const NAMES_MAX: usize = 12;
 
 /// Panels one above the other, on one scale of time.
@@ -54,7 +54,7 @@ fn legend_rows(record: &Record) -> f64 {
     (names / 9.0).ceil()
 }
 
-/// One colour a benchmark; many alike that only one name stands for share one.
+/// One colour for each benchmark; similar ones under one name share one.
 fn colors(record: &Record) -> Vec<Color> {
     (0..record.benchmarks.len()).map(color).collect()
 }
@@ -65,7 +65,7 @@ fn draw(scene: &mut Scene, frame: &Frame, panel: &Panel<'_>) {
     frame.y_name(scene, "SM");
     frame.title(scene, &panel.title);
     let row = frame.height / f64::from(record.sm_count.max(1));
-    // Numbers as dense as they can be read.
+    // As many numbers as are readable.
     let every = ((14.0 / row).ceil() as usize).max(1);
     for sm in (0..record.sm_count).step_by(every) {
         let at = frame.py(f64::from(sm) + 0.5) + 4.0;
@@ -91,7 +91,7 @@ fn draw(scene: &mut Scene, frame: &Frame, panel: &Panel<'_>) {
     let _: f64 = legend(scene, frame.left, frame.top + frame.height + 58.0, frame.width, &names);
 }
 
-/// The blocks, each in the lowest place of its SM's threads that is free while it runs.
+/// The blocks, each at the lowest free place of its SM's threads while it runs.
 fn blocks(scene: &mut Scene, frame: &Frame, record: &Record, colors: &[Color]) {
     let mut by_sm: BTreeMap<u32, Vec<(BlockSpan, u32, usize)>> = BTreeMap::new();
     for (index, one) in record.benchmarks.iter().enumerate() {
@@ -127,7 +127,7 @@ fn blocks(scene: &mut Scene, frame: &Frame, record: &Record, colors: &[Color]) {
     }
 }
 
-/// Beside the rows, for each benchmark that is restricted: its SMs.
+/// Beside the rows, for each restricted benchmark: its SMs.
 fn strips(scene: &mut Scene, frame: &Frame, record: &Record, colors: &[Color]) {
     let mut left = frame.left + frame.width + 10.0;
     let mut shown: Vec<&str> = Vec::new();

@@ -1,20 +1,20 @@
-//! What `partita bench` takes.
+//! The arguments of `partita bench`.
 
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum, ValueHint};
 use partita_console::{GpuOption, Internal};
 
-/// Run the experiments on a GPU or on the model, beside what the paper reports
+/// Run the paper's experiments on a GPU or on the model, and compare with its figures
 #[derive(Debug, Parser)]
 #[command(name = "partita-bench", bin_name = "partita bench", version, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(
     disable_help_subcommand = true,
     after_help = "\
-Each experiment is a file of configurations in the JSON dialect of cuda_scheduling_examiner, with what the paper reports; `--list` names them. \
-`--gpu sim` runs each on the model of the paper's device, sim:NAME on the model of that device, and a GPU runs it with masks in its launches \
-and is laid beside the model's prediction.
+Each experiment is a file of configurations in the JSON dialect of cuda_scheduling_examiner, with the paper's results; `--list` names them. \
+`--gpu sim` runs each on the model of the paper's device, sim:NAME on the model of that device, and a GPU runs it with masks in its launches, \
+compared with the model's prediction.
 
 Examples:
   partita bench --list
@@ -33,7 +33,7 @@ pub struct Bench {
     /// The GPU
     #[command(flatten)]
     pub gpu: GpuOption,
-    /// Run configurations of your own: a file, or - for standard input
+    /// Run your own configurations: a file, or - for standard input
     #[arg(long, value_name = "FILE", conflicts_with = "list", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// Write configurations, results, logs and pictures into this directory
@@ -42,24 +42,24 @@ pub struct Bench {
     /// List the experiments
     #[arg(long)]
     pub list: bool,
-    /// What simulated devices run it on: the model itself, or kernels launched through the
+    /// Where simulated devices run it: on the model itself, or as kernels launched through the
     /// simulated driver
     #[arg(long, value_enum, default_value_t = OnArg::Model, value_name = "WHAT")]
     pub on: OnArg,
     /// Write a page of the experiments to this file: the paper, the models of its GPU and of an
-    /// H200, and the measurements kept in the directory of --out
+    /// H200, and the measurements in the directory of --out
     #[arg(long, value_name = "FILE", requires = "out", conflicts_with_all = ["config", "list", "on", "replay", "json"], value_hint = ValueHint::FilePath)]
     pub page: Option<PathBuf>,
-    /// Run nothing: read again what was measured on a GPU and left in this directory by --out
+    /// Run nothing: read the measurements that --out left in this directory
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "list", "on"], value_hint = ValueHint::DirPath)]
     pub replay: Option<PathBuf>,
-    /// What the model leaves to chance: the same seed, the same result
+    /// The seed of the model's random choices: the same seed gives the same result
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// What every program of Partita runs itself with
+    /// Internal commands with which Partita's programs run themselves
     #[command(subcommand)]
     pub internal: Option<Internal>,
 }

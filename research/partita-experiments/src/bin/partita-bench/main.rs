@@ -84,7 +84,7 @@ fn bench(arguments: &Bench) -> Result<ExitCode, Failure> {
         }
     }
     if let Some(last) = failures.pop() {
-        // The others have their reports all the same.
+        // The others still have their reports.
         failures.iter().for_each(|failure| tell(failure));
         return Err(Failure::Told(last));
     }
@@ -108,7 +108,7 @@ fn page(experiments: &[&Experiment], file: &Path, out: &Path) -> Result<ExitCode
     Ok(if entries.iter().all(Entry::holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs one experiment and writes what came of it; none if it was not recorded.
+/// Runs one experiment and writes its results; `None` if it has no record.
 fn one(experiment: &Experiment, place: &Place, arguments: &Bench) -> Result<Option<Report>, Failure> {
     let Some(mut machine) = place.machine(Some(experiment), arguments.seed)? else { return Ok(None) };
     let bar = progress_bar(experiment.name);
@@ -148,7 +148,7 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where to run.
+/// The place to run.
 enum Place {
     /// Each on the model of its own device.
     Home,
@@ -158,7 +158,7 @@ enum Place {
     HomeDriver(Install),
     /// All on a GPU, or on a simulated driver.
     Gpu(Box<Device>),
-    /// Nowhere: what was measured before is read again.
+    /// Nowhere: earlier measurements are read again.
     Replay(PathBuf),
 }
 
@@ -194,7 +194,7 @@ impl Place {
         Ok(Self::Gpu(Box::new(Device::open(&install, &selected.gpu).map_err(Failure::Told)?)))
     }
 
-    /// What an experiment, or a configuration, runs on; none if it was not recorded.
+    /// The machine of an experiment, or a configuration; `None` without a record.
     fn machine(
         &self,
         experiment: Option<&Experiment>,
@@ -258,7 +258,7 @@ fn configurations(path: &Path, arguments: &Bench) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The original's logs, one a benchmark, and a picture.
+/// The original's logs, one for each benchmark, and a picture.
 fn write_logs(
     out: &Path,
     scenario: &Scenario,
@@ -284,7 +284,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     fs::write(path, bytes).map_err(|error| Failure::Told(format!("{}: {error}", path.display())))
 }
 
-/// Progress, on a terminal alone.
+/// Progress, on a terminal only.
 fn progress_bar(name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let shown = std::io::stderr().is_terminal();
@@ -296,7 +296,7 @@ fn progress_bar(name: &str) -> ProgressBar {
     bar
 }
 
-/// A report for people.
+/// A report for readers.
 fn text(report: &Report) -> String {
     let mut table = Table::new(&["", "PAPER", "HERE", ""]);
     for finding in &report.judgement.findings {
@@ -336,7 +336,7 @@ fn text(report: &Report) -> String {
     out + "\n"
 }
 
-/// A record for people.
+/// A record for readers.
 fn summary(record: &Record, label: &str) -> String {
     let mut table = Table::new(&["BENCHMARK", "SMS", ">ITERATIONS", ">FIRST START MS", ">LAST STOP MS"]);
     for one in &record.benchmarks {

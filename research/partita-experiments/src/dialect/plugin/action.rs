@@ -7,7 +7,7 @@ use crate::dialect::BLOCK_THREADS_MAX;
 use crate::dialect::mask::SmMask;
 use crate::dialect::node::{DialectError, Node};
 
-/// Allocations without a free at most, as in the original.
+/// Largest number of allocations without a free, as in the original.
 const ALLOCATIONS_MAX: usize = 10;
 /// Buffers that the original allocates beforehand, so that a free may come first.
 const ALLOCATED_BEFORE: usize = 4;
@@ -19,11 +19,11 @@ pub struct Action {
     pub delay_s: f64,
     /// Its name.
     pub label: String,
-    /// What it does.
+    /// Its kind.
     pub kind: ActionKind,
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the fields are those of the original's parameters")]
 pub enum ActionKind {
@@ -55,7 +55,7 @@ pub enum ActionKind {
     },
 }
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyRoute {
     /// Inside the device.

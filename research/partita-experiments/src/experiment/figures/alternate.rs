@@ -1,4 +1,4 @@
-//! Figure 4: what one bit of a mask stands for.
+//! Figure 4: the meaning of one bit of a mask.
 
 use partita_core::TpcSet;
 use partita_sim::DeviceSpec;
@@ -11,7 +11,7 @@ use crate::plot::Picture;
 pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpec) -> Vec<Scenario> {
     let mut scenarios = fitted(configs, home, device);
     if home.id != device.id {
-        // To scale would be parts of the device; the question is of single bits.
+        // Scaling would use parts of the device; the question is about single bits.
         let bits: [TpcSet; 2] =
             [0, 1].map(|odd| (0..device.tpc_count() as u8).filter(|tpc| tpc % 2 == odd).collect());
         for scenario in &mut scenarios {

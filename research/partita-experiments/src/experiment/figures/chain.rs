@@ -2,7 +2,8 @@
 //!
 //! Each convolution is a matrix product, as Darknet computes it: filters × (inputs · size²) times
 //! (inputs · size²) × positions. A block computes a tile of the result; so layers with few
-//! positions have few blocks, and more SMs are of no use to them. Layers between (pooling,
+//! positions have few blocks, and do not gain from more SMs. Layers in between (pooling,
+//! activation) move memory, are short, and are omitted.
 //! activation) move memory, are short, and are left out.
 
 use partita_sim::DeviceSpec;
@@ -22,7 +23,7 @@ const fn layer(filters: u64, size: u64, inputs: u64, side: u64) -> Layer {
 }
 
 /// The convolutions of YOLOv2 for PASCAL VOC at 416 × 416 (J. Redmon and A. Farhadi, «YOLO9000»,
-/// 2017, and Darknet's `yolov2-voc.cfg`): the layers that Darknet counts to 29.4 billion
+/// 2017, and Darknet's `yolov2-voc.cfg`): the layers that add up to Darknet's 29.4 billion
 /// operations.
 #[rustfmt::skip]
 pub(crate) const YOLO_V2: [Layer; 23] = [
@@ -40,7 +41,7 @@ const TILE: [u64; 2] = [128, 64];
 const THREADS: u32 = 1024;
 /// Blocks that share an SM's lanes.
 const BLOCKS_PER_SM: u64 = 2;
-/// Part of the FP32 peak that a block's product reaches. The one number fitted to the paper: with
+/// Part of the FP32 peak that a block's product reaches. The only number fitted to the paper: with
 /// it the network alone takes table III's 24 ms on eight TPCs of a Titan V.
 const PEAK_PERMILLE: u64 = 570;
 
@@ -68,7 +69,7 @@ impl Layer {
     }
 }
 
-/// A network's kernels on a device, of blocks that take as long as their tile's product.
+/// A network's kernels on a device, with blocks of their tile's length.
 pub(crate) fn kernels(layers: &[Layer], device: &DeviceSpec) -> Vec<QueuedKernel> {
     let kernels = layers.iter().zip(1..).map(|(layer, number)| QueuedKernel {
         label: format!("layer {number}"),

@@ -9,8 +9,8 @@ use crate::dialect::Config;
 use crate::experiment::{Judgement, Run, Scenario};
 use crate::plot::{self, Picture};
 
-/// Streams on which the faulty network launches. The paper says «many abnormal kernels» and not how
-/// many; with three the unprotected network's time is nearest to the paper's.
+/// Streams of the faulty network's launches. The paper says «many abnormal kernels» without a
+/// number; with three the unprotected network's time is nearest to the paper's.
 const FAULTY_STREAMS: usize = 3;
 /// The paper's rows: mean, deviation, least and most, in milliseconds.
 const PAPER: [[f64; 4]; 4] = [
@@ -57,8 +57,8 @@ pub(crate) fn judge(runs: &[Run], _device: &DeviceSpec) -> Judgement {
     let rows = [alone, normal, faulty, protected];
     let ratio = |row: usize| rows[row].mean() / rows[1].mean();
     let paper = |row: usize| PAPER[row][0] / PAPER[1][0];
-    // The time alone is what the model was fitted to on the paper's device; ratios are compared, as
-    // other devices have other times.
+    // The model was fitted to the time alone on the paper's device; other devices have other times,
+    // so ratios are compared.
     let text =
         |row: usize, ratio: f64| format!("{} ({ratio:.2} × case 2)", ms(PAPER[row][0]).replace(".00", ""));
     let here = |row: usize| {

@@ -1,4 +1,4 @@
-//! Figure 11: overlapping partitions, and who comes first.
+//! Figure 11: overlapping partitions, and the order of arrival.
 
 use partita_sim::DeviceSpec;
 

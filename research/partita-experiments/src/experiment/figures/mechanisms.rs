@@ -23,8 +23,8 @@ pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpe
     for (index, scenario) in scenarios.iter_mut().enumerate() {
         if index > 0 && (index - 1) % KINDS == MIG {
             scenario.instance = Some(instance(device));
-            // Instances have their own SMs, caches and memory: what runs in the other one is
-            // nowhere in this one's model.
+            // Instances have separate SMs, caches and memory: the other one's work does not occur
+            // in this one's model.
             scenario.config.benchmarks.truncate(1);
         }
     }
@@ -35,7 +35,7 @@ fn p50(run: &Run) -> f64 {
     Samples::new(iterations_ms(run, SUBJECT)).map_or(f64::NAN, |samples| samples.p50())
 }
 
-/// The time that the product would take alone on as many SMs, from the time alone on all.
+/// The time of the product alone on this many SMs, from its time alone on all.
 fn solo_on(share: f64, alone_ms: f64) -> f64 {
     alone_ms / share
 }

@@ -1,4 +1,4 @@
-//! The paper's figures and tables, one a file: what to run, what it should show, how to draw it.
+//! The paper's figures and tables, one a file: runs, expected results, drawing.
 
 pub(crate) mod alternate;
 pub(crate) mod chain;
@@ -23,13 +23,12 @@ use crate::plot::{self, Picture};
 
 const MS: f64 = 1e6;
 
-/// The benchmark of that title.
+/// The benchmark with that title.
 fn find<'r>(run: &'r Run, title: &str) -> Option<&'r BenchmarkRecord> {
     run.record.benchmarks.iter().find(|one| one.title == title)
 }
 
-/// First start and last end of a benchmark's kernels, in milliseconds; not a number where nothing
-/// ran.
+/// First start and last end of a benchmark's kernels, in milliseconds; NaN without kernels.
 fn span_ms(run: &Run, title: &str) -> [f64; 2] {
     let span = find(run, title).and_then(BenchmarkRecord::span_ns);
     span.map_or([f64::NAN; 2], |span| span.map(|ns| ns as f64 / MS))
@@ -41,13 +40,13 @@ fn sms(run: &Run, title: &str) -> BTreeSet<u32> {
     blocks.flat_map(|kernel| &kernel.blocks).map(|block| block.sm).collect()
 }
 
-/// How long the iterations of a benchmark took, in milliseconds.
+/// The times of a benchmark's iterations, in milliseconds.
 fn iterations_ms(run: &Run, title: &str) -> Vec<f64> {
     let iterations = find(run, title).map_or(&[][..], |one| &one.iterations);
     iterations.iter().map(|iteration| iteration.execute_time_ns() as f64 / MS).collect()
 }
 
-/// Their mean; not a number without any.
+/// Their mean; NaN without iterations.
 fn mean_ms(run: &Run, title: &str) -> f64 {
     Samples::new(iterations_ms(run, title)).map_or(f64::NAN, |samples| samples.mean())
 }

@@ -25,8 +25,8 @@ pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpe
     scenarios
 }
 
-/// Iterations in a second by their median, by TPCs, one list a placement. One iteration in hundreds
-/// is hindered from outside.
+/// Iterations in a second by their median, by TPCs, one list for each placement. One iteration in
+/// hundreds is disturbed from outside.
 fn series(runs: &[Run]) -> [Vec<(f64, f64)>; 2] {
     PLACEMENTS.map(|(placement, _)| {
         let mine = runs.iter().filter(|run| run.scenario.config.benchmarks[0].placement == placement);

@@ -11,7 +11,7 @@ pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpe
     fitted(configs, home, device)
 }
 
-/// From the first start to the last end: the GPU is busy all the time between.
+/// From the first start to the last end: the GPU is busy throughout.
 fn busy_ms(run: &Run) -> f64 {
     let spans = || run.record.benchmarks.iter().filter_map(|one| one.span_ns());
     let begin = spans().map(|span| span[0]).min().unwrap_or(0);

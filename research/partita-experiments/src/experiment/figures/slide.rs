@@ -1,4 +1,4 @@
-//! Figure 14: two networks, and a split of eight TPCs that slides from one to the other.
+//! Figure 14: two networks, and a split of eight TPCs that moves from one to the other.
 
 use partita_core::{Samples, Share, TpcSet};
 use partita_sim::DeviceSpec;
@@ -9,7 +9,8 @@ use crate::dialect::{Config, Task};
 use crate::experiment::{Judgement, Run, Scenario};
 use crate::plot::{self, Picture};
 
-/// TPCs that the two share: as many on every device, as a network's layers do not grow with it.
+/// TPCs that the two share: the same number on every device, as a network's layers do not grow with
+/// it.
 pub(crate) const SHARED_TPCS: u16 = 8;
 
 /// A benchmark's network, on these TPCs.
@@ -28,7 +29,8 @@ pub(crate) fn expand(configs: Vec<Config>, _home: &DeviceSpec, device: &DeviceSp
         config.name = format!("{tpcs} of {SHARED_TPCS} for A");
         put(&mut config, 0, 0..tpcs, device);
         put(&mut config, 1, tpcs..SHARED_TPCS, device);
-        // B goes on while A is measured, and then A has to go on for B: each runs its iterations.
+        // B continues while A is measured, and then A has to continue for B: each runs its
+        // iterations.
         config.benchmarks[0].terminator = false;
         scenarios.push(Scenario::at(config, f64::from(tpcs)));
     }

@@ -1,4 +1,4 @@
-//! Figure 3: without partitions one kernel takes all SMs and the other waits; with them both begin
+//! Figure 3: without partitions one kernel takes all SMs and the other waits; with them both start
 //! at once.
 
 use partita_sim::DeviceSpec;

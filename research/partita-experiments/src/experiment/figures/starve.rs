@@ -1,4 +1,4 @@
-//! Figure 12: a kernel in a partition of its own, starved by urgent kernels of another, and the two
+//! Figure 12: a kernel in its own partition, starved by urgent kernels of another, and the two
 //! remedies.
 
 use partita_sim::DeviceSpec;
@@ -8,8 +8,8 @@ use crate::dialect::{Config, Dims};
 use crate::experiment::{Judgement, Run, Scenario, capacity, fitted};
 use crate::plot::Picture;
 
-/// Waves that the crowd takes: in the paper's 32 blocks of half an SM's threads on four SMs, four
-/// to an SM.
+/// Waves of the crowd: in the paper's experiment 32 blocks of half an SM's threads on four SMs,
+/// four to an SM.
 const CROWD_WAVES: u64 = 2;
 
 pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpec) -> Vec<Scenario> {
@@ -17,7 +17,7 @@ pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpe
     let slots = device.scheduler.task_slots;
     for (index, scenario) in scenarios.iter_mut().enumerate() {
         let Some(mut one) = scenario.config.benchmarks.pop() else { continue };
-        // With K33 itself that is one kernel more than slots, and in the first remedy as many as
+        // Including K33 that is one kernel more than slots, and in the first remedy as many as
         // slots.
         let crowd = if index == 1 { slots - 1 } else { slots };
         let set = one.sm_mask.map_or(device.topology.all(), |mask| mask.enabled(&device.topology));
@@ -34,8 +34,8 @@ pub(crate) fn expand(configs: Vec<Config>, home: &DeviceSpec, device: &DeviceSpe
     scenarios
 }
 
-/// From the release of the crowd to its first end, in milliseconds, and blocks of K33 begun in that
-/// time.
+/// From the release of the crowd to its first end, in milliseconds, and blocks of K33 started in
+/// that time.
 fn meanwhile(run: &Run) -> (f64, f64, usize) {
     let mut crowd = run.record.benchmarks.iter().filter(|one| one.title != "K33").peekable();
     if crowd.peek().is_none() {
@@ -46,7 +46,7 @@ fn meanwhile(run: &Run) -> (f64, f64, usize) {
     let end = spans.iter().map(|span| span[1]).min().unwrap_or(0);
     let own = super::find(run, "K33").into_iter().flat_map(|one| one.kernels());
     let blocks = own.flat_map(|kernel| &kernel.blocks);
-    // A wave that ends in the moment in which the crowd comes may still be followed by the next.
+    // A wave that ends at the arrival of the crowd may still be followed by the next.
     let settled = begin + 1_000_000;
     let begun = blocks.filter(|block| (settled..end).contains(&block.start_ns)).count();
     (begin as f64 / 1e6, end as f64 / 1e6, begun)
@@ -67,7 +67,7 @@ pub(crate) fn judge(runs: &[Run], device: &DeviceSpec) -> Judgement {
         let [begin, end] = span_ms(run, "K33");
         end - begin
     };
-    // What it needs alone: its waves.
+    // Its time alone: its waves.
     let blocks = runs[0].scenario.config.benchmarks[0].block_count.count();
     let set = runs[0].scenario.config.benchmarks[0].sm_mask;
     let set = set.map_or(device.topology.all(), |mask| mask.enabled(&device.topology));
