@@ -2,7 +2,7 @@
 
     python3 research/bench/cnn/run.py --partita target/release/partita --out research/bench/results
 
-Every program is started once and stays; each round runs every setting once, in an order drawn anew, so that the settings of a round
+Every program is started once and stays; each round runs every setting once, in a new random order, so that the settings of a round
 are seconds apart. Without partitions the programs share one MPS service of the benchmark's own, with them they are Partita's tenants.
 A setting with partitions is compared, round by round, with the network alone on the same TPCs; one without, with the network alone
 on the whole GPU.

@@ -30,7 +30,7 @@ class Outcome:
     verdict: tuple[str, ...] = ()
 
     def agrees(self, other: "Outcome") -> bool:
-        """Whether both say the same of a program. An outcome that is none (time was over) agrees with nothing."""
+        """Whether both report the same of a program. A timeout agrees with no outcome."""
         return (self.state, self.verdict) == (other.state, other.verdict)
 
 

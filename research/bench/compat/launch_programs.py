@@ -2,7 +2,7 @@
 
     python3 launch_programs.py PLAN
 
-Each program is a process group of its own, which is ended when its time is over or when this process is told to end.
+Each program is a separate process group, which is ended on a timeout or when this process must end.
 """
 
 import concurrent.futures

@@ -291,7 +291,7 @@ def main() -> None:
     finally:
         bench.living.end_all()
         mps.end()
-        # Only what nobody else uses: it refuses otherwise.
+        # Only an unused one: it refuses otherwise.
         with contextlib.suppress(Failed):
             said([options.partita, "mps", "stop"], dict(os.environ), COMMAND_LIMIT_S)
         if temporary:

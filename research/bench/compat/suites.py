@@ -36,7 +36,7 @@ class Suite:
     home: pathlib.Path | None = None
     # Programs of it at a time in a seat, at most.
     workers_max: int = 64
-    # Whether each mode compiles anew: what is compiled may depend on what was measured there.
+    # Whether each mode compiles again: the code may depend on measurements there.
     own_caches: bool = False
     test_limit_s: float = 40.0
 
@@ -55,7 +55,7 @@ SUITES = (
     Suite("jax", "JAX's core tests", ("jax", "jaxlib"),
           {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": "cuda", "JAX_NUM_GENERATED_CASES": "2", "TF_CPP_MIN_LOG_LEVEL": "2"}),
     Suite("cupy", "CuPy's tests", ("cupy-cuda13x",)),
-    # A module `cuda` of its own would hide NVIDIA's.
+    # A local module `cuda` would hide NVIDIA's.
     Suite("numba-cuda", "Numba-CUDA's tests", ("numba-cuda", "numba"), import_mode="importlib", has_namespaces=True),
     Suite("models", "transformers, accelerate and timm, random weights, training and inference",
           ("transformers", "accelerate", "timm"), home=SMOKE, workers_max=4),

@@ -2,7 +2,7 @@
 
     python3 research/bench/main_job/run.py --partita target/release/partita --out research/bench/results
 
-Each round runs every setting once, in an order drawn anew; settings of one round are therefore seconds apart, and rounds show the
+Each round runs every setting once, in a new random order; settings of one round are therefore seconds apart, and rounds show the
 spread. Reported for each setting: p50 and p99 of the serving tenant over the pooled requests, its p99 against its solo run *on the
 same TPCs* (the ratio of the round's pairs: median, least, most), and the neighbour's rate against its own solo run on its TPCs:
 of all of it, and of what the time leaves it in which the serving tenant, alone, is idle.
@@ -80,7 +80,7 @@ class Mps:
 
 
 class Clocks:
-    """SM clock and power while a setting runs. Reading them can disturb latencies, so it is for runs of its own."""
+    """SM clock and power while a setting runs. Reading them can disturb latencies, so it is for separate runs."""
 
     def __enter__(self) -> "Clocks":
         self.process = subprocess.Popen(["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits",

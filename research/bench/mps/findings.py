@@ -34,7 +34,7 @@ def first(told: list[Note], what: str, after: int) -> Note | None:
 
 
 def back(told: list[Note], fault: int) -> Note | None:
-    """The first work that was done after a fault by the program that was started anew."""
+    """The first work after a fault by the restarted program."""
     start = first(told, "start", fault)
     return first(told, "done", start.at) if start else None
 
@@ -46,7 +46,7 @@ def gap_max_ms(told: list[Note], begin: int, end: int) -> float | None:
     if inside == 0:
         return None
     reaching = [done[inside - 1], *(at for at in done[inside:] if at < end)]
-    # Whoever does nothing any more has a gap up to the window's end, and whoever does has one that ends after it.
+    # A program that has stopped has a gap up to the window's end, and a working one has a gap that ends after it.
     last = next((at for at in done[inside:] if at >= end), end)
     moments = [*reaching, last]
     return max(later - earlier for earlier, later in zip(moments, moments[1:])) / 1e6
@@ -66,7 +66,7 @@ def untouched(told: list[Note], windows: list[tuple[int, int, int]]) -> dict:
     }
 
 
-# What is told of a repetition, and how a row calls it.
+# The figures of a repetition, and their names in a row.
 TIMES = {
     "culprit_error_ms": "the error of the client that did it",
     "neighbour_error_ms": "the neighbour's error",

@@ -4,12 +4,12 @@
 
 For each repetition a tenant that writes where it has no memory, a neighbour, and a tenant with `--restart on-neighbour-fault` are
 started, all of them `client.py`, which writes down when each kernel was done. Beside them run, from the first fault to the last, tenants
-that no fault is to reach: one with `--isolation own` on the same GPU, and where there is a second GPU one there, in a service of its own.
+that no fault may reach: one with `--isolation own` on the same GPU, and with a second GPU one there, in a separate service.
 On two GPUs the same is measured again in one service of both, where the spared client has contexts on the other GPU alone. Then the
 same tenant is hit again and again, which makes Partita wait for longer each time; and where PyTorch is, it is a PyTorch program that is
 restarted.
 
-Writes `recovery.json` and `recovery.md`. Nothing needs root. It has a run directory and services of its own, and ends all that it
+Writes `recovery.json` and `recovery.md`. It does not need root. It has a separate run directory and services, and ends all that it
 started. When its time is over (--deadline), what was measured is reported.
 """
 
@@ -109,7 +109,7 @@ class Tenant:
 
 
 class Samples:
-    """What `partita mps status` says while a service recovers, asked again and again."""
+    """The reports of `partita mps status` while a service recovers, queried repeatedly."""
 
     def __init__(self, bench: "Bench", gpus: str) -> None:
         self.bench, self.gpus = bench, gpus
@@ -122,7 +122,7 @@ class Samples:
         while not is_last:
             # One more when all is over: what came fast is seen, too.
             is_last = self.ending.is_set()
-            # A status that is refused is none; the next one may be told.
+            # Ignore a refused status; the next one may succeed.
             with contextlib.suppress(Failed, ValueError, Deadline):
                 status = self.bench.status(self.gpus)
                 self.told.append((time.monotonic_ns(), status))
@@ -291,7 +291,7 @@ def impersonal(words: str, names: list[str]) -> str:
 
 
 def sweep(run_directory: str) -> None:
-    """Ends whoever was started in this run and does not leave by itself."""
+    """Ends all programs of this run that do not exit by themselves."""
     end = time.monotonic() + LEAVE_LIMIT_S
     while (left := strays(run_directory)) and time.monotonic() < end:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-//! What Partita's benchmarks share.
+//! Shared code of Partita's benchmarks.
 
 pub mod peer;
 pub mod plot;

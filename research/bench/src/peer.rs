@@ -1,5 +1,5 @@
-//! Other projects' interposers, to be measured in the same run: each a library whose path is a
-//! parameter. None of them is part of this repository, and none is looked for.
+//! Other projects' interposers, for measurements in the same run: each a library whose path is a
+//! parameter. None of them is part of this repository, and the program does not search for any.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 
-/// The quota, as both projects read it.
+/// The quota, in the form of both projects.
 const MEMORY: &str = "1024m";
 
-/// A library to preload, as `NAME=PATH` names it.
+/// A library to preload, from `NAME=PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// What its rows are called: `hami-core`, `vgpu-manager`, or anything that reads HAMi-core's
+    /// The name of its rows: `hami-core`, `vgpu-manager`, or another library that reads HAMi-core's
     /// variables.
     pub name: String,
-    /// What is preloaded.
+    /// The library's path.
     path: PathBuf,
 }
 
@@ -34,9 +34,8 @@ impl FromStr for Peer {
 }
 
 impl Peer {
-    /// The command line that comes before a program's to run it under the library, with a quota of
-    /// 1 GiB and a core limit. What the library keeps, it keeps in `scratch`, a directory of this
-    /// run alone.
+    /// The command line to put before a program's to run it under the library, with a quota of 1
+    /// GiB and a core limit. The library stores its files in `scratch`, a directory of this run.
     ///
     /// # Errors
     /// If there is no such library.
@@ -53,7 +52,7 @@ impl Peer {
                 ("CUDA_DEVICE_MEMORY_LIMIT", MEMORY.as_ref()),
                 ("CUDA_DEVICE_SM_LIMIT", percent.as_ref()),
                 ("CUDA_DEVICE_MEMORY_SHARED_CACHE", cache.as_ref()),
-                // Else it counts as the monitor of its cluster says, and there is none.
+                // Otherwise it relies on its cluster's monitor, which is missing here.
                 ("GPU_CORE_UTILIZATION_POLICY", "force".as_ref()),
                 ("LIBCUDA_LOG_LEVEL", "0".as_ref()),
             ],

@@ -1,5 +1,5 @@
-//! `research/bench/compat`: the tests of its Python, and a program of the CUDA driver run by it on the
-//! simulated GPU, in every mode.
+//! `research/bench/compat`: the tests of its Python, and a program of the CUDA driver that it runs
+//! on the simulated GPU, in every mode.
 
 mod common;
 
@@ -20,8 +20,8 @@ fn the_tests_of_the_compatibility_benchmark_pass() {
     common::unittest(&scripts());
 }
 
-/// A suite of one program, which launches by every route, also a cooperative grid that fills the
-/// whole GPU; and the list that names it.
+/// A suite of one program, which launches by every route, including a cooperative grid that fills
+/// the whole GPU; and the list that names it.
 fn suite(machine: &Machine) -> (PathBuf, PathBuf) {
     let (suite, lists) = (machine.path("suite"), machine.path("lists"));
     let home = suite.join("launches");
@@ -36,7 +36,7 @@ fn suite(machine: &Machine) -> (PathBuf, PathBuf) {
     (suite, lists)
 }
 
-/// A directory with what the benchmark asks for the GPU's name.
+/// A directory with the programs that give the benchmark the GPU's name.
 fn tools(machine: &Machine) -> PathBuf {
     let dir = machine.path("bin");
     fs::create_dir(&dir).unwrap();

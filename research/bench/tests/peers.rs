@@ -1,4 +1,4 @@
-//! A peer's library is measured in the same run: here a stand-in, which says what it was given.
+//! A peer's library is measured in the same run: here a stand-in, which records its environment.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

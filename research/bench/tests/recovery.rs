@@ -1,5 +1,5 @@
-//! `research/bench/mps/recovery.py`, run on the simulated GPU from its first tenant to its page, and the
-//! tests of what it computes.
+//! `research/bench/mps/recovery.py`, run on the simulated GPU from its first tenant to its page,
+//! and the tests of its computations.
 
 mod common;
 

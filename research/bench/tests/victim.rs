@@ -1,4 +1,4 @@
-//! What the Python of `research/bench/victim` computes and prints has tests of its own.
+//! The Python of `research/bench/victim` has its own tests for computations and output.
 
 mod common;
 

@@ -46,7 +46,7 @@ class Clock:
 
 
 class Program:
-    """A program that is told lines and answers in lines. It is in a session of its own, so that Ctrl-C reaches it through us alone."""
+    """A program that reads commands and answers, a line each. It has a separate session, so that Ctrl-C reaches it only through us."""
 
     def __init__(self, command: list[str], environment: dict[str, str], before_kill: list[str] | None = None) -> None:
         self.command, self.before_kill = command, before_kill
@@ -58,7 +58,7 @@ class Program:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        # It alone has the stream: whoever else closed it would wait for this thread, and so for everybody who holds the other end.
+        # Only this thread has the stream: another one that closed it would wait for this thread, and so for all holders of the other end.
         with self.process.stdout as lines:
             for line in lines:
                 self.lines.put(line.strip())
@@ -164,7 +164,7 @@ class Mps:
         self.environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=self.directory.name, CUDA_MPS_LOG_DIRECTORY=self.directory.name)
 
     def start(self) -> None:
-        """Starts it. Where that fails, `error` says why, for whoever wants to be its client."""
+        """Starts it. If that fails, `error` has the reason, for its clients."""
         # The daemon keeps the streams that it gets, so it gets none of ours.
         try:
             process = subprocess.Popen(["nvidia-cuda-mps-control", "-d"], env=self.environment, stdin=subprocess.DEVNULL,

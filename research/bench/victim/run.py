@@ -4,7 +4,7 @@
 
 The victim is ResNet-50 serving (`research/bench/main_job/serve.py`), the aggressors are ResNet-50 training and floods of kernels that only
 compute or only move memory (`research/bench/cnn/faulty.py`). Every program is started once and stays while its settings are measured; each
-round measures every setting once, in an order drawn anew, and victim and aggressor alone among them, so that what is compared is
+round measures every setting once, in a new random order, and victim and aggressor alone among them, so that what is compared is
 seconds apart. Reported are medians over rounds with their least and most.
 
 Without Partita: turns (time slicing), one MPS service, and the provisioning policies of `partita mps limits` in that service, as the
@@ -229,7 +229,7 @@ class Bench:
                 done = other.hear_json(ANSWER_LIMIT_S)
                 told["aggressor_per_s"] = rate(done["ends"], done["per_step"], *window)
         except (Failed, ValueError, KeyError, IndexError) as error:
-            # Whoever is at fault: neither is in a known state.
+            # Whichever is at fault: neither is in a known state.
             self.pool.end(*seats)
             raise Failed(str(error)) from None
         return told
@@ -434,7 +434,7 @@ def main() -> None:
     finally:
         pool.end(*pool.programs)
         mps.end()
-        # Only what nobody else uses: it refuses otherwise.
+        # Only an unused one: it refuses otherwise.
         try:
             said([options.partita, "mps", "stop"], dict(os.environ), 20.0)
         except Failed as failure:

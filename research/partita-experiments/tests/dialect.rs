@@ -1,4 +1,4 @@
-//! Configurations: what is read, what is written, and what a wrong one is told.
+//! Configurations: reading, writing, and the errors of wrong ones.
 
 use partita_core::{Placement, Share, TpcSet};
 use partita_experiments::dialect::{
@@ -41,7 +41,7 @@ fn minus_hundred_is_no_priority_and_null_is_nothing() {
     assert_eq!((config.benchmarks[0].stream_priority, config.benchmarks[0].title()), (None, "timer_spin"));
 }
 
-/// What each wrong configuration is told, word for word.
+/// The errors of wrong configurations, verbatim.
 #[test]
 fn errors_name_the_field_the_line_and_what_is_accepted() {
     let told = [
@@ -255,7 +255,7 @@ proptest! {
             comment: None,
             benchmarks,
         };
-        // A benchmark of no limits needs one that ends it.
+        // A benchmark without limits needs one that ends it.
         prop_assume!(config.benchmarks.iter().all(|one| one.max_iterations.unwrap_or(3) > 0 || one.max_time_s.unwrap_or(1.0) > 0.0));
         for text in [config.to_json().to_string(), serde_json::to_string_pretty(&config.to_json()).unwrap()] {
             prop_assert_eq!(&Config::parse(&text).unwrap(), &config);

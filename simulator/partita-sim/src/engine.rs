@@ -68,7 +68,10 @@ impl fmt::Display for SubmitError {
                 write!(f, "{threads_per_block} threads in a block, the device allows {max}")
             }
             Self::BadCluster { grid_blocks, cluster_blocks } => {
-                write!(f, "a grid of {grid_blocks} blocks is not a whole number of clusters of {cluster_blocks}")
+                write!(
+                    f,
+                    "a grid of {grid_blocks} blocks is not a whole number of clusters of {cluster_blocks}"
+                )
             }
             Self::BadJitter => f.write_str("jitter must be below 1000 thousandths"),
         }

@@ -1,6 +1,6 @@
 //! The control law of `partita_core::time` against the model: a tenant's stream passes a gate
 //! before every unit of kernels, and a keeper opens and closes it. As on a real GPU, the keeper
-//! learns nothing but whether the stream stands at its gate, and only when it looks.
+//! sees only whether the stream stands at its gate, and only when it looks.
 
 #![allow(missing_docs, reason = "a test")]
 
@@ -11,9 +11,9 @@ const US: Time = 1000;
 const MS: Time = 1_000_000;
 const S: Time = 1_000_000_000;
 
-/// How late the keeper looks, as a thread that sleeps does.
+/// The keeper's delay, as of a sleeping thread.
 const LATE: Time = 60 * US;
-/// How often it looks whether a unit that the closing gate has missed is over.
+/// How often it checks whether a unit that passed the closing gate is over.
 const LOOK: Time = 50 * US;
 
 /// A program that always has work: kernels of these lengths, in turn, each on the whole GPU.
@@ -23,7 +23,7 @@ struct Program {
     lengths: Vec<Time>,
     next: usize,
     pacer: Pacer,
-    /// The gates that are queued, each with the length of what is behind it.
+    /// The queued gates, each with the length of the unit after it.
     gates: std::collections::VecDeque<(WorkId, Time)>,
     waits: Option<WorkId>,
     done_ns: Time,
@@ -77,7 +77,7 @@ impl Program {
                 self.running_ns = self.gates.pop_front().expect("it was queued").1;
                 continue;
             }
-            // One event at a time: a gate that is reached while it is open holds nothing up.
+            // One event at a time: a gate that is reached while it is open delays nothing.
             let step = self.engine.next_event().filter(|&at| at <= until).unwrap_or(until);
             for event in self.engine.advance(step) {
                 if let EventKind::WorkStarted { work } = event.kind
@@ -98,8 +98,8 @@ impl Program {
     }
 }
 
-/// How many thousandths of the time the program's kernels took, by their own lengths. Unlimited it
-/// is less than 1000: kernels in a stream do not follow each other at once.
+/// How many thousandths of the time the program's kernels took, by their own lengths. Without a
+/// limit it is less than 1000: there are gaps between kernels of a stream.
 fn achieved(law: Law, lengths: &[Time], for_ns: Time) -> f64 {
     let mut program = Program::new(lengths);
     program.run(0, false);

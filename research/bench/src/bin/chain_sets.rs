@@ -1,9 +1,10 @@
 //! The paper's nine chain sets on the model of a GPU: default MPS, its algorithm 1, ours, and the
-//! best allocation found by trying. Figure 4 of J. Luo and X. Wei, «Dynamic GPU Resource Management
-//! in Component-Based Applications», 2023.
+//! best allocation by trial. Figure 4 of J. Luo and X. Wei, «Dynamic GPU Resource Management in
+//! Component-Based Applications», 2023.
 //!
 //! ```text
-//! cargo build --release -p partita-bench && target/release/chain-sets --out research/bench/results/chains
+//! cargo build --release -p partita-bench
+//! target/release/chain-sets --out research/bench/results/chains
 //! ```
 //!
 //! All of it is computed on the model; nothing here touches a GPU. Equal arguments give equal
@@ -26,10 +27,10 @@ struct Options {
     /// Conditions to run under, of: raised, lock-step, scaled, printed, paper, paper-raised.
     #[arg(long, value_delimiter = ',', default_value = "raised,lock-step,scaled,printed,paper,paper-raised")]
     regimes: Vec<String>,
-    /// Runs only sets whose names have this in them.
+    /// Runs only sets with this text in their names.
     #[arg(long, default_value = "")]
     only: String,
-    /// Leaves out the chain of our own, which streams and computes.
+    /// Omits our additional chain, which streams and computes.
     #[arg(long)]
     without_image: bool,
     /// Sets run at the same time.
@@ -38,7 +39,7 @@ struct Options {
     /// Write FILE.json, FILE.svg and FILE.png; the tables go to standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Takes the oracles from a FILE.json of before instead of looking for them, which is nearly
+    /// Reads the oracles from an earlier FILE.json instead of searching for them, which is nearly
     /// all of the work.
     #[arg(long, value_name = "FILE")]
     oracles: Option<PathBuf>,
@@ -67,7 +68,7 @@ fn cases(options: &Options) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Runs all cases, so many at a time.
+/// Runs all cases, this many at a time.
 fn run(cases: &[Case], jobs: usize, before: Option<&Report>) -> Result<Vec<Row>> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Result<Row, ChainError>)>> = Mutex::new(Vec::new());

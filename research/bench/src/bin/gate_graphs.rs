@@ -1,5 +1,4 @@
-//! What the waits inside of graphs cost a tenant of low priority while nobody of high priority has
-//! work.
+//! The cost of waits inside graphs for a tenant of low priority, without work of high priority.
 //!
 //! Graphs of kernels of one length, in one branch or several side by side, whose nodes are made
 //! level by level or branch by branch, as a program that captures one stream after the other makes
@@ -23,7 +22,7 @@ use partita_bench::side::{Side, bare};
 use partita_core::Samples;
 use partita_driver::{Cuda, Gpu, SpinGraph};
 
-/// Measures what waits inside of graphs cost.
+/// Measures the cost of waits inside graphs.
 #[derive(Parser)]
 struct Options {
     /// The GPU, as `partita run` takes it.
@@ -41,13 +40,13 @@ struct Options {
     /// The `partita` executable [default: beside this one].
     #[arg(long)]
     partita: Option<PathBuf>,
-    /// Run as one of the processes, which launches so many kernels first.
+    /// Run as one of the processes, which first launches this many kernels.
     #[arg(long, hide = true, value_name = "KERNELS")]
     child: Option<u32>,
 }
 
 /// Kernels that a process launches before it makes its graphs, so that their length is known: about
-/// a second of them, while which clocks rise.
+/// a second of them, during which clocks rise.
 const MEASURED: u32 = 40_000;
 
 /// A graph by its shape.
@@ -67,7 +66,7 @@ const SHAPES: [Shape; 5] = [
 ];
 
 impl Shape {
-    /// Which kernel each one follows, in the order in which they are made.
+    /// The predecessor of each, in the order of their creation.
     fn after(self, kernels: usize) -> Vec<Option<usize>> {
         let (width, depth) = (self.branches, kernels / self.branches);
         (0..width * depth)
@@ -92,7 +91,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Launches the graph whose number stands in each line, and answers with microseconds until its end
+/// Launches the graph with the number in each line, and answers with the microseconds until its end
 /// and of the call.
 fn child(options: &Options, first: u32) -> Result<()> {
     let cuda = Cuda::load(None)?;
@@ -101,7 +100,7 @@ fn child(options: &Options, first: u32) -> Result<()> {
     let mut launch = gpu.prepare_spin(1, 32, spin_ns)?;
     for number in 0..first {
         launch.launch()?;
-        // The driver's queue is not to be the measure of it.
+        // The measurement must not include the driver's full queue.
         if number % 200 == 199 {
             gpu.synchronize()?;
         }
@@ -128,7 +127,7 @@ fn child(options: &Options, first: u32) -> Result<()> {
     Ok(())
 }
 
-/// What one process took for one graph, in microseconds.
+/// One process's times for one graph, in microseconds.
 #[derive(Default)]
 struct Took {
     whole: Vec<f64>,

@@ -1,12 +1,12 @@
-//! What the hook adds to a kernel launch, or to an allocation of 1 MiB and its release, in
+//! The hook's cost for a kernel launch, or for an allocation of 1 MiB and its release, in
 //! nanoseconds.
 //!
 //! Two processes make the same calls, one bare and one as a tenant with its partition and quota;
 //! they take turns of a few hundred microseconds, in an order that flips every round, so that a
-//! drift of the machine meets both. Of launches only the enqueueing is timed: each turn is a burst
-//! that fits the driver's queue, and the wait for it lies outside. Where a process's memory happens
-//! to lie is worth ± 15 ns of a launch for its whole life, so both are started anew many times.
-//! Peers' libraries take their turns in the same rounds.
+//! drift of the machine affects both. Of launches only the enqueueing is timed: each turn is a
+//! burst that fits the driver's queue, and the wait for it is outside. The placement of a process's
+//! memory changes a launch by ± 15 ns for its whole life, so both are restarted many times. Peers'
+//! libraries take their turns in the same rounds.
 //!
 //! ```text
 //! cargo build --release && target/release/hook-cost              # sim:h200
@@ -32,7 +32,7 @@ use partita_bench::side::{Side, bare};
 use partita_core::Samples;
 use partita_driver::{Cuda, Gpu};
 
-/// What is called.
+/// The measured call.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Of {
     /// A kernel launch.
@@ -50,16 +50,16 @@ impl Of {
     }
 }
 
-/// Measures what the hook adds to a kernel launch or an allocation.
+/// Measures the hook's cost for a kernel launch or an allocation.
 #[derive(Parser)]
 struct Options {
-    /// What is called.
+    /// The measured call.
     #[arg(long, value_enum, default_value = "launch")]
     of: Of,
     /// The GPU, as `partita run` takes it.
     #[arg(long, default_value = "sim:h200")]
     gpu: String,
-    /// How often all processes are started.
+    /// The number of starts of all processes.
     #[arg(long, default_value_t = 24)]
     starts: u32,
     /// Rounds of each start; each gives one pair of figures.
@@ -72,7 +72,7 @@ struct Options {
     #[arg(long)]
     time: Option<String>,
     /// Give the tenant low priority, beside one of high priority that has launched and rests:
-    /// launches have waits in front of them.
+    /// launches then have waits before them.
     #[arg(long)]
     low: bool,
     /// The `partita` executable [default: beside this one].
@@ -95,7 +95,7 @@ fn main() -> Result<()> {
     if options.child { child(options.of, options.burst) } else { compare(&options) }
 }
 
-/// One of the two: a burst for each line read, and its nanoseconds per call written.
+/// One of the two: a burst for each line of input; writes its nanoseconds per call.
 fn child(of: Of, burst: u32) -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;
@@ -105,7 +105,7 @@ fn child(of: Of, burst: u32) -> Result<()> {
         for _ in 0..burst {
             match of {
                 Of::Launch => launch.launch()?,
-                // Given back at once.
+                // Freed at once.
                 Of::Memory => drop(gpu.alloc(1 << 20)?),
             }
         }
@@ -132,7 +132,7 @@ fn parse_build(text: &str) -> Result<(String, PathBuf), String> {
 /// The core limit of peers, in percent.
 const CORE_PERCENT: u32 = 50;
 
-/// How the program is run.
+/// How to run the program.
 enum How {
     Bare,
     /// As a tenant with these options beside its partition.
@@ -154,7 +154,7 @@ impl Tenant {
     }
 }
 
-/// A way to run the program, and what it took.
+/// A way to run the program, with its times.
 struct Way {
     name: String,
     how: How,
@@ -186,7 +186,7 @@ impl Way {
                 command.arg("--").arg(&own);
                 command
             }
-            // What `partita` itself says of the driver is not under the peer.
+            // `partita`'s own queries of the driver do not use the peer.
             How::Under(words) => {
                 let (program, rest) = words.split_first().context("a peer without a command")?;
                 let mut command = bare(&partita, &options.gpu, Path::new(program));
@@ -218,7 +218,8 @@ fn compare(options: &Options) -> Result<()> {
             How::Under(peer.words(scratch.path(), CORE_PERCENT)?),
         ));
     }
-    // What each adds in each round, and the median of that in each start; none for the bare way.
+    // The cost of each in each round, and the median of that in each start; `None` for the bare
+    // way.
     let (mut added, mut medians) = (vec![Vec::new(); ways.len()], vec![Vec::new(); ways.len()]);
     for _ in 0..options.starts {
         let mut sides: Vec<Side> = ways.iter().map(|way| way.start(options)).collect::<Result<_>>()?;

@@ -1,12 +1,12 @@
-//! What a lease of the keeper's memory costs, against an allocation of one's own, and what the
-//! service holds out.
+//! The cost of a lease of the keeper's memory, against an own allocation, and the service's load
+//! limit.
 //!
-//! One process leases and gives back, and allocates and frees, in turns whose order flips every
-//! round: through the socket, one lease a request; through the socket, a batch a request; through
-//! the client's cache; and bare `cuMemAlloc` and `cuMemFree`. All the while so many other leases
-//! are open. Then several connections together ask for so many allocations a second, each at its
-//! own time whether the last one was answered or not; what counts is the time from when it was due
-//! to when it was answered and given back.
+//! One process leases and returns, and allocates and frees, in turns whose order flips every round:
+//! through the socket, one lease per request; through the socket, a batch per request; through the
+//! client's cache; and bare `cuMemAlloc` and `cuMemFree`. Meanwhile a number of other leases are
+//! open. Then several connections together request a number of allocations a second, each at a
+//! fixed time whether the last one was answered or not; the result is the time from that moment to
+//! the answer and the return.
 //!
 //! ```text
 //! cargo build --release && target/release/lease-cost             # sim:h200
@@ -28,10 +28,10 @@ use partita_memory::client::{self, Client, Connection};
 use partita_memory::keeper;
 use partita_memory::pool::LeaseId;
 
-/// How long anything is waited for.
+/// The timeout of every wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Measures what a lease costs.
+/// Measures the cost of a lease.
 #[derive(Parser)]
 struct Options {
     /// The GPU, as `partita run` takes it.
@@ -40,7 +40,7 @@ struct Options {
     /// Bytes of each.
     #[arg(long, default_value_t = 1 << 20)]
     bytes: u64,
-    /// Leases that are open all the while.
+    /// Leases that are open meanwhile.
     #[arg(long, default_value_t = 1000)]
     open: u32,
     /// Rounds; each gives one figure of each kind.
@@ -49,13 +49,13 @@ struct Options {
     /// Calls of one turn.
     #[arg(long, default_value_t = 32)]
     burst: u32,
-    /// Allocations a second that the service is asked for.
+    /// Requested allocations a second.
     #[arg(long, default_value_t = 10_000)]
     rate: u32,
-    /// Connections that ask for them together.
+    /// Connections that request them together.
     #[arg(long, default_value_t = 4)]
     connections: u32,
-    /// How long they do, in seconds.
+    /// The time of these requests, in seconds.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// The `partita` executable [default: beside this one].
@@ -121,7 +121,7 @@ fn keep(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A way to get memory, and what each of its turns took, in nanoseconds for one.
+/// A way to get memory, with the times of its turns, in nanoseconds for one allocation.
 struct Way {
     name: &'static str,
     turns_ns: Vec<f64>,
@@ -133,14 +133,14 @@ impl Way {
         Self { name, turns_ns: Vec::new(), each_ns: Vec::new() }
     }
 
-    /// Notes a turn, of which each call took so long for `share` allocations.
+    /// Records a turn, in which each call took this long for `share` allocations.
     fn note(&mut self, calls_ns: &[f64], share: f64) {
         self.turns_ns.push(calls_ns.iter().sum::<f64>() / calls_ns.len() as f64 / share);
         self.each_ns.extend(calls_ns.iter().map(|ns| ns / share));
     }
 }
 
-/// Leases as a program does that works on the memory, and gives back.
+/// Leases as a program does that works on the memory, and returns.
 fn open(client: &Client<'_>, bytes: u64) -> Result<()> {
     let lease = client.lease(bytes)?;
     black_box(lease.span()?.address());
@@ -227,7 +227,7 @@ fn measure(options: &Options, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The leases that are open all the while.
+/// The leases that are open meanwhile.
 fn hold(holder: &mut Connection, options: &Options) -> Result<Vec<LeaseId>> {
     let mut held = Vec::new();
     let most = holder.welcome().batch_max;
@@ -265,7 +265,7 @@ fn print_ways(options: &Options, device: &str, ways: &[Way]) -> Result<()> {
     Ok(())
 }
 
-/// Asks for so many a second, however fast the answers come.
+/// Requests this many a second, however fast the answers come.
 fn load(options: &Options, socket: &Path, tenant: partita_memory::TenantName) -> Result<()> {
     let each = options.rate / options.connections.max(1);
     let count = each * options.seconds;

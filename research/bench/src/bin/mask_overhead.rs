@@ -1,10 +1,9 @@
-//! What the launch callback and a mask add to a launch: three ways of launching in one process, in
-//! turns.
+//! The cost of the launch callback and a mask for a launch: three ways of launching in one process,
+//! in turns.
 //!
 //! The callback is off, on without a mask, and on with one. Each turn is a burst that fits the
-//! driver's queue; only the enqueueing is timed. One process, one stream, one kernel: where memory
-//! happens to lie is the same for all three. What the interposer adds around a launch is measured
-//! by `hook-cost`.
+//! driver's queue; only the enqueueing is timed. One process, one stream, one kernel: the placement
+//! of memory is the same for all three. `hook-cost` measures the interposer's cost around a launch.
 //!
 //! ```text
 //! cargo build --release -p partita-bench && target/release/mask-overhead
@@ -19,7 +18,7 @@ use partita_abi::qmd;
 use partita_core::Samples;
 use partita_driver::{Cuda, Gpu, LaunchMask, probe_with};
 
-/// Measures what the launch callback and a mask add to a launch.
+/// Measures the cost of the launch callback and a mask for a launch.
 #[derive(Parser)]
 struct Options {
     /// Turns of each way.

@@ -1,8 +1,8 @@
-//! How many block events per second the model of the GPU handles on one core. A block that starts
-//! and a block that ends are one event each.
+//! The number of block events per second that the model of the GPU handles on one core. The start
+//! and the end of a block are one event each.
 //!
-//! Each workload is run on the simulated H200 several times, in turns with the others; submitting
-//! the works counts. Time is what the thread spent on a core: others may share the machine.
+//! Each workload runs on the simulated H200 several times, in turns with the others, including the
+//! submission of works. The time is the thread's CPU time: others may share the machine.
 //!
 //! ```text
 //! cargo build --release -p partita-bench && target/release/model-speed
@@ -23,12 +23,12 @@ struct Options {
     /// Blocks that each workload runs, in thousands.
     #[arg(long, default_value_t = 4_000)]
     kiloblocks: u64,
-    /// Runs only workloads whose names have this in them.
+    /// Runs only workloads with this text in their names.
     #[arg(long, default_value = "")]
     only: String,
 }
 
-/// What is run: streams of one or more groups, each with kernels that it launches over and over.
+/// A workload: streams of one or more groups, each with kernels that it launches repeatedly.
 struct Workload {
     name: &'static str,
     groups: Vec<Vec<Line>>,
@@ -94,13 +94,13 @@ fn workloads(spec: &DeviceSpec) -> Vec<Workload> {
     ]
 }
 
-/// What this thread has spent on a core, in seconds.
+/// This thread's CPU time, in seconds.
 fn spent_s() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Runs a workload once; returns block events per second, and what was counted.
+/// Runs a workload once; returns block events per second, and the counters.
 fn run(spec: &DeviceSpec, workload: &Workload, blocks: u64) -> Result<(f64, Stats)> {
     let begin_s = spent_s();
     let mut gpu = Engine::new(spec, 1);

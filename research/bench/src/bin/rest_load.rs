@@ -1,11 +1,11 @@
-//! What `partitad` holds out: many clients of its REST interface at once, while the keeper of a
+//! The load limit of `partitad`: many clients of its REST interface at once, while the keeper of a
 //! GPU's memory serves allocations.
 //!
-//! A daemon and a keeper of their own, each a process. Clients have a connection each, keep it
-//! open, and ask at times that were fixed before, whether the last answer has come or not; what
-//! counts is the time from when a request was due to when its answer was read. Beside them
-//! connections to the keeper lease and give back at a rate of their own, with so many other leases
-//! open. Then the same clients without pauses, for what the daemon does at most.
+//! A separate daemon and keeper, each a process. Each client has a connection, keeps it open, and
+//! sends requests at fixed times, whether the last answer has come or not; the result is the time
+//! from a request's fixed time to the end of its answer. Beside them connections to the keeper
+//! lease and return at their own rate, with a number of other leases open. Then the same clients
+//! without pauses, for the daemon's highest rate.
 //!
 //! ```text
 //! cargo build --release && target/release/rest-load             # sim:h200
@@ -26,7 +26,7 @@ use partita_core::Samples;
 use partita_memory::client::Connection;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything is waited for.
+/// The timeout of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Requests of each client in the part without pauses.
 const UNPACED_REQUESTS: u32 = 100;
@@ -49,10 +49,10 @@ struct Options {
     /// Allocations a second of all of them; 0 for none.
     #[arg(long, default_value_t = 10_000)]
     leases: u32,
-    /// Other leases that are open all the while.
+    /// Other leases that are open meanwhile.
     #[arg(long, default_value_t = 1000)]
     open: u32,
-    /// How long, in seconds.
+    /// The time, in seconds.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// Where the daemon keeps its state [default: a directory in /tmp].
@@ -63,7 +63,7 @@ struct Options {
     programs: Option<PathBuf>,
 }
 
-/// What the clients ask, in turn: a change for each nine looks, as a panel and an operator would.
+/// The clients' requests, in turn: a change for nine queries, as from a panel and an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ask {
     Chain,
@@ -86,18 +86,16 @@ const MIX: [Ask; 10] = [
     Ask::Chain,
 ];
 
-/// What was asked, and what it took, in milliseconds.
+/// A request with its times, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     ask: Ask,
-    /// From when it was due to when its answer was read.
+    /// From its fixed time to the end of its answer.
     from_due: f64,
-    /// Of that, what the client itself was late: from when it was due, and the answer before had
-    /// been read, to when it was sent. On cores that have other work a client waits for its turn
-    /// before it sends anything.
+    /// The client's own delay in that: from the fixed time, and the end of the answer before, to
+    /// the sending. On cores with other work a client waits for its turn before it sends anything.
     client_late: f64,
-    /// What the daemon says that it took, from the end of the request's headers to the beginning of
-    /// the answer.
+    /// The daemon's own time, from the end of the request's headers to the start of the answer.
     in_daemon: f64,
 }
 
@@ -179,7 +177,7 @@ fn print_row(what: &str, times_ms: Vec<f64>) -> Result<()> {
     Ok(())
 }
 
-/// Leases that stay open as long as what this returns.
+/// Leases that stay open as long as the result.
 fn hold(memory: &Path, count: u32) -> Result<Connection> {
     let mut holder = Connection::connect(memory, Some("held".parse()?), PATIENCE)?;
     let batch_max = holder.welcome().batch_max;
@@ -192,7 +190,8 @@ fn hold(memory: &Path, count: u32) -> Result<Connection> {
     Ok(holder)
 }
 
-/// Both loads at once: what each request took, and each lease with its return, in milliseconds.
+/// Both loads at once: the times of each request, and of each lease with its return, in
+/// milliseconds.
 fn paced(options: &Options, socket: &Path, memory: &Path) -> Result<(Vec<Taken>, Vec<f64>)> {
     let lessees = if options.leases == 0 { 0 } else { options.lessees };
     let barrier = &Barrier::new((options.clients + lessees) as usize);
@@ -252,7 +251,7 @@ fn paced(options: &Options, socket: &Path, memory: &Path) -> Result<(Vec<Taken>,
     })
 }
 
-/// As many requests as there can be; how many, and how long they took in seconds.
+/// As many requests as possible; their number, and their time in seconds.
 fn unpaced(options: &Options, socket: &Path) -> Result<(u32, f64)> {
     let begin = Instant::now();
     std::thread::scope(|scope| {
@@ -272,7 +271,7 @@ fn unpaced(options: &Options, socket: &Path) -> Result<(u32, f64)> {
     Ok((options.clients * UNPACED_REQUESTS, begin.elapsed().as_secs_f64()))
 }
 
-/// The moments at which something is due; each is waited for, unless it has passed.
+/// The fixed times; waits for each, unless it has passed.
 struct Due {
     next: Instant,
     every: Duration,
@@ -306,7 +305,7 @@ fn definition(client: u32, period_ms: u32) -> String {
     )
 }
 
-/// A client with a connection that it keeps.
+/// A client with a persistent connection.
 struct Rest {
     stream: BufReader<UnixStream>,
 }
@@ -328,7 +327,7 @@ impl Rest {
         }
     }
 
-    /// A request, and its answer to the last byte. Returns what the daemon says that it took, in
+    /// A request, and its answer to the last byte. Returns the time that the daemon reports, in
     /// milliseconds.
     fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<f64> {
         let request = format!(
@@ -360,7 +359,7 @@ impl Rest {
     }
 }
 
-/// The directories of a daemon and a keeper, gone with this.
+/// The directories of a daemon and a keeper, removed with this.
 struct World {
     programs: PathBuf,
     dir: PathBuf,
@@ -378,7 +377,7 @@ impl World {
         Ok(Self { programs, dir, state, gpu: options.gpu.clone() })
     }
 
-    /// What the disk alone takes: 4 KiB and a flush, in milliseconds.
+    /// The time of the disk alone: 4 KiB and a flush, in milliseconds.
     fn flushes(&self) -> Result<Vec<f64>> {
         let path = self.state.join("flush");
         let mut file = std::fs::File::create(&path)?;
@@ -402,7 +401,7 @@ impl World {
         Ok(Process(command.spawn().context("partitad")?))
     }
 
-    /// The socket in the run directory whose name begins so, as soon as somebody listens.
+    /// The socket in the run directory with this prefix, as soon as a process listens.
     fn socket(&self, name: &str) -> Result<PathBuf> {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {

@@ -1,9 +1,9 @@
-//! What `partita run` takes for a program that does nothing, in user mode and in system mode, in
+//! The time of `partita run` for a program that does nothing, in user mode and in system mode, in
 //! milliseconds.
 //!
 //! Each round runs `true` once in each mode, in an order that changes each round, on a simulated
 //! GPU outside of MPS. In user mode the command makes the tenant itself. In system mode it runs as
-//! a user without rights, asks `partitad`, and root's process makes the tenant. Needs root.
+//! an unprivileged user and calls `partitad`, and root's process makes the tenant. Needs root.
 //!
 //! ```text
 //! cargo build --release && sudo target/release/run-cost
@@ -21,7 +21,7 @@ use anyhow::{Result, bail, ensure};
 use clap::Parser;
 use partita_core::Samples;
 
-/// Measures what `partita run` takes.
+/// Measures the time of `partita run`.
 #[derive(Parser)]
 struct Options {
     /// Runs in each mode.
@@ -30,7 +30,7 @@ struct Options {
     /// The user of system mode.
     #[arg(long, default_value_t = 65_533)]
     user: u32,
-    /// Where the programs and libraries are [default: beside this program].
+    /// The directory of programs and libraries [default: beside this program].
     #[arg(long)]
     programs: Option<PathBuf>,
 }
@@ -73,7 +73,7 @@ fn main() -> Result<()> {
         Some(programs) => programs,
         None => std::env::current_exe()?.with_file_name(""),
     };
-    // Memory, as /run and /dev/shm are.
+    // A tmpfs, like /run and /dev/shm.
     let temp = tempfile::Builder::new().prefix("pr").tempdir_in("/dev/shm")?;
     fs::set_permissions(temp.path(), Permissions::from_mode(0o755))?;
     let (own, shared) = (temp.path().join("user"), temp.path().join("system"));

@@ -2,10 +2,10 @@
 //!
 //! In a tenant, one thread launches bursts of kernels of one block while another stores limits: one
 //! half of the tenant's TPCs, the other, and so on, once in each burst, at a random time. Each
-//! kernel tells the SM that it ran on, and so which limits it obeyed. What is counted is the time
-//! from the return of the store to the return of the first launch on the new half; and of that,
-//! what was spent neither in that launch nor in the one that was under way when the limits were
-//! stored. A launch that begins after a store and does not obey it counts in full, and as a fault.
+//! kernel records the SM that it ran on, and so which limits it obeyed. The result is the time from
+//! the return of the store to the return of the first launch on the new half; and the part of it
+//! outside that launch and the launch that ran when the limits were stored. A launch that starts
+//! after a store and does not obey it counts in full, and as a fault.
 //!
 //! ```text
 //! cargo build --release && target/release/set-latency            # sim:h200
@@ -32,13 +32,13 @@ struct Options {
     /// The GPU, as `partita run` takes it.
     #[arg(long, default_value = "sim:h200")]
     gpu: String,
-    /// Changes of the limits that fall into a burst of launches.
+    /// Changes of the limits during a burst of launches.
     #[arg(long, default_value_t = 20_000)]
     changes: usize,
     /// Launches of one burst; it fits the driver's queue.
     #[arg(long, default_value_t = 200)]
     burst: usize,
-    /// How long after a burst's begin the limits change at the latest, in microseconds.
+    /// The latest change of the limits after a burst's start, in microseconds.
     #[arg(long, default_value_t = 20)]
     delay_us: u64,
     /// The `partita` executable [default: beside this one].
@@ -68,14 +68,14 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One change: when the call began and returned, and which half the tenant has since.
+/// One change: start and end of the call, and the tenant's half since then.
 struct Store {
     begun_ns: u64,
     returned_ns: u64,
     half: usize,
 }
 
-/// One launch: when the call began and returned, and which half its block ran on.
+/// One launch: start and end of the call, and the half on which its block ran.
 struct Launch {
     begun_ns: u64,
     returned_ns: u64,
@@ -121,7 +121,7 @@ fn measure(options: &Options) -> Result<()> {
                 }
                 seen = bursts.load(Ordering::Relaxed);
                 awake.store(seen, Ordering::Relaxed);
-                // xorshift64: times that no rhythm of the launches follows.
+                // xorshift64: times that do not correlate with the launches.
                 random ^= random << 13;
                 random ^= random >> 7;
                 random ^= random << 17;
@@ -141,7 +141,7 @@ fn measure(options: &Options) -> Result<()> {
                 let mut launches = Vec::with_capacity(options.burst);
                 let before = switches()?;
                 let burst = bursts.fetch_add(1, Ordering::Relaxed) + 1;
-                // Both threads run when it begins, or the store would come after it.
+                // Both threads run when it starts, otherwise the store would come after it.
                 while awake.load(Ordering::Relaxed) != burst && !storing.is_finished() {
                     std::hint::spin_loop();
                 }
@@ -160,7 +160,7 @@ fn measure(options: &Options) -> Result<()> {
             Ok(())
         })();
         stop.store(true, Ordering::Relaxed);
-        // The storing thread ends by itself, or its error is the one to tell.
+        // The storing thread ends by itself, or its error is the one to report.
         storing.join().map_err(|_| anyhow::anyhow!("the storing thread panicked"))??;
         result
     })?;
@@ -174,7 +174,7 @@ fn switches() -> Result<u64> {
     counts.map(|(_, count)| Ok(count.trim().parse::<u64>()?)).sum()
 }
 
-/// The tenant's limits with the one half of its TPCs, and with the other.
+/// The tenant's limits with one half of its TPCs, and with the other.
 fn halves(whole: &Limits) -> Result<[Limits; 2]> {
     let topology = limits::topology(whole).map_err(anyhow::Error::msg)?;
     let tpcs: Vec<u8> = TpcSet::from_words(whole.set).iter().collect();
@@ -190,7 +190,7 @@ fn halves(whole: &Limits) -> Result<[Limits; 2]> {
     Ok([half(first), half(second)])
 }
 
-/// What was seen, in nanoseconds.
+/// The observations, in nanoseconds.
 #[derive(Default)]
 struct Tally {
     launch_ns: Vec<f64>,
@@ -200,14 +200,13 @@ struct Tally {
     checked: u64,
     /// Those of them that ran on the wrong half.
     wrong: u64,
-    /// Bursts that were not timed.
+    /// Bursts without a timing.
     interrupted: u64,
 }
 
 impl Tally {
-    /// Takes in a burst and the store of its time. One that did not fall between launches is not
-    /// timed. One in which the scheduler took the launching thread's core away is checked, and not
-    /// timed.
+    /// Adds a burst and its store. One that did not fall between launches is not timed. One in
+    /// which the scheduler took the launching thread's core away is checked, and not timed.
     fn add(&mut self, store: &Store, launches: &[Launch], kept_its_core: bool) {
         for launch in launches {
             let must_be = match launch {

@@ -1,10 +1,9 @@
-//! What the preloaded library adds to the start of a program that has nothing to do with CUDA, in
-//! microseconds.
+//! The preloaded library's cost for the start of a program without CUDA, in microseconds.
 //!
-//! Each round starts the program once in every way, in an order that moves on by one each round, so
-//! that a drift of the machine meets all ways alike: alone, with the library preloaded, with that
-//! and the variable that names a tenant, and with another library, which says what any preloaded
-//! library costs. A start is the time from the call that makes the process to the end of the
+//! Each round starts the program once in every way, in an order that rotates by one each round, so
+//! that a drift of the machine affects all ways alike: alone, with the library preloaded, with that
+//! and the variable that names a tenant, and with another library, which shows the cost of any
+//! preloaded library. A start is the time from the call that makes the process to the end of the
 //! process.
 //!
 //! ```text
@@ -21,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use partita_core::Samples;
 
-/// Measures what the library adds to the start of a program.
+/// Measures the library's cost for the start of a program.
 #[derive(Parser)]
 struct Options {
     /// Starts in each way.
@@ -61,7 +60,7 @@ fn main() -> Result<()> {
         way("library and PARTITA_LEDGER", Some(library), true),
         way("another library", Some(options.other), false),
     ];
-    // The first starts find files that are not in memory yet.
+    // The first starts read files that are not cached yet.
     const UNCOUNTED: usize = 10;
     for round in 0..options.rounds + UNCOUNTED {
         for step in 0..ways.len() {
@@ -98,7 +97,7 @@ fn start_us(program: &[OsString], way: &Way) -> Result<f64> {
     command.args(&program[1..]).env_remove("LD_PRELOAD").env_remove("PARTITA_LEDGER");
     command.envs(way.preload.as_ref().map(|library| ("LD_PRELOAD", library)));
     if way.ledger {
-        // Nobody looks whether it is there before a program uses CUDA.
+        // The directory is not checked before a program uses CUDA.
         command.env("PARTITA_LEDGER", "/nowhere");
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -2,10 +2,10 @@
 //!
 //! One program launches without a pause. It runs bare, with a share of time (`partita run --time`;
 //! its kernels record when they ran by the GPU's own clock) or of the compute units (`--of mask`:
-//! `partita run --sm`; how many kernels end in a second, each of many blocks), and with the library
-//! of each peer that is named, for kernels of several lengths and for graphs; the settings take
-//! turns, in an order that is another one each round. What counts is the achieved share of what the
-//! bare program gets in the same round.
+//! `partita run --sm`; the number of kernels that end in a second, each of many blocks), and with
+//! the library of each named peer, for kernels of several lengths and for graphs; the settings take
+//! turns, in another order each round. The result is the achieved share of the bare program's
+//! throughput in the same round.
 //!
 //! ```text
 //! cargo build --release && target/release/time-share             # sim:h200
@@ -32,7 +32,7 @@ use partita_core::Samples;
 const SOURCE: &str = include_str!("../../../../crates/partita-cli/tests/hook/time.c");
 const HEADER: &str = include_str!("../../../../crates/partita-cli/tests/hook/cuda.h");
 
-/// What is promised.
+/// The promised resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Of {
     /// A share of time.
@@ -42,9 +42,8 @@ enum Of {
 }
 
 impl Of {
-    /// What is launched, as the program takes it, and as people read it. For masks: blocks, and for
-    /// how long two of them fill an SM; eight rounds of them on 132 SMs take the whole time that is
-    /// named.
+    /// The launch, as an argument of the program, and as a description. For masks: blocks, and how
+    /// long two of them fill an SM; eight rounds of them on 132 SMs take the whole given time.
     fn forms(self) -> [(&'static str, &'static str); 4] {
         match self {
             Self::Time => [
@@ -66,7 +65,7 @@ impl Of {
 /// Measures the share of the GPU that a program gets.
 #[derive(Parser)]
 struct Options {
-    /// What is promised.
+    /// The promised resource.
     #[arg(long, value_enum, default_value = "time")]
     of: Of,
     /// The GPU, as `partita run` takes it.
@@ -79,13 +78,13 @@ struct Options {
     /// hami-core=/usr/local/vgpu/libvgpu.so; may be repeated.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<Peer>,
-    /// How often everything is measured.
+    /// The number of repetitions of everything.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// What runs before it is measured, in milliseconds.
+    /// The time before the measurement, in milliseconds.
     #[arg(long, default_value_t = 500)]
     skip_ms: u32,
-    /// How long is measured, in milliseconds.
+    /// The time of the measurement, in milliseconds.
     #[arg(long, default_value_t = 2000)]
     ms: u32,
     /// Compute units of the tenant: with `all` it has the whole GPU in turns (--via time).
@@ -97,7 +96,7 @@ struct Options {
     /// The compiled program [default: compiled by cc].
     #[arg(long)]
     worker: Option<PathBuf>,
-    /// Where the result is written [default: standard output].
+    /// The file for the result [default: standard output].
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -133,7 +132,7 @@ struct Cell {
     form: usize,
     by: String,
     percent: u32,
-    /// Of what the bare program got in the same round, in percent.
+    /// The part of the bare program's throughput in the same round, in percent.
     achieved: f64,
 }
 

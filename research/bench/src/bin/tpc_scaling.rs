@@ -90,7 +90,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The TPCs in the order in which a growing partition takes them.
+/// The TPCs in the order in which a growing partition gets them.
 fn orders(topology: &Topology) -> [(&'static str, Vec<u8>); 2] {
     let gpcs: Vec<Vec<u8>> = topology.gpcs().iter().map(|gpc| gpc.tpcs.iter().collect()).collect();
     let longest = gpcs.iter().map(Vec::len).max().unwrap_or(0);
@@ -111,7 +111,7 @@ fn measure(options: &Options) -> Result<Report> {
     values.fill(0)?;
     let (from, to) = (gpu.alloc(options.copy_mib << 20)?, gpu.alloc(options.copy_mib << 20)?);
     from.fill(1)?;
-    // Some waves of blocks at every size, so that the last one weighs little.
+    // Several waves of blocks at every size, so that the last one weighs little.
     let fma = Grid { blocks: (options.elements / 256).max(1) as u32, threads: 256, cluster_blocks: 1 };
     let copy = Grid { blocks: found.facts.sms * 32, threads: 512, cluster_blocks: 1 };
     let flops = 2.0 * f64::from(FMA_ROUNDS) * options.elements as f64;
@@ -174,7 +174,7 @@ fn measure(options: &Options) -> Result<Report> {
     })
 }
 
-/// What the whole device would do, in proportion.
+/// The throughput in proportion to the whole device.
 fn ideal(curve: &Curve, tpcs: f64, all: u32) -> f64 {
     curve.points.last().map_or(0.0, |last| last.median * tpcs / f64::from(all))
 }

@@ -1,8 +1,9 @@
-//! The main job as a picture: what the serving tenant's p99 pays against what the neighbour gets, a
-//! point for each way of sharing.
+//! The main job as a picture: the serving tenant's p99 against the neighbour's throughput, a point
+//! for each way of sharing.
 //!
 //! ```text
-//! cargo build --release -p partita-bench && target/release/trade-off research/bench/results/main_job.json
+//! cargo build --release -p partita-bench
+//! target/release/trade-off research/bench/results/main_job.json
 //! ```
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use serde::Deserialize;
 /// Draws the trade-off between a serving tenant and its neighbour.
 #[derive(Parser)]
 struct Options {
-    /// What `research/bench/main_job/run.py` wrote.
+    /// The result file of `research/bench/main_job/run.py`.
     result: PathBuf,
     /// The pictures' path, without an extension [default: that of the result].
     #[arg(long)]
@@ -44,10 +45,10 @@ struct Row {
     neighbour_per_s: Option<f64>,
 }
 
-/// Both programs alone, each with the whole GPU: what every setting is laid beside.
+/// Both programs alone, each with the whole GPU: the baseline of every setting.
 const SERVE_ALONE: &str = "solo, whole GPU";
 const NEIGHBOUR_ALONE: &str = "neighbour solo, whole GPU";
-/// By setting, in the order in which they first come; dark ones are Partita's.
+/// By setting, in the order of their first occurrence; dark ones are Partita's.
 const COLORS: [&str; 8] =
     ["#e7969c", "#d6616b", "#e7ba52", "#1f77b4", "#2ca02c", "#17357a", "#8c6d31", "#7b4173"];
 

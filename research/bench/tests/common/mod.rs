@@ -1,4 +1,4 @@
-//! What the tests of the Python benchmarks share.
+//! Helpers of the tests of the Python benchmarks.
 
 use std::path::Path;
 use std::process::Command;

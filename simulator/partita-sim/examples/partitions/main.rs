@@ -1,4 +1,4 @@
-//! Figures 3, 4, 11 and 12 of the partitioning paper as text: what runs on which SM when.
+//! Figures 3, 4, 11 and 12 of the partitioning paper as text: the kernels on each SM over time.
 //!
 //! `cargo run -p partita-sim --example partitions`
 

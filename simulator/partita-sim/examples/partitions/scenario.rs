@@ -1,9 +1,8 @@
-//! Small experiments on a GTX 1060 3GB: nine SMs, each a TPC of its own, so that a mask's bit is an
-//! SM.
+//! Small experiments on a GTX 1060 3GB: nine SMs, one in each TPC, so that a mask's bit is an SM.
 //!
 //! They follow figures 3, 4, 11 and 12 of J. Bakita and J. H. Anderson, «Hardware Compute
-//! Partitioning on NVIDIA GPUs». The paper gives the pattern and not each kernel's size; sizes here
-//! are chosen to show the pattern in few columns.
+//! Partitioning on NVIDIA GPUs». The paper gives the pattern but not each kernel's size; the sizes
+//! here show the pattern in few columns.
 
 use partita_core::TpcSet;
 use partita_sim::{BlockRecord, Engine, GroupKind, KernelWork, Time, catalogue};
@@ -11,7 +10,7 @@ use partita_sim::{BlockRecord, Engine, GroupKind, KernelWork, Time, catalogue};
 /// A kernel of an experiment.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// What it is called in the picture: one character.
+    /// Its name in the picture: one character.
     pub label: char,
     /// When it is submitted, in nanoseconds.
     pub at_ns: Time,
@@ -21,11 +20,11 @@ pub struct Launch {
     pub blocks: u64,
     /// Length of a block in nanoseconds.
     pub block_ns: Time,
-    /// SMs that it may use.
+    /// Its SMs.
     pub enabled: TpcSet,
 }
 
-/// An experiment: launches, each on a stream of its own.
+/// An experiment: launches, each on a separate stream.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// One line for the reader.
@@ -124,7 +123,7 @@ pub fn span_ms(blocks: &[Block], label: char) -> (Time, Time) {
     (start / MS, stop / MS)
 }
 
-/// A row for each SM, a column for each 2.5 ms up to 150 ms: which kernel's block runs there.
+/// A row for each SM, a column for each 2.5 ms up to 150 ms: the kernel whose block runs there.
 pub fn picture(blocks: &[Block]) -> Vec<String> {
     let step = 2_500_000;
     let end = blocks.iter().map(|block| block.1.stop_ns).max().unwrap_or(0).min(150 * MS);

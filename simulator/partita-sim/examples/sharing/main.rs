@@ -2,8 +2,8 @@
 //! on an H200.
 //!
 //! Not all of it is prediction: the slice and the cost of a turn in the catalogue, and the length
-//! of the neighbour's kernels here, were read off the same table. What follows from the model is
-//! the shape: who waits for whom, and that disjoint masks under one MPS server shield.
+//! of the neighbour's kernels here, come from the same table. The model predicts the shape: which
+//! waits occur, and that disjoint masks under one MPS server protect.
 //!
 //! `cargo run --release -p partita-sim --example sharing`
 

@@ -1,5 +1,5 @@
-//! The sharing experiment that was measured on an H200: a tenant with short requests beside one
-//! that fills the GPU.
+//! The sharing experiment of the H200 measurements: a tenant with short requests beside one that
+//! fills the GPU.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,18 @@ use partita_sim::{
     catalogue,
 };
 
-/// Who shares the GPU, and how.
+/// The tenants of the GPU, and the way of sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Nobody else, whole GPU.
+    /// No other tenant, whole GPU.
     Solo,
-    /// Nobody else, 33 of 66 TPCs.
+    /// No other tenant, 33 of 66 TPCs.
     SoloHalf,
     /// A neighbour in another time-slice group.
     TimeSlicing,
     /// A neighbour under the same MPS server.
     Mps,
-    /// As `Mps`, each on 33 TPCs of his own.
+    /// As `Mps`, each on separate 33 TPCs.
     Disjoint,
     /// As `Disjoint`, the neighbour copying within device memory instead of computing.
     DisjointCopy,
@@ -31,7 +31,7 @@ impl Setting {
     pub const ALL: [Self; 6] =
         [Self::Solo, Self::SoloHalf, Self::TimeSlicing, Self::Mps, Self::Disjoint, Self::DisjointCopy];
 
-    /// As the measured table calls it.
+    /// Its name in the measured table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Solo => "solo, whole GPU",
@@ -60,8 +60,8 @@ impl Setting {
 const KERNELS: usize = 4;
 /// Length of one kernel of a request on the whole GPU, in nanoseconds.
 const KERNEL_NS: Time = 190_000;
-/// Waves of one kernel of the neighbour: with waves of [`KERNEL_NS`] 14.6 ms, a quarter of what
-/// requests took under MPS.
+/// Waves of one kernel of the neighbour: with waves of [`KERNEL_NS`] 14.6 ms, a quarter of the
+/// requests' time under MPS.
 const AGGRESSOR_WAVES: u64 = 77;
 
 /// Latencies of `requests` requests, in nanoseconds, ascending.
@@ -82,7 +82,7 @@ pub fn run(setting: Setting, requests: usize) -> Vec<Time> {
 
     let mut latencies = Vec::with_capacity(requests);
     let mut request: Option<(Time, WorkId)> = None;
-    // The neighbour is well under way when the first request comes.
+    // The neighbour has been running for some time when the first request comes.
     let mut next_request: Time = 50_000_000;
     let mut events = Vec::new();
     while latencies.len() < requests {
@@ -117,8 +117,8 @@ pub fn percentile(sorted: &[Time], percent: usize) -> Time {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
 
-/// From the end of a request to the next one: a sleep of 2 ms, which a host overshoots by 50 to 70
-/// µs and, once in fifty times, by 0.3 ms (assumption: the measurement did not record it).
+/// From the end of a request to the next one: a sleep of 2 ms, which a host exceeds by 50 to 70 µs
+/// and, once in fifty times, by 0.3 ms (assumption: the measurement did not record it).
 fn pause_ns(request: u64) -> Time {
     let noise = request.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     2_050_000 + noise % 20_000 + if request % 50 == 49 { 300_000 } else { 0 }

@@ -101,7 +101,7 @@ fn every_product_has_many_boards() {
             assert_eq!((other.sm_count(), other.tpc_count()), (usual.sm_count(), usual.tpc_count()));
             assert_eq!(other.control.places.len() as u32, usual.tpc_count());
             assert_eq!(other.memory, usual.memory);
-            // Singletons, which only the measured H200 has, are GPCs of their own.
+            // Singletons, which only the measured H200 has, are separate GPCs.
             let gpcs = usual.topology.gpcs().iter().filter(|gpc| gpc.tpcs.len() > 1).count();
             assert_eq!(other.topology.gpcs().len(), gpcs.max(1), "{name}");
         }

@@ -1,4 +1,4 @@
-//! Launches that hang on hardware hang here, and the engine says which and why.
+//! Launches that hang on hardware hang here, and the engine reports which and why.
 
 use partita_core::TpcSet;
 use partita_sim::{Engine, GroupKind, KernelWork, NeverRuns, SmResource, Stuck, WorkId};
@@ -57,7 +57,7 @@ fn cooperative_grids_hang_when_they_cannot_be_resident_at_once() {
     assert_eq!(reason, Some(NeverRuns::CooperativeTooLarge { grid_blocks: 264, resident_max: 132 }));
     assert_eq!(fate(grid(132, TpcSet::first(33))), None);
     assert_eq!(fate(grid(264, TpcSet::first(66))), None);
-    // With clusters, what a GPC has left over beyond whole clusters is lost.
+    // With clusters, SMs of a GPC beyond whole clusters are unused.
     let both = |blocks| KernelWork { cluster_blocks: 16, ..grid(blocks, TpcSet::first(66)) };
     let most = both(16).resident_blocks_max(&bare("h200"));
     assert!(most % 16 == 0 && most < 264);
@@ -99,7 +99,7 @@ fn what_is_behind_a_stuck_launch_waits_and_others_go_on() {
     assert_eq!((done(&events, behind), done(&events, other)), (None, Some(1_000)));
     assert_eq!(gpu.stuck().iter().map(|stuck| stuck.work).collect::<Vec<WorkId>>(), [dead]);
     assert_eq!(gpu.pending(a), Some(2));
-    // The end of the process is the way out.
+    // The end of the process is the remedy.
     gpu.remove_group(group).unwrap();
     assert!(gpu.stuck().is_empty() && gpu.is_done(dead) && gpu.is_done(behind));
 }

@@ -1,5 +1,4 @@
-//! Streams, hardware queues, waits, external operations, copies, and what is left when they are
-//! removed.
+//! Streams, hardware queues, waits, external operations, copies, and the state after their removal.
 
 use partita_core::TpcSet;
 use partita_sim::{
@@ -31,7 +30,7 @@ fn a_shared_hardware_queue_makes_streams_wait_for_each_other() {
     let [a, b] = [0, 0].map(|priority| gpu.add_stream_on(queue, priority).unwrap());
     submit(&mut gpu, a, whole_sm(1, 5_000, spec.topology.all()));
     submit(&mut gpu, a, whole_sm(1, 5_000, spec.topology.all()));
-    // Nothing in its stream is ahead of it; in the queue the second kernel of the other stream is.
+    // Nothing is ahead of it in its stream; in the queue the second kernel of the other stream is.
     let beside = submit(&mut gpu, b, whole_sm(1, 1_000, spec.topology.all()));
     assert_eq!(started(&gpu.run_to_end(), beside), Some(5_000));
     assert_eq!(gpu.remove_queue(queue), Ok(()));
@@ -39,8 +38,8 @@ fn a_shared_hardware_queue_makes_streams_wait_for_each_other() {
     assert_eq!(gpu.submit(a, Work::Marker), Err(SubmitError::UnknownStream));
 }
 
-/// When streams that are dealt to so many queues are done: each waits for 10 µs and then runs 10 µs
-/// on an SM of its own.
+/// The end times of streams on this many queues: each waits for 10 µs and then runs 10 µs on a
+/// separate SM.
 fn dealt(device: &str, variable: Option<&str>, streams: u64) -> Vec<Time> {
     let spec = bare(device);
     let mut gpu = Engine::new(&spec, 0);
@@ -68,7 +67,7 @@ fn a_process_has_as_many_queues_as_its_variable_says() {
     assert_eq!(dealt("h200", Some("9"), 9), [20_000; 9]);
     assert_eq!(dealt("h200", Some(" 32 "), 32), [20_000; 32]);
     assert_eq!(dealt("h200", Some("1"), 3), [20_000, 30_000, 40_000]);
-    // One queue is all that the first Kepler has.
+    // The first Kepler has a single queue.
     assert_eq!(dealt("gtx-680", None, 3), [20_000, 30_000, 40_000]);
 }
 
@@ -100,7 +99,7 @@ fn an_event_orders_two_streams() {
     let events = gpu.run_to_end();
     assert_eq!([record, wait].map(|work| done(&events, work)), [Some(7_000); 2]);
     assert_eq!(started(&events, after), Some(7_000));
-    // A wait for what has ended long ago is none, and so is one for what never was.
+    // A wait for a work that ended long ago ends at once, and so does one for an unknown work.
     for past in [record, WorkId::from_u64(u64::MAX)] {
         let wait = gpu.submit(b, Work::WaitOn(past)).unwrap();
         assert!(gpu.is_done(wait));
@@ -209,7 +208,7 @@ fn a_process_may_end_at_any_moment() {
         let all = stats.works_submitted - stats.works_done;
         assert!(all <= 8, "only the removed group's works are missing: {stats:?}");
         assert!(gpu.stuck().is_empty());
-        // The device is as good as new.
+        // The device works as before.
         let stream = gpu.add_stream(stays, 0).unwrap();
         let begin = gpu.now();
         let work = submit(&mut gpu, stream, KernelWork::new(132 * 8, 256, 1_000, spec.topology.all()));

@@ -70,7 +70,7 @@ fn a_later_kernel_waits_until_the_one_ahead_has_placed_all_its_blocks() {
     let group = gpu.add_group(GroupKind::Own);
     let [a, b] = [0, 0].map(|priority| gpu.add_stream(group, priority).unwrap());
     let first = submit(&mut gpu, a, whole_sm(18, 10_000, spec.topology.all()));
-    // It would fit beside nothing of the first, whose second wave keeps all SMs for itself.
+    // It would fit beside nothing of the first, whose second wave reserves all SMs.
     let second = submit(&mut gpu, b, whole_sm(1, 1_000, spec.topology.all()));
     let events = gpu.run_to_end();
     assert_eq!(done(&events, first), Some(20_000));
@@ -98,9 +98,9 @@ fn a_kernel_keeps_an_sm_on_which_its_block_does_not_fit_yet() {
     );
 }
 
-/// As measured on an H200: 66 urgent kernels of two blocks, one block on each SM, let a kernel of
-/// low priority go on beside them; of 100 such kernels 34 wait for shared memory, hold far fewer
-/// than all task slots, and nothing of low priority begins.
+/// As measured on an H200: with 66 urgent kernels of two blocks, one block on each SM, a kernel of
+/// low priority continues beside them; of 100 such kernels 34 wait for shared memory, hold far
+/// fewer than all task slots, and no block of low priority starts.
 #[test]
 fn an_urgent_kernel_that_waits_for_shared_memory_holds_back_the_less_urgent() {
     let spec = bare("h200");
@@ -162,8 +162,8 @@ fn the_urgent_go_first_but_nothing_running_is_stopped() {
 
 #[test]
 fn urgent_kernels_that_take_all_slots_starve_a_partition_they_do_not_use() {
-    // Figure 12 of the partitioning paper: 32 urgent kernels evict the 33rd, which has a partition
-    // of its own.
+    // Figure 12 of the partitioning paper: 32 urgent kernels evict the 33rd, which has a separate
+    // partition.
     let spec = bare("gtx1060-3gb");
     let run = |urgent_priority: i32, urgent_count: u32| {
         let mut gpu = Engine::new(&spec, 0);
@@ -181,7 +181,7 @@ fn urgent_kernels_that_take_all_slots_starve_a_partition_they_do_not_use() {
     let alone = 40_000;
     let (starved, evictions) = run(-1, 32);
     assert_eq!(evictions, 1);
-    // Its first wave goes on; then it waits for the first of the urgent to end, at 15 ms.
+    // Its first wave continues; then it waits for the first of the urgent ones to end, at 15 ms.
     assert_eq!(starved, alone + 5_000);
     // The paper's two remedies: no more streams than slots, or no priorities.
     assert_eq!(run(-1, 31), (alone, 0));
@@ -254,7 +254,7 @@ fn the_distributor_places_no_more_blocks_than_its_rate_allows() {
     // 100000 blocks of no length: the distributor needs 10 ns for each.
     let work = submit(&mut gpu, stream, KernelWork::new(100_000, 32, 0, spec.topology.all()));
     let end = done(&gpu.run_to_end(), work).unwrap();
-    // The last round's rest comes after the last block.
+    // The pause of the last round comes after the last block.
     assert!((990_000..=1_000_000).contains(&end), "{end}");
 }
 

@@ -1,4 +1,4 @@
-//! Random programs on random devices: what must hold whatever is submitted when.
+//! Random programs on random devices: invariants for any submissions.
 
 use std::collections::BTreeMap;
 
@@ -202,7 +202,7 @@ fn run(program: &Program, record: bool, step_ns: Time) -> Run {
     Run { spec, kernels, by_stream, group_of, priority_of, outcome }
 }
 
-/// Moves time in steps, and checks what the engine says of the next event on the way.
+/// Moves time in steps, and checks the engine's prediction of the next event meanwhile.
 fn move_time(gpu: &mut Engine, until: Time, step_ns: Time, events: &mut Vec<Event>) {
     while step_ns > 0 && gpu.now() + step_ns < until {
         let next = gpu.next_event();
@@ -224,7 +224,7 @@ fn done_times(events: &[Event]) -> BTreeMap<WorkId, Time> {
     times(events, |kind| if let EventKind::WorkDone { work } = kind { Some(work) } else { None })
 }
 
-/// When what is taken or given back: `(time, taken, [threads, registers, shared memory, blocks])`.
+/// Times of taking and releasing: `(time, taken, [threads, registers, shared memory, blocks])`.
 type Change = (Time, bool, [i64; 4]);
 
 /// Each group's blocks never hold more of an SM than it has.
@@ -255,11 +255,11 @@ fn check_occupancy(run: &Run) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// While a kernel has blocks left to place, no block of a less urgent one of its group starts on an
-/// SM that it may use.
+/// While a kernel has unplaced blocks, no block of a less urgent one of its group starts on an SM
+/// that it may use.
 ///
-/// That holds from its first block on: before, it may lack a task slot, as those of kernels that
-/// have placed all their blocks are not taken away.
+/// That holds from its first block on: before, it may lack a task slot, as kernels that have placed
+/// all their blocks keep theirs.
 fn check_priorities(run: &Run) -> Result<(), TestCaseError> {
     let sms_per_tpc = run.spec.topology.sms_per_tpc();
     let starts = |work: &WorkId| run.outcome.blocks[work].iter().map(|block| block.start_ns);
@@ -342,7 +342,7 @@ proptest! {
             }
         }
 
-        // What cannot run is what is stuck; without it everything ends.
+        // Stuck works are those that cannot run; all others end.
         let impossible = |kernel: &KernelWork| kernel.check(&run.spec).is_err();
         for work in &outcome.stuck {
             prop_assert!(impossible(&run.kernels[work].1) && !done.contains_key(work));
@@ -356,7 +356,7 @@ proptest! {
         }
     }
 
-    /// The same program gives the same result, however time is moved on.
+    /// The same program gives the same result, in whatever steps time advances.
     #[test]
     fn runs_repeat(program in program(), step_ns in 1_u64..50_000) {
         let once = run(&program, true, 0).outcome;
@@ -367,7 +367,7 @@ proptest! {
         prop_assert_eq!(&once.stuck, &steps.stuck);
     }
 
-    /// Following each block by itself changes nothing.
+    /// Tracking each block separately changes nothing.
     #[test]
     fn recording_does_not_disturb(program in program()) {
         let recorded = run(&program, true, 0).outcome;

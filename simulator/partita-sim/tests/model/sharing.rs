@@ -55,7 +55,7 @@ fn who_has_a_short_slice_gives_way_in_the_middle_of_a_block() {
         gpu.set_slice(low, slice_ns).unwrap();
         let streams = [low, urgent].map(|group| gpu.add_stream(group, 0).unwrap());
         submit(&mut gpu, streams[0], whole_sm(132, 10_000_000, spec.topology.all()));
-        // It comes when low has run for 70 µs of a slice.
+        // It arrives when low has run for 70 µs of a slice.
         gpu.advance(70_000);
         let work = submit(&mut gpu, streams[1], whole_sm(132, 1_000_000, spec.topology.all()));
         let events = gpu.run_to_end();
@@ -147,7 +147,7 @@ fn who_comes_late_waits_for_the_end_of_the_slice() {
     gpu.advance(4_700_000);
     let late = submit(&mut gpu, b, whole_sm(132, 500_000, spec.topology.all()));
     let events = gpu.run_to_end();
-    // Out of turn at 6 ms; the long kernel's blocks are saved, the late one's have nothing to
+    // Its turn ends at 6 ms; the long kernel's blocks are saved, the late one's have nothing to
     // restore.
     assert_eq!((started(&events, late), done(&events, late)), (Some(6_185_000), Some(6_685_000)));
     assert_eq!(done(&events, long), Some(9_000_000 + 185_000 + 500_000 + 185_000));
@@ -169,14 +169,13 @@ fn memory_bound_blocks_share_the_bandwidth_and_others_do_not_care() {
         let events = gpu.run_to_end();
         works.map(|work| done(&events, work).unwrap())
     };
-    // The law: 66 blocks of 2 bytes/ns each ask for all that there is, two such halves for twice as
-    // much.
+    // The law: 66 blocks of 2 bytes/ns each demand the whole supply, two such halves twice as much.
     let slower = |asked: f64| (1.0 + asked.powf(2.5)).powf(0.4);
     for (bytes, expected) in [
         ([20_000, 0], [40_000.0 * slower(1.0), 40_000.0]),
         ([20_000, 20_000], [40_000.0 * slower(2.0); 2]),
         ([40_000, 0], [40_000.0 * slower(2.0), 40_000.0]),
-        // What asks for little is hardly kept.
+        // A low demand is hardly slowed.
         ([1_000, 0], [40_000.0 * slower(0.05), 40_000.0]),
     ] {
         for (time, expected) in run(bytes).into_iter().zip(expected) {
@@ -188,7 +187,7 @@ fn memory_bound_blocks_share_the_bandwidth_and_others_do_not_care() {
     }
 }
 
-/// 132 bytes per nanosecond, all of which kernels reach, and no narrow ways to it.
+/// 132 bytes per nanosecond, all of which kernels reach, and no narrow paths to it.
 fn limit_memory(spec: &mut DeviceSpec) {
     spec.memory.bandwidth_bytes_per_s = 132_000_000_000;
     spec.memory.reached_permille = 1_000;
@@ -211,8 +210,8 @@ fn a_gpc_that_asks_for_more_than_its_sms_can_draw_slows_itself_alone() {
         submit(&mut gpu, stream, KernelWork { bytes_per_block, ..whole_sm(blocks, 10_000, set) })
     });
     let events = gpu.run_to_end();
-    // Two bytes per nanosecond and SM where each has one: twice as long. One is just what there is.
-    // The last nanosecond is DRAM's, of which hardly anything is asked for.
+    // Two bytes per nanosecond and SM where each has one: twice as long. One is exactly the supply.
+    // The last nanosecond is DRAM's, at a very low demand.
     assert_eq!(works.map(|work| done(&events, work)), [Some(20_001), Some(10_001)]);
 }
 
@@ -228,7 +227,7 @@ fn a_copy_within_the_device_takes_bandwidth_from_kernels() {
     let kernel = submit(&mut gpu, a, kernel);
     let copy = gpu.submit(b, CopyWork { bytes: 660_000, direction: CopyDirection::Within }).unwrap();
     let events = gpu.run_to_end();
-    // Both ask for everything. The copy, which insists, has half of it: 20 µs. The kernel has (1 +
+    // Both demand everything. The copy, with priority, has half of it: 20 µs. The kernel has (1 +
     // 2^5/2)^-2/5 = 0.467 of its pace meanwhile, and 2^-2/5 = 0.758 of it for the last 0.66 µs of
     // its 10.
     assert_eq!(done(&events, copy), Some(20_000));
@@ -253,7 +252,7 @@ proptest! {
         for &(grid, ns) in &blocks[..count] {
             let group = gpu.add_group(GroupKind::Own);
             let stream = gpu.add_stream(group, 0).unwrap();
-            // More than enough for the time looked at.
+            // More than enough for the observed time.
             for _ in 0..200_000_000 / ns + 1 {
                 gpu.submit(stream, KernelWork::new(grid, 512, ns, spec.topology.all())).unwrap();
             }
@@ -308,10 +307,10 @@ fn blocks_that_want_all_of_an_sm_share_it_evenly_whosever_they_are() {
     assert_eq!(run(&[kernel(2, 9_000, 1_000)]), [9_000]);
     assert_eq!(run(&[kernel(4, 9_000, 1_000)]), [18_000]);
     assert_eq!(run(&[kernel(11, 9_000, 1_000)]), [54_000]);
-    // Another's block takes half of the SM while it is there, and nothing when it wants nothing.
+    // Another's block takes half of the SM while it is there, and nothing without a demand.
     assert_eq!(run(&[kernel(2, 9_000, 1_000), kernel(2, 3_000, 1_000)]), [12_000, 6_000]);
     assert_eq!(run(&[kernel(2, 9_000, 1_000), kernel(2, 3_000, 0)]), [9_000, 3_000]);
-    // Two that want three quarters each get half each, and what is begun of a nanosecond counts.
+    // Two that demand three quarters each get half each, and a started nanosecond counts.
     assert_eq!(run(&[kernel(2, 9_000, 750), kernel(2, 9_000, 750)]), [13_501, 13_501]);
     assert_eq!(run(&[kernel(2, 9_000, 400), kernel(2, 9_000, 600)]), [9_000, 9_000]);
 }

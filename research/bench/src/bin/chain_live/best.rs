@@ -1,4 +1,4 @@
-//! The best division that trying finds.
+//! The best division by trial.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use crate::Run;
 use crate::live::Living;
 use crate::report::Row;
 
-/// Parts of all TPCs that a component is held to, alone and together with others: three fifths, a
+/// Levels of a component, as parts of all TPCs, alone and together with others: three fifths, a
 /// quarter and a twentieth.
 const LEVELS: [f64; 3] = [0.6, 0.25, 0.05];
-/// What a component held to a level alone must leave of the throughput for that level to be
+/// The part of the throughput that a component at a level alone must leave, for that level to be
 /// combined with others'.
 const LEAVES: f64 = 0.93;
-/// Parts of all TPCs that one move of the climb gives or takes, largest first.
+/// Parts of all TPCs for one move of the climb, largest first.
 const STEPS: [u32; 4] = [4, 8, 16, 32];
-/// How many of the divisions that look best are looked at again.
+/// How many of the best divisions are measured again.
 const AGAIN: usize = 3;
 
 /// A division, and how it was found.
@@ -28,16 +28,16 @@ pub struct Best {
     pub tpcs: Vec<u32>,
     /// Divisions that were tried.
     pub trials: usize,
-    /// Of all combinations of the levels that single components bear, those that were tried.
+    /// The number of tried combinations of the levels that single components tolerate.
     pub combined: usize,
-    /// How many such combinations there are.
+    /// The number of such combinations.
     pub combinations: usize,
-    /// Whether a climb from the best of them came to its end, where no single move of the finest
-    /// step brings anything, in the time that there was.
+    /// Whether a climb from the best of them finished in time, so that no single move of the finest
+    /// step gains anything.
     pub is_local_optimum: bool,
 }
 
-/// What has been looked at.
+/// The tried divisions.
 struct Looks<'l> {
     living: &'l Living<'l>,
     until: Instant,
@@ -49,7 +49,7 @@ impl Looks<'_> {
         Instant::now() >= self.until
     }
 
-    /// Frames a second with a division, from the first look at it.
+    /// Frames a second with a division, by its first look.
     fn at(&mut self, tpcs: &[u32]) -> Result<f64> {
         if let Some(seen) = self.seen.get(tpcs) {
             return Ok(*seen);
@@ -67,10 +67,10 @@ impl Looks<'_> {
     }
 }
 
-/// Tries, for as long as there is time: what the algorithms have left, everything for everybody and
-/// equal parts; every component held to each level alone; all combinations of the levels that cost
-/// little alone, in the order of what their parts brought; and a climb from the best, one component
-/// at a time. What looked best is looked at again, for the highest of many looks is a lucky one.
+/// Tries within the time: the algorithms' results, the whole GPU for all and equal parts; every
+/// component at each level alone; all combinations of the levels that cost little alone, in the
+/// order of their parts' results; and a climb from the best, one component at a time. The best ones
+/// are measured again, because the highest of many looks is partly chance.
 pub fn best(run: &Run<'_>, living: &Living<'_>, row: &Row) -> Result<Best> {
     let all = living.all()?;
     let components = row.components();
@@ -101,8 +101,8 @@ pub fn best(run: &Run<'_>, living: &Living<'_>, row: &Row) -> Result<Best> {
     Ok(Best { tpcs, trials: looks.seen.len(), combined, combinations: combinations.len(), is_local_optimum })
 }
 
-/// For each component the levels that it bears alone, in TPCs, with what each brings over
-/// everything for everybody.
+/// For each component the levels that it tolerates alone, in TPCs, with the gain of each over the
+/// whole GPU for all.
 fn bearable(looks: &mut Looks<'_>, everything: &[u32], base: f64) -> Result<Vec<Vec<(u32, f64)>>> {
     let mut bearable = Vec::new();
     for (component, &all) in everything.iter().enumerate() {
@@ -126,8 +126,8 @@ fn bearable(looks: &mut Looks<'_>, everything: &[u32], base: f64) -> Result<Vec<
     Ok(bearable)
 }
 
-/// All combinations of levels, but for those of one component alone; those first whose parts
-/// brought most.
+/// All combinations of levels, except those of one component alone; those with the best parts
+/// first.
 fn combinations(bearable: &[Vec<(u32, f64)>], all: u32) -> Vec<Vec<u32>> {
     let mut partial: Vec<(Vec<u32>, f64)> = vec![(Vec::new(), 0.0)];
     for levels in bearable {
@@ -147,7 +147,7 @@ fn combinations(bearable: &[Vec<(u32, f64)>], all: u32) -> Vec<Vec<u32>> {
     partial.into_iter().map(|(tpcs, _)| tpcs).collect()
 }
 
-/// Whether the time was enough to come where no single move of the finest step brings anything.
+/// Whether the climb reached the point where no single move of the finest step gains anything.
 fn climb(looks: &mut Looks<'_>, everything: &[u32]) -> Result<bool> {
     let Some(mut here) = looks.highest(1).pop() else { return Ok(false) };
     for part in STEPS {

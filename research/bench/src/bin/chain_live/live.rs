@@ -1,4 +1,4 @@
-//! One chain as processes, and what its log says.
+//! One chain as processes, and its log.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Run, Sizes};
 
-/// How long a chain may take to begin, or to take up a division.
+/// The time limit for a chain's start, and for a division to take effect.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take to end before it is ended by force.
+/// The time limit for its end before it is killed.
 const END: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
-/// Periods that are not counted after a division by hand: in the first it is taken up.
+/// Periods that are not counted after a manual division: it takes effect in the first.
 const SETTLE_PERIODS: usize = 2;
 /// The same before a look at one, and the periods of the look.
 const LOOK_SETTLE_PERIODS: usize = 1;
@@ -30,28 +30,27 @@ const LOOK_PERIODS: usize = 2;
 /// Elements of a row for each block of a side, as in the paper's table 1.
 const ELEMENTS_PER_BLOCK: u32 = 30;
 
-/// Who divides the compute units.
+/// What divides the compute units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// An algorithm, or nobody.
+    /// An algorithm, or none.
     Algorithm(Algorithm),
     /// The best division that was found.
     Best(Vec<u32>),
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
     /// Frames a second, mean of the counted periods.
     pub frames_per_s: f64,
-    /// How often another division was put in force, back to one that had been there before
-    /// included.
+    /// How many times another division was applied, including returns to earlier ones.
     pub changes: usize,
-    /// Divisions that were tried, each counted once, without the one that there was.
+    /// Tried divisions, each counted once, without the initial one.
     pub trials: usize,
-    /// When the last one was, in seconds after the order; 0 for none.
+    /// The time of the last change, in seconds after the order; 0 for none.
     pub settled_s: f64,
-    /// Whether the search had ended in the time that it had.
+    /// Whether the search ended in time.
     pub has_ended: bool,
     /// The last division.
     pub tpcs: Vec<u32>,
@@ -77,7 +76,7 @@ fn width(size: Size, sizes: Sizes, sms: u32) -> u32 {
 }
 
 impl<'o> Chain<'o> {
-    /// The chain of a set, its kernels repeated so often.
+    /// The chain of a set, with its kernels repeated this often.
     pub fn new(run: &'o Run<'o>, gpu: &Gpu, set: &ChainSet, repeat: u32) -> Result<Self> {
         let stage = run.partita.with_file_name("partita-stage");
         ensure!(stage.exists(), "{} is not there: build partita-chain", stage.display());
@@ -124,7 +123,7 @@ impl<'o> Chain<'o> {
         Ok(())
     }
 
-    /// Starts it, with nobody who divides, and waits for its first frames.
+    /// Starts it without an algorithm, and waits for its first frames.
     pub fn start(&self) -> Result<Living<'_>> {
         let (file, log) = (self.scratch.path().join("chain.toml"), self.scratch.path().join("log.jsonl"));
         let _ = fs::remove_file(&log);
@@ -143,7 +142,7 @@ impl<'o> Chain<'o> {
             .context("partita cannot be started")?;
         let mut living = Living { chain: self, process, log };
         let begin = Instant::now();
-        // Until the first line is written there is no log.
+        // The log starts with the first line.
         while living.periods().map_or(true, |periods| periods.len() < SETTLE_PERIODS) {
             if let Some(status) = living.process.try_wait()? {
                 bail!("{} ended before a frame was through: {status}", self.name);
@@ -170,13 +169,13 @@ impl Living<'_> {
         Ok(periods.into_iter().skip_while(|period| period.throughput_fps == 0.0).collect())
     }
 
-    /// TPCs that it has.
+    /// Its TPCs.
     pub fn all(&self) -> Result<u32> {
         let periods = self.periods()?;
         Ok(periods.last().context("a chain without periods")?.tpcs_of_chain)
     }
 
-    /// Says who divides, and returns how many periods there were before.
+    /// Sets what divides, and returns the number of periods before.
     fn steer(&self, order: &Order) -> Result<usize> {
         let before = self.periods()?.len();
         let (option, value) = match order {
@@ -190,7 +189,7 @@ impl Living<'_> {
         Ok(before)
     }
 
-    /// Waits until a look at the periods since `before` says something.
+    /// Waits until a check of the periods since `before` has a result.
     fn wait<R>(
         &self,
         before: usize,
@@ -211,8 +210,8 @@ impl Living<'_> {
         }
     }
 
-    /// Divides the compute units by hand, and returns the periods with that, as many as are counted
-    /// after those in which the chain settles.
+    /// Divides the compute units by hand, and returns the counted periods with that division, after
+    /// those in which the chain settles.
     fn with(&self, order: &Order, tpcs: &[u32], settle: usize, counted: usize) -> Result<Vec<Period>> {
         let before = self.steer(order)?;
         let found = self.wait(before, PATIENCE, |periods| {
@@ -247,8 +246,7 @@ impl Living<'_> {
         })
     }
 
-    /// Has the compute units divided so, from everything for everybody, and measures what comes of
-    /// it.
+    /// Applies a division, starting from the whole GPU for all, and measures it.
     pub fn obey(&self, order: &Order) -> Result<Measured> {
         let all = self.all()?;
         let components = self.periods()?.last().and_then(|period| period.tpcs.as_ref().map(Vec::len));
@@ -264,7 +262,7 @@ impl Living<'_> {
         }
     }
 
-    /// Has an algorithm search, and counts behind its end, or at the end of the time that it has.
+    /// Lets an algorithm search, and counts after its end, or at the end of its time.
     fn search(&self, order: &Order) -> Result<Measured> {
         let options = self.chain.run.options;
         let begin =
@@ -324,8 +322,7 @@ impl Drop for Living<'_> {
     }
 }
 
-/// Whether a search was under way in these periods and has been over for so long, with one
-/// division.
+/// Whether a search ran in these periods and has been over for this long, with one division.
 fn has_ended(periods: &[Period], counted_s: f64) -> Option<()> {
     let last = periods.last()?;
     let searched = periods.iter().rposition(|period| period.phase == Phase::Searching)?;

@@ -1,17 +1,17 @@
 //! The paper's chain sets as processes on a GPU: figure 4 of Luo and Wei (2023), by `partita
 //! chain`.
 //!
-//! Each set runs as one chain, started once. Its compute units are divided by nobody (every
-//! component has all of them, as under default MPS), by the published algorithm and by Partita's,
-//! one after the other, in an order that is another one each round; each begins where all
-//! components have everything. What is counted is what comes out of the last component, by the
-//! chain's own log, once the search has ended. After the first round the best division is looked
-//! for by trying (`--search-s`, the module `best`), and that takes part in the rounds that follow:
-//! a search of all there are is for the model (`chain-sets`).
+//! Each set runs as one chain, started once. Its compute units are undivided (every component has
+//! all of them, as under default MPS), divided by the published algorithm, and divided by
+//! Partita's, one after the other, in another order each round; each starts with the whole GPU for
+//! all components. The count is of the frames finished by the last component, by the chain's own
+//! log, once the search has ended. After the first round, trials search for the best division
+//! (`--search-s`, the module `best`), which takes part in the later rounds: a search of all
+//! divisions is for the model (`chain-sets`).
 //!
 //! The regimes: matrices as printed or scaled to the device (`--sizes`), and kernels as they are or
-//! repeated until a component is bound by the GPU (`--repeat`). Which of the two a row is, it
-//! measures: by what comes out when every component has a quarter of the TPCs.
+//! repeated until a component is limited by the GPU (`--repeat`). The program measures which of the
+//! two a row is: by the throughput when every component has a quarter of the TPCs.
 //!
 //! ```text
 //! cargo build --release
@@ -22,7 +22,7 @@
 //! ```
 //!
 //! FILE.json has every row as soon as it is measured; a later run replaces the rows that it
-//! measures anew and keeps the others, and `--draw` shows what is there.
+//! measures again and keeps the others, and `--draw` shows the present ones.
 
 mod best;
 mod live;
@@ -51,7 +51,7 @@ pub struct Options {
     /// Which of the nine sets, by their numbers in the paper's table 2, from 1.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5, 6, 7, 8, 9])]
     sets: Vec<usize>,
-    /// Matrices as in the paper, or scaled to mean on this GPU what they meant on the paper's.
+    /// Matrices as in the paper, or scaled to the same part of this GPU.
     #[arg(long, value_enum, default_value = "scaled")]
     sizes: Sizes,
     /// Divides the matrices' widths, for the simulator: it computes their products on the host.
@@ -66,17 +66,17 @@ pub struct Options {
     /// The optimizer's period, in milliseconds.
     #[arg(long, default_value_t = 100)]
     period_ms: u32,
-    /// How long an algorithm has for its search, in seconds. What is measured of one that has not
-    /// ended then is kept, and not counted.
+    /// An algorithm's time for its search, in seconds. Measurements of one that has not ended then
+    /// are stored, and not counted.
     #[arg(long, default_value_t = 30.0)]
     seconds: f64,
     /// How long is counted, in seconds.
     #[arg(long, default_value_t = 1.5)]
     counted_s: f64,
-    /// How long divisions are tried to find the best one of each row, in seconds; 0 for not at all.
+    /// Time for trying divisions to find the best one of each row, in seconds; 0 for none.
     #[arg(long, default_value_t = 14.0)]
     search_s: f64,
-    /// When what is not done yet is left out, in seconds: the rest of a row that is under way too.
+    /// When to stop, in seconds: remaining rows are omitted, and the rest of the present one.
     #[arg(long, default_value_t = 540)]
     deadline_s: u64,
     /// The `partita` executable, beside which is `partita-stage` [default: beside this one].
@@ -97,13 +97,13 @@ pub struct Options {
 pub enum Sizes {
     /// Table 1's: 4, 8, 12 and 16 blocks to a side.
     Printed,
-    /// As many blocks to a side as have on this GPU nearest to the part of its SMs that the printed
-    /// ones had of the paper's.
+    /// The number of blocks to a side that is nearest to the part of this GPU's SMs that the
+    /// printed ones had of the paper's.
     Scaled,
 }
 
 impl Sizes {
-    /// In a word.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Printed => "printed",
@@ -112,7 +112,7 @@ impl Sizes {
     }
 }
 
-/// What every part of a run needs.
+/// Data for every part of a run.
 pub struct Run<'o> {
     /// The command line.
     pub options: &'o Options,
@@ -154,7 +154,7 @@ fn main() -> Result<()> {
     'all: for &repeat in &options.repeat {
         for &set in &sets {
             let left = run.deadline.saturating_duration_since(Instant::now());
-            // Less than that does not start a chain and measure anything.
+            // A shorter time does not suffice for a start and a measurement.
             if left < Duration::from_secs(15) {
                 eprintln!("{} × {repeat} and what follows is left out: {left:.0?} are left", set.name);
                 break 'all;
@@ -168,13 +168,13 @@ fn main() -> Result<()> {
     report.show(options.out.as_deref())
 }
 
-/// Measures a set in a regime. What goes wrong is told in the row, with what was measured before.
+/// Measures a set in a regime. The row records an error, with the measurements before it.
 fn measure(run: &Run<'_>, gpu: &Gpu, set: &ChainSet, repeat: u32) -> Row {
     let mut row = Row::new(set, run.options.sizes, repeat);
     let measured = Chain::new(run, gpu, set, repeat).and_then(|chain| {
         let living = chain.start()?;
         let measured = rounds(run, &living, &mut row);
-        // How it ends says nothing of what was measured.
+        // Its end says nothing about the measurements.
         if let Err(error) = living.stop() {
             eprintln!("{}: {error:#}", set.name);
         }
@@ -203,8 +203,7 @@ fn rounds(run: &Run<'_>, living: &Living<'_>, row: &mut Row) -> Result<()> {
         }
         if round == 0 && run.options.search_s > 0.0 {
             let best = best::best(run, living, row)?;
-            // Once more, as everything else is measured: the highest of many looks was also a lucky
-            // one.
+            // Once more, like everything else: the highest of many looks was partly chance.
             let measured = living.obey(&Order::Best(best.tpcs.clone()))?;
             row.best = Some(best.clone());
             row.add(&Order::Best(best.tpcs), measured);

@@ -16,8 +16,8 @@ use crate::best::Best;
 use crate::live::{Measured, Order};
 use crate::{Options, Sizes};
 
-/// A chain whose throughput falls by less when every component has a quarter of the TPCs is not
-/// bound by the GPU.
+/// A chain whose throughput falls by less with a quarter of the TPCs for every component is not
+/// limited by the GPU.
 const GPU_BOUND_BELOW: f64 = 0.9;
 
 /// All rows of a GPU.
@@ -47,7 +47,7 @@ pub struct Row {
     of_best: Vec<Measured>,
     /// The best division that was found by hand.
     pub best: Option<Best>,
-    /// Why there is no more of it.
+    /// Why the row is incomplete.
     pub failure: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl Row {
         self.list.split(", ").count()
     }
 
-    /// Takes what was measured.
+    /// Adds measurements.
     pub fn add(&mut self, order: &Order, measured: Measured) {
         match order {
             Order::Algorithm(Algorithm::None) => self.none.push(measured),
@@ -91,8 +91,8 @@ impl Row {
         self.published.iter().chain(&self.steady).map(|measured| measured.tpcs.clone()).collect()
     }
 
-    /// What a way gains over nobody, by the rounds in which its search ended, in percent: in the
-    /// midst of one, divisions are tried.
+    /// The gain of a way over the undivided GPU, by the rounds in which its search ended, in
+    /// percent: during a search, divisions are tried.
     fn gain(&self, with: &[Measured]) -> Option<Samples> {
         let pairs = with.iter().zip(&self.none).filter(|(with, _)| with.has_ended);
         let gains: Vec<f64> =
@@ -100,7 +100,7 @@ impl Row {
         Samples::new(gains).ok()
     }
 
-    /// What is compared with nobody, in the order of the table.
+    /// The ways compared with the undivided GPU, in the order of the table.
     fn ways(&self) -> [&[Measured]; 3] {
         [&self.published, &self.steady, &self.of_best]
     }
@@ -111,19 +111,19 @@ impl Row {
         Bar { height: gain.median(), range }
     }
 
-    /// Something of the rounds in which a search ended.
+    /// A quantity of the rounds in which a search ended.
     fn of(with: &[Measured], of: impl Fn(&Measured) -> f64) -> Option<Samples> {
         let ended = with.iter().filter(|measured| measured.has_ended);
         Samples::new(ended.map(of).collect::<Vec<_>>()).ok()
     }
 
-    /// What decides the throughput.
+    /// The limit of the throughput.
     fn regime(&self) -> Option<&'static str> {
         let none = Self::of(&self.none, |measured| measured.frames_per_s)?.median();
         Some(if self.quarter_fps? < GPU_BOUND_BELOW * none { "GPU" } else { "host" })
     }
 
-    /// What part of the highest throughput of any way ours has, in percent.
+    /// Ours as a part of the highest throughput of any way, in percent.
     fn share_percent(&self) -> Option<f64> {
         let median = |with: &[Measured]| Some(Self::of(with, |measured| measured.frames_per_s)?.median());
         let highest = [&self.none, &self.published, &self.of_best]
@@ -198,13 +198,13 @@ fn put(out: &Path, extension: &str, bytes: &[u8]) -> Result<()> {
 }
 
 impl Report {
-    /// What is in a file.
+    /// The content of a file.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     }
 
-    /// Without rows, or with those of the file that is there already for the same GPU and driver.
+    /// Without rows, or with those of the existing file for the same GPU and driver.
     pub fn begin(options: &Options, gpu: &Gpu) -> Result<Self> {
         let fresh = Self {
             device: gpu.facts.name.clone(),
@@ -230,7 +230,7 @@ impl Report {
         Ok(before)
     }
 
-    /// Takes a row, in place of what there was of it.
+    /// Adds a row, replacing an older one.
     pub fn put(&mut self, row: Row) {
         let key = |row: &Row| (row.sizes, row.repeat, row.set.clone());
         self.rows.retain(|other| key(other) != key(&row));
@@ -253,7 +253,7 @@ impl Report {
         text
     }
 
-    /// Writes what there is, but for the picture.
+    /// Writes all rows, without the picture.
     pub fn write(&self, options: &Options) -> Result<()> {
         let Some(out) = &options.out else { return Ok(()) };
         if let Some(parent) = out.parent().filter(|parent| *parent != Path::new("")) {
@@ -280,7 +280,7 @@ impl Report {
         put(out, "md", page.as_bytes())
     }
 
-    /// Prints the table, and draws the picture where that is wanted.
+    /// Prints the table, and draws the picture on request.
     pub fn show(&self, out: Option<&Path>) -> Result<()> {
         println!("{}", self.table());
         let Some(out) = out.filter(|_| !self.rows.is_empty()) else { return Ok(()) };

@@ -12,19 +12,18 @@ use partita_core::Samples;
 use crate::report::{self, Latency, Throughput};
 use crate::{Kind, Options, SMALL_BYTES, Work};
 
-/// Frames of a chain that is measured for throughput.
+/// Frames of a chain in a throughput measurement.
 const FRAMES: u32 = 16;
-/// Frames that may wait between two components.
+/// Largest number of frames that wait between two components.
 const QUEUE: u32 = 4;
-/// Sizes of frames, in bytes, up to the one that is asked for.
+/// Sizes of frames, in bytes, up to the requested one.
 const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 
-/// What a chain did.
+/// The result of a chain.
 struct Run {
     frames_per_s: f64,
     hand_overs_ns: Vec<f64>,
-    /// How frames came to be in order at each component, in words; empty for other ways than the
-    /// ring.
+    /// How frames were ordered at each component, in words; empty for other ways than the ring.
     waits: String,
 }
 

@@ -8,7 +8,8 @@
 //! median of the rounds.
 //!
 //! ```text
-//! cargo build --release && target/release/hand-over --out research/bench/results         # sim:h200
+//! cargo build --release
+//! target/release/hand-over --out research/bench/results  # sim:h200
 //! target/release/hand-over --gpu 0 --work matrix --out research/bench/results  # the first GPU
 //! target/release/hand-over --gpu 0 --work matrix --lengths 2,5,8 --ways
 //! udp-copy,unix-handle,ring,ring-on-host --frame-mib-max 1 --deadline-s 120
@@ -43,16 +44,16 @@ pub struct Options {
     /// Ways to hand over, of: udp-copy, udp-handle, unix-handle, ring, ring-on-host.
     #[arg(long, value_delimiter = ',', value_parser = Kind::parse, default_value = "udp-copy,udp-handle,unix-handle,ring,ring-on-host")]
     ways: Vec<Kind>,
-    /// When what is not measured yet is left out, in seconds.
+    /// When to omit the remaining measurements, in seconds.
     #[arg(long, default_value_t = 600)]
     deadline_s: u64,
-    /// What a component does.
+    /// The work of a component.
     #[arg(long, value_enum, default_value = "spin")]
     work: Work,
     /// The largest frame, in MiB.
     #[arg(long, default_value_t = 256)]
     frame_mib_max: u64,
-    /// Where `hand_over.md`, `.svg` and `.png` go; nothing is written without it.
+    /// The directory of `hand_over.md`, `.svg` and `.png`; without it no file is written.
     #[arg(long)]
     out: Option<PathBuf>,
     /// The `partita` executable [default: beside this one].
@@ -66,13 +67,13 @@ pub struct Options {
     component: Option<Vec<String>>,
 }
 
-/// What a component does to a frame.
+/// A component's work on a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
-    /// Nothing.
+    /// None.
     None,
     /// As many blocks as the product of two matrices of class S, each for 10 µs. For the simulator,
-    /// which would compute the product on the cores that it shares with everybody.
+    /// which would compute the product on the cores that all processes share.
     Spin,
     /// The product of two matrices of class S.
     Matrix,
@@ -87,9 +88,9 @@ pub enum Kind {
     UdpHandle,
     /// Its handle over a Unix socket, kept open.
     UnixHandle,
-    /// Its number in shared memory, and its order kept as the default has it.
+    /// Its number in shared memory, ordered by the default method.
     Ring,
-    /// The same, but held back until the GPU is done with it.
+    /// The same, but delayed until the GPU is done with it.
     RingOnHost,
 }
 
@@ -98,7 +99,7 @@ impl Kind {
     pub const ALL: [Self; 5] =
         [Self::UdpCopy, Self::UdpHandle, Self::UnixHandle, Self::Ring, Self::RingOnHost];
 
-    /// As it is called in tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::UdpCopy => "UDP, copy",

@@ -65,7 +65,7 @@ pub fn write(options: &Options, throughputs: &[Throughput], latencies: &[Latency
         for &kind in &options.ways {
             let runs = rounds(throughputs, kind, length);
             let ratio = Samples::ratios(&runs, &base).map_or(f64::NAN, |ratios| ratios.p50());
-            // There was no time.
+            // There was no time left.
             let Ok(samples) = Samples::new(runs) else {
                 text.push_str(" |");
                 continue;

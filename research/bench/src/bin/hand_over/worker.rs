@@ -1,7 +1,7 @@
-//! One component of a chain that is measured.
+//! One component of a measured chain.
 //!
-//! It says `ready`, makes its transport when it reads the first line, runs when it reads the
-//! second, `go MILLISECONDS`. Then it answers with how many frames it has passed on and when
+//! It prints `ready`, makes its transport after the first line, and runs after the second, `go
+//! MILLISECONDS`. Then it answers with the number of frames that it has passed on and their time
 //! (nanoseconds from the first to the last), and with the times of its hand-overs.
 
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::{Kind, Options, SMALL_BYTES, Work};
 /// Blocks of a matrix of class S, and their threads.
 const GRID: Grid = Grid { blocks: 16, threads: 1024, cluster_blocks: 1 };
 const SPIN_NS: u64 = 10_000;
-/// How long nothing comes before a component believes that the one before has stopped.
+/// How long a component waits for a frame before it assumes that the one before has stopped.
 const QUIET: Duration = Duration::from_millis(150);
 
 fn line() -> Result<String> {
@@ -32,7 +32,7 @@ fn say(text: &str) -> Result<()> {
     Ok(std::io::stdout().flush()?)
 }
 
-/// What a component works with.
+/// A component's resources.
 struct Rig<'g> {
     gpu: &'g Gpu<'g>,
     stages: Stages<'g>,
@@ -43,7 +43,7 @@ struct Rig<'g> {
 
 impl Rig<'_> {
     /// The input goes in at the first component, and the result comes out at the last, as in the
-    /// paper; on the frame's stream, so that nobody waits for them here.
+    /// paper; on the frame's stream, so that no host waits for it here.
     fn work(&mut self, item: &Item<'_>, work: Work, is_first: bool, is_last: bool) -> Result<(), Error> {
         let failed = |source| Error::Driver { what: "work on a frame", source: Box::new(source) };
         if work == Work::None {
@@ -118,8 +118,7 @@ pub fn run(options: &Options, component: &[String]) -> Result<()> {
             continue;
         };
         let now = Instant::now();
-        // Until the first frame is through, memory is opened and pages are touched: that is not
-        // counted.
+        // Until the first frame is through, memory is opened and pages are touched: not counted.
         if passed.sequence > 0 && !over {
             count += u64::from(span.is_some());
             span = Some((span.map_or(now, |(first, _)| first), now));
@@ -132,7 +131,7 @@ pub fn run(options: &Options, component: &[String]) -> Result<()> {
     let waits =
         transport.waits().map(|waits| format!(" waits {}/{}/{}", waits.ready, waits.polled, waits.held));
     say(&format!("{count} {span_ns} {}{}", hand_overs.join(","), waits.unwrap_or_default()))?;
-    // What it has allocated stays until everybody is done.
+    // Its memory stays until all others are done.
     line()?;
     Ok(())
 }

@@ -1,9 +1,8 @@
-//! One actuator of chains, in a process of its own: `partita_chain`'s own code, as a component uses
-//! it.
+//! One actuator of chains, in a separate process: `partita_chain`'s own code, as in a component.
 //!
-//! It says `ready`, prepares at the line `prepare`, measures one round at each line `round`, and
-//! answers each with a line of JSON. It ends with its input, or by itself after the time that it
-//! was given, whatever it waits for.
+//! It prints `ready`, prepares at the line `prepare`, measures one round at each line `round`, and
+//! answers each with a line of JSON. It ends with its input, or by itself after its time limit,
+//! whatever it waits for.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -18,18 +17,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::DEADLINE_MS;
 
-/// One block, as little work as there is.
+/// One block, with as little work as possible.
 const SMALL: Grid = Grid { blocks: 1, threads: 32, cluster_blocks: 1 };
 /// How long the blocks of a census spin, so that they cover every SM before the first ends.
 const CENSUS_NS: u64 = 20_000;
-/// Censuses that may miss an SM, as they may beside other processes.
+/// Censuses that may miss an SM, as is possible beside other processes.
 const CENSUSES_MAX: usize = 8;
 
-/// What moves compute units.
+/// The actuators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Nothing: launches as they are.
+    /// None: launches are unchanged.
     None,
     /// A mask in every launch.
     Masks,
@@ -40,7 +39,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As it is called in tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "nothing",
@@ -61,21 +60,21 @@ impl Kind {
     }
 }
 
-/// What preparing gave.
+/// The result of preparing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Prepared {
     /// The GPU.
     pub device: String,
     /// CUDA version of the driver: major × 1000 + minor × 10.
     pub cuda_version: u32,
-    /// SMs of the partitions that are switched between; those of the device for [`Kind::None`].
+    /// SMs of the partitions in turn; those of the device for [`Kind::None`].
     pub sms: Vec<u32>,
-    /// The first switch to each partition, which makes what later ones choose among, in
+    /// The first switch to each partition, which makes the context that later ones reuse, in
     /// milliseconds.
     pub make_ms: Vec<f64>,
 }
 
-/// What one round gave.
+/// The result of one round.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Round {
     /// The call that changes the partition, in nanoseconds.
@@ -87,25 +86,25 @@ pub struct Round {
     pub same_work_us: Vec<f64>,
     /// Enqueueing one launch, on average of a burst, in nanoseconds.
     pub launch_ns: Vec<f64>,
-    /// What passing a frame on costs beyond what every component does: the order between contexts,
+    /// The cost of passing a frame on beyond that of every component: the order between contexts,
     /// in nanoseconds.
     pub pass_on_ns: Vec<f64>,
-    /// Switches after which a census looked where blocks run.
+    /// Switches with a census of the SMs on which blocks run.
     pub checked: u64,
-    /// Those of them after which they ran on another number of SMs than the partition has.
+    /// Those of them with another number of SMs than the partition's.
     pub wrong: u64,
 }
 
-/// How much one round measures.
+/// The size of one round.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
-    /// Switches that are timed.
+    /// Timed switches.
     pub switches: u32,
     /// Launches of a burst.
     pub burst: u32,
 }
 
-/// An actuator as [`Steer`], with what [`Steer`] does not say.
+/// An actuator as [`Steer`], with data that [`Steer`] does not have.
 enum Actuator<'g> {
     None,
     Masks(Masks),
@@ -133,7 +132,7 @@ impl<'g> Actuator<'g> {
         })
     }
 
-    /// Where launches go now.
+    /// The present stream for launches.
     fn place(&self, gpu: &'g Gpu<'g>, own: StreamRef<'g>) -> Result<Place<'g>> {
         Ok(match self {
             Self::None | Self::Masks(_) => gpu.place(own),
@@ -145,7 +144,7 @@ impl<'g> Actuator<'g> {
         })
     }
 
-    /// SMs of the partition in force, which was asked for by this set.
+    /// SMs of the partition in force, which this set requested.
     fn sms(&self, gpu: &Gpu<'_>, set: &TpcSet) -> u32 {
         match self {
             Self::None => gpu.facts().sms,
@@ -156,7 +155,7 @@ impl<'g> Actuator<'g> {
     }
 }
 
-/// One of the partitions that are switched between.
+/// One of the partitions in turn.
 struct Partition<'g> {
     set: TpcSet,
     sms: u32,
@@ -221,8 +220,8 @@ impl<'g> Bench<'g> {
         Ok((bench, prepared))
     }
 
-    /// The next partition, in order behind the work of the one before, as a component of a chain
-    /// takes a suggestion. Returns the time of the call alone.
+    /// The next partition, in order after the work of the one before, as a component of a chain
+    /// applies a suggestion. Returns the time of the call alone.
     fn switch(&mut self) -> Result<f64> {
         let next = (self.now + 1) % self.partitions.len();
         let before = self.partitions[self.now].place.stream();
@@ -300,9 +299,9 @@ fn say(text: &str) -> Result<()> {
 /// Runs as the process of an actuator.
 ///
 /// # Errors
-/// The driver's, and the actuator's if it is not to be had here.
+/// The driver's, and the actuator's if it is not available here.
 pub fn run(kind: Kind, amount: Amount, deadline: Duration) -> Result<()> {
-    // A call of the driver that does not return must not keep anybody.
+    // A call of the driver that does not return must not block the whole measurement.
     std::thread::spawn(move || {
         std::thread::sleep(deadline);
         eprintln!("{}: not done after {deadline:?}", kind.name());

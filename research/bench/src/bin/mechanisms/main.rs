@@ -1,21 +1,22 @@
-//! The ways in which launches are held to some TPCs, side by side: which sets each offers, what a
-//! lane costs to make and to change, what a launch on it costs, and how much gets through at equal
-//! sets.
+//! The mechanisms that limit launches to some TPCs, side by side: the sets of each, the cost of
+//! making and changing a lane, the cost of a launch on it, and the throughput at equal sets.
 //!
 //! All in one process and one run. The green contexts are made first, because the driver makes none
 //! beside a launch callback. Then each round measures every mechanism, and a plain stream for
-//! comparison, at every set, in an order that moves on from round to round. Where a stream's mask
-//! lies, and the board's numbering, come from the calibration, which `partita` makes in child
+//! comparison, at every set, in an order that rotates from round to round. The place of a stream's
+//! mask, and the board's numbering, come from the calibration, which `partita` makes in child
 //! processes.
 //!
 //! ```text
-//! cargo build --release && target/release/mechanisms --gpu 0 --json research/bench/results/mechanisms.json
+//! cargo build --release
+//! target/release/mechanisms --gpu 0 --json research/bench/results/mechanisms.json
 //! target/release/mechanisms --elements 16384            # sim:h200, where throughput is the host's
 //! ```
 //!
-//! With `--switch`, what moving compute units costs with each actuator of chains instead: the call,
-//! the time to the first work under the new partition, and what launches and hand-overs cost from
-//! then on. It starts an MPS service of its own and ends it; 30 s on an H200, 120 s at most:
+//! With `--switch`, instead the cost of moving compute units with each actuator of chains: the
+//! call, the time to the first work under the new partition, and the cost of launches and
+//! hand-overs from then on. It starts a separate MPS service and stops it; 30 s on an H200, 120 s
+//! at most:
 //!
 //! ```text
 //! target/release/mechanisms --switch --gpu 0 --rounds 20 --out research/bench/results/switch_cost
@@ -65,13 +66,13 @@ struct Options {
     /// Write the figures here too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Measure what switches of chains' actuators cost.
+    /// Measure the cost of switches of chains' actuators.
     #[arg(long)]
     switch: bool,
     /// Switches of one round.
     #[arg(long, default_value_t = 100)]
     switches: u32,
-    /// When whatever is not done yet is given up, in seconds.
+    /// When to omit the remaining work, in seconds.
     #[arg(long, default_value_t = 120)]
     deadline_s: u64,
     /// Where `--switch` writes FILE.md and FILE.json, after each round.
@@ -84,7 +85,7 @@ struct Options {
 
 const FMA_ROUNDS: u32 = 2048;
 const DEADLINE_MS: u64 = 60_000;
-/// Set in the environment of the process that measures.
+/// Set in the environment of the measuring process.
 const INSIDE: &str = "PARTITA_BENCH_INSIDE";
 
 #[derive(Serialize)]
@@ -95,10 +96,10 @@ struct Report {
     rounds: u32,
     /// A launch on a plain stream, under the launch callback without a mask.
     plain_launch_ns: Spread,
-    /// Sizes of green contexts' groups, in SMs; none where the driver makes no green contexts.
+    /// Sizes of green contexts' groups, in SMs; `None` if the driver makes no green contexts.
     green: Option<GreenSizes>,
     mechanisms: Vec<Figures>,
-    /// Mechanisms that are not here, and why.
+    /// Missing mechanisms, with reasons.
     absent: Vec<String>,
 }
 
@@ -108,7 +109,7 @@ struct GreenSizes {
     kept_step_sms: u32,
     ignored_least_sms: u32,
     ignored_step_sms: u32,
-    /// Splitting the device and making out its groups, with the contexts that takes.
+    /// Splitting the device and finding its groups, with the contexts for that.
     survey_ms: f64,
 }
 
@@ -118,9 +119,9 @@ struct Figures {
     least_tpcs: u32,
     step_tpcs: u32,
     any_tpcs: bool,
-    /// A lane that was not there before.
+    /// A new lane.
     create_us: Spread,
-    /// Another set for a lane; for green contexts a switch to one that is prepared.
+    /// Another set for a lane; for green contexts a switch to a prepared one.
     retarget_ns: Spread,
     launch_ns: Spread,
     /// By set, in the order of `sets`.
@@ -169,7 +170,7 @@ fn main() -> Result<()> {
         return switch::run(&options, &install, &gpu);
     }
     if std::env::var_os(INSIDE).is_none() {
-        // The driver is found by the environment that a process starts with.
+        // A process finds the driver by the environment at its start.
         let error = Command::new(own)
             .args(std::env::args_os().skip(1))
             .envs(gpu.variables())
@@ -190,8 +191,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Sets of several sizes that all mechanisms offer: unions of the groups that keep together where
-/// there are green contexts.
+/// Sets of several sizes that all mechanisms support: unions of the groups that stay together, with
+/// green contexts.
 fn sets(topology: &Topology, green: Option<&Green<'_, '_>>) -> Vec<TpcSet> {
     let groups: Vec<TpcSet> = match green {
         Some(green) => green.groups(Coscheduling::Kept).to_vec(),
@@ -206,7 +207,7 @@ fn sets(topology: &Topology, green: Option<&Green<'_, '_>>) -> Vec<TpcSet> {
     sets
 }
 
-/// One mechanism in the run, with what is measured of it.
+/// One mechanism in the run, with its measurements.
 struct Contender<'g> {
     mechanism: Box<dyn Mechanism<'g> + 'g>,
     create_us: Vec<f64>,
@@ -344,7 +345,7 @@ fn create(contender: &mut Contender<'_>, sets: &[TpcSet]) -> Result<()> {
     Ok(())
 }
 
-/// Changes a lane to and fro.
+/// Changes a lane back and forth.
 fn changes(contender: &mut Contender<'_>, sets: &[TpcSet], changes: u32) -> Result<()> {
     let (first, second) = (sets[0], sets[sets.len() / 2]);
     let mut lane = contender.mechanism.lane(&first)?;
@@ -357,7 +358,7 @@ fn changes(contender: &mut Contender<'_>, sets: &[TpcSet], changes: u32) -> Resu
     Ok(())
 }
 
-/// Nanoseconds that one launch takes to enqueue.
+/// Nanoseconds for enqueueing one launch.
 fn burst_ns(launch: &mut Launch<'_>, burst: u32) -> Result<f64> {
     launch.launch()?;
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! What moving compute units costs with each actuator of chains, side by side.
+//! The cost of moving compute units with each actuator of chains, side by side.
 //!
 //! Each actuator is a process (`actuator.rs`), half of them clients of an MPS service and half not,
 //! and all of them take turns, round by round.
@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::actuator::{Kind, Prepared, Round};
 use crate::{Options, Spread};
 
-/// Every process: what it does and whether it is a client of MPS.
+/// Every process: its actuator and whether it is a client of MPS.
 const PROCESSES: [(Kind, bool); 6] = [
     (Kind::None, false),
     (Kind::Masks, false),
@@ -31,7 +31,7 @@ const PROCESSES: [(Kind, bool); 6] = [
     (Kind::Contexts, true),
 ];
 
-/// A service of MPS that goes when this does, unless it was there before or others use it by then.
+/// An MPS service that is stopped with this, unless it ran before or others use it by then.
 struct Served {
     service: Service,
     started: bool,
@@ -47,7 +47,7 @@ impl Drop for Served {
     }
 }
 
-/// One process, and what it has said.
+/// One process, with its answers.
 struct Runner {
     kind: Kind,
     under_mps: bool,
@@ -106,7 +106,7 @@ impl Runner {
         runner
     }
 
-    /// Has its process answer; one that fails is asked no more.
+    /// Requests an answer of its process; a failed one gets no more requests.
     fn ask<T: serde::de::DeserializeOwned>(&mut self, text: &str) -> Option<T> {
         let answer = self.side.as_mut()?.ask(text).and_then(|line| Ok(serde_json::from_str(&line)?));
         answer
@@ -145,7 +145,7 @@ impl Runner {
 
 type Variable = (String, std::ffi::OsString);
 
-/// Measures all actuators and writes what there is after each round.
+/// Measures all actuators and writes the results after each round.
 ///
 /// # Errors
 /// If nothing can be measured or written.

@@ -1,4 +1,4 @@
-//! Processes of a tenant that are killed while they allocate, and what that does to the others.
+//! Processes of a tenant that are killed while they allocate, and the effect on the others.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,22 @@ use partita_driver::{Cuda, Error, Gpu};
 
 use crate::{GRAIN_BYTES, Place, beside, words};
 
-/// How it is run.
+/// Options.
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
     place: Place,
-    /// How many are killed; as many end orderly in between.
+    /// The number of kills; as many end orderly in between.
     #[arg(long, default_value_t = 1000)]
     kills: u64,
 }
 
-/// What the one that lives on holds at most, and what each victim does.
+/// The most that the surviving process holds, and the task of each victim.
 const NEIGHBOUR_BYTES: u64 = 8 * GRAIN_BYTES;
 const VICTIM_BYTES: u64 = 32 * GRAIN_BYTES;
 
-/// Runs it: in the tenant, and by turns among processes without limits, for what the driver does by
-/// itself.
+/// Runs it: in the tenant, and by turns among processes without limits, for the driver's own
+/// effects.
 pub fn run(options: &Options) -> Result<()> {
     let quota_bytes = NEIGHBOUR_BYTES + VICTIM_BYTES;
     let part = |is_bare: bool| words([&"lead-kills", &quota_bytes, &is_bare]);
@@ -48,7 +48,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Has a side say what it has measured.
+/// Reads a side's measurements.
 fn tell(mut side: Side) -> Result<()> {
     side.tell("end")?;
     loop {
@@ -59,21 +59,21 @@ fn tell(mut side: Side) -> Result<()> {
     }
 }
 
-/// What followed one end.
+/// The effects of one end.
 #[derive(Default)]
 struct Ends {
     /// Until the victim's process was gone, in µs.
     gone_us: Vec<f64>,
-    /// From then until all that it may have held could be had, in µs.
+    /// From then until all of its possible memory was available, in µs.
     had_again_us: Vec<f64>,
     /// The longest operation of the neighbour meanwhile, in µs.
     neighbour_us: Vec<f64>,
-    /// Tries that were refused, because something was not given back yet.
+    /// Refused attempts, because memory was not released yet.
     refusals: u64,
 }
 
-/// Starts the victims one after another, one for each line, ends them, and asks for all that they
-/// may have held. In the tenant, or without limits.
+/// Starts the victims one after another, one for each line, ends them, and requests all of their
+/// possible memory. In the tenant, or without limits.
 pub fn lead(quota_bytes: u64, is_bare: bool) -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;
@@ -128,7 +128,7 @@ pub fn lead(quota_bytes: u64, is_bare: bool) -> Result<()> {
     if is_bare {
         println!("\nThe same without limits, by turns with the above:\n");
     } else {
-        // To the byte: all of it can be had at once.
+        // Exact to the byte: all of it is available at once.
         let lost = (0..quota_bytes / GRAIN_BYTES)
             .find(|lost| gpu.alloc((quota_bytes - lost * GRAIN_BYTES) as usize).is_ok())
             .context("nothing of the quota is left")?;

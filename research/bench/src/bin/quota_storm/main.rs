@@ -1,4 +1,4 @@
-//! What a memory quota holds while many processes of one tenant race for it, are killed, and start.
+//! A memory quota while many processes of one tenant race for it, are killed, and start.
 //!
 //! ```text
 //! cargo build --release
@@ -19,12 +19,12 @@ use std::process::Command;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-/// Bytes that every size here is a multiple of: the H200's allocations are, so the quota can be met
-/// to the byte.
+/// The granularity of every size here: that of the H200's allocations, so the quota can be met
+/// exactly.
 const GRAIN_BYTES: u64 = 2 << 20;
 
 #[derive(Parser)]
-#[command(about = "What a memory quota holds while many processes race for it, are killed, and start")]
+#[command(about = "Test a memory quota while many processes race for it, are killed, and start")]
 struct Options {
     #[command(subcommand)]
     what: What,
@@ -38,12 +38,12 @@ enum What {
     Kills(kills::Options),
     /// Programs start beside many others.
     Start(start::Options),
-    /// A process of the benchmark's own.
+    /// An internal process of the benchmark.
     #[command(hide = true, subcommand)]
     Part(worker::Part),
 }
 
-/// Where it runs.
+/// Where to run.
 #[derive(Args, Clone)]
 struct Place {
     /// The GPU, as `partita run` takes it.
@@ -62,7 +62,7 @@ impl Place {
         })
     }
 
-    /// A part of this program as it is.
+    /// A part of this program without a tenant.
     fn bare(&self, part: &[String]) -> Result<Command> {
         let mut command = partita_bench::side::bare(&self.partita()?, &self.gpu, &std::env::current_exe()?);
         command.arg("part").args(part);

@@ -8,7 +8,7 @@ use partita_bench::side::Side;
 
 use crate::{GRAIN_BYTES, Place, beside, words};
 
-/// How it is run.
+/// Options.
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
@@ -16,18 +16,18 @@ pub struct Options {
     /// Processes.
     #[arg(long, default_value_t = 64)]
     processes: u64,
-    /// Operations of all together, in each of the two rounds half of them.
+    /// Operations of all together, half of them in each of the two rounds.
     #[arg(long, default_value_t = 1_000_000)]
     operations: u64,
 }
 
-/// Two rounds: in the first all that the processes may hold together is just the quota, so every
-/// refusal is wrong; in the second it is four times that, so the quota alone holds them.
+/// Two rounds: in the first the processes together may hold exactly the quota, so every refusal is
+/// wrong; in the second four times that, so only the quota limits them.
 const ROUNDS: [(&str, u64); 2] = [("what they want just fits", 1), ("they want four times as much", 4)];
 /// The share of one process in the first round.
 const SHARE_BYTES: u64 = 8 * GRAIN_BYTES;
 
-/// Runs both rounds, with somebody outside of the tenant who watches the device.
+/// Runs both rounds, with a process outside of the tenant that watches the device.
 pub fn run(options: &Options) -> Result<()> {
     let quota_bytes = options.processes * SHARE_BYTES;
     let mut observer = Side::start(options.place.bare(&words([&"observe"]))?)?;
@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<()> {
     );
     println!("|---|---|---|---|---|---|---|");
     for (name, _) in ROUNDS {
-        // Their contexts are there, and nothing else.
+        // Their contexts exist, and no other memory.
         observer.ask("")?;
         let (before, _) = fewest(&observer.ask("")?)?;
         let start = Instant::now();
@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Result<()> {
             options.operations / 2,
             most.saturating_sub(quota_bytes),
         );
-        // They hold something until they have ended.
+        // They hold some memory until they have ended.
         tenant.ask("next")?;
     }
     tenant.stop()?;
@@ -67,7 +67,7 @@ fn fewest(answer: &str) -> Result<(u64, u64)> {
     Ok((bytes.parse()?, looks.parse()?))
 }
 
-/// In the tenant: starts those that race, has them race when told to, and tells what was refused.
+/// In the tenant: starts the racing processes, starts the race on command, and reports refusals.
 pub fn lead(processes: u64, operations: u64, quota_bytes: u64) -> Result<()> {
     let mut lines = std::io::stdin().lines();
     let each = operations.div_ceil(processes);
@@ -81,8 +81,7 @@ pub fn lead(processes: u64, operations: u64, quota_bytes: u64) -> Result<()> {
     };
     for round in 0..ROUNDS.len() {
         let mut racing = start(round)?;
-        // The first answer is what the caller waits for before it starts; later ones end the round
-        // before.
+        // The first answer shows the caller that it may start; later ones end the round before.
         println!("ready");
         if lines.next().transpose()?.is_none() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the hook adds to the start of a program of a tenant that has many others already.
+//! The hook's cost for the start of a program of a tenant that already has many others.
 
 use std::process::Command;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use partita_core::Samples;
 
 use crate::{GRAIN_BYTES, Place, beside, words};
 
-/// How it is run.
+/// Options.
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
@@ -18,7 +18,7 @@ pub struct Options {
     /// Pairs of a program with the hook and one without, for each number of others.
     #[arg(long, default_value_t = 100)]
     pairs: u32,
-    /// How many other processes the tenant has.
+    /// The number of other processes of the tenant.
     #[arg(long, value_delimiter = ',', default_value = "0,10,100,1000")]
     others: Vec<u64>,
 }
@@ -53,7 +53,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds until it has initialised the driver, which gives it the tenant's memory or the
+/// Milliseconds until it has initialised the driver, which reports the tenant's memory or the
 /// GPU's.
 fn started_ms(command: Command, in_tenant: bool) -> Result<f64> {
     let start = Instant::now();
@@ -83,7 +83,7 @@ fn row(name: &str, bare: &[f64], with: &[f64]) -> Result<String> {
     ))
 }
 
-/// In the tenant: has more and more others, and starts pairs of programs beside them.
+/// In the tenant: adds more and more others, and starts pairs of programs beside them.
 pub fn lead(pairs: u32, others: &[u64]) -> Result<()> {
     println!("ready");
     std::io::stdin().lines().next().transpose()?;
@@ -96,7 +96,7 @@ pub fn lead(pairs: u32, others: &[u64]) -> Result<()> {
         for pair in 0..pairs {
             let mut run_bare = || -> Result<()> {
                 let mut command = beside(&words([&"start"]))?;
-                // All that makes it a process of the tenant.
+                // Everything that makes it a process of the tenant.
                 command.env_remove("LD_PRELOAD");
                 bare.push(started_ms(command, false)?);
                 Ok(())

@@ -12,15 +12,15 @@ use partita_driver::{Buffer, Cuda, Error, Gpu};
 
 use crate::{GRAIN_BYTES, kills, race, start};
 
-/// What a process of the benchmark does.
+/// The task of a process of the benchmark.
 #[derive(Subcommand)]
 pub enum Part {
-    /// Outside of the tenant: tells the free bytes of the device's memory, the fewest since it was
-    /// asked last.
+    /// Outside of the tenant: reports the free bytes of the device's memory, the fewest since the
+    /// last report.
     Observe,
-    /// Starts and leads those that race.
+    /// Starts and leads the racing processes.
     LeadRace {
-        /// How many.
+        /// Their number.
         processes: u64,
         /// Operations of all together.
         operations: u64,
@@ -36,16 +36,16 @@ pub enum Part {
         /// For its choices.
         seed: u64,
     },
-    /// Kills others and asks for what they held.
+    /// Kills others and requests their memory.
     LeadKills {
         /// The tenant's quota in bytes.
         quota_bytes: u64,
-        /// Whether there is none, but for the benchmark's own arithmetic.
+        /// Whether there is no quota, except in the benchmark's own arithmetic.
         #[arg(action = clap::ArgAction::Set)]
         is_bare: bool,
     },
-    /// Allocates and frees until it is killed or its input ends, and tells how long its longest
-    /// operation took.
+    /// Allocates and frees until it is killed or its input ends, and reports the time of its
+    /// longest operation.
     Churn {
         /// The most that it holds, in bytes.
         bytes_max: u64,
@@ -56,15 +56,15 @@ pub enum Part {
     LeadStart {
         /// Pairs of programs for each number of others.
         pairs: u32,
-        /// How many others there are, one after another.
+        /// The numbers of others, one after another.
         others: Vec<u64>,
     },
-    /// Initialises the driver, says so, and tells when asked how much memory its device has, as it
-    /// sees it.
+    /// Initialises the driver, prints a line, and on request reports how much memory its device
+    /// has, from its view.
     Start,
 }
 
-/// Does it.
+/// Runs the task.
 pub fn run(part: &Part) -> Result<()> {
     match *part {
         Part::Observe => observe(),
@@ -88,7 +88,7 @@ pub fn run(part: &Part) -> Result<()> {
     }
 }
 
-/// The lines of the input, for those who do other things meanwhile.
+/// The lines of the input, for tasks with other work meanwhile.
 fn incoming() -> Receiver<std::io::Result<String>> {
     let (asked, lines) = channel();
     std::thread::spawn(move || std::io::stdin().lock().lines().try_for_each(|line| asked.send(line)));
@@ -111,7 +111,7 @@ fn observe() -> Result<()> {
                 (fewest, looks) = (u64::MAX, 0);
             }
             Err(TryRecvError::Disconnected) => return Ok(()),
-            // It shares two cores with those it watches.
+            // It shares two cores with the processes that it watches.
             Err(TryRecvError::Empty) => std::thread::sleep(Duration::from_micros(50)),
         }
     }
