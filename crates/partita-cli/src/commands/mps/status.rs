@@ -73,7 +73,7 @@ fn server_text(server: &ServerRow, contexts_max: u32) -> String {
 
 fn list(pids: impl IntoIterator<Item = Pid>) -> String {
     let pids: Vec<String> = pids.into_iter().map(|pid| pid.to_string()).collect();
-    if pids.is_empty() { "nobody".to_owned() } else { pids.join(", ") }
+    if pids.is_empty() { "no process".to_owned() } else { pids.join(", ") }
 }
 
 fn fault_text(row: &FaultRow) -> String {
