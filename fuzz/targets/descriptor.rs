@@ -27,13 +27,13 @@ fuzz_target!(|input: &[u8]| {
         assert!(image == before, "refused and written to");
         return;
     }
-    // On versions without a valid bit a mask of nothing is none.
+    // On versions without a valid bit an empty mask reads as no mask.
     let now = qmd::read_disable_mask(&image, layout).unwrap_or_default();
     for (word, (now, asked)) in now.iter().zip(words).enumerate() {
         let own = own.map_or(0, |own| own[word]);
         assert_eq!(now & own, own, "enabled what was disabled");
         // Bits that this version's mask does not have cannot be set.
-        assert_eq!(now & !(asked | own), 0, "disabled what nobody asked for");
+        assert_eq!(now & !(asked | own), 0, "disabled bits that were not requested");
     }
     assert!(layout.is_version_of(&image), "the version is no part of the mask");
 });

@@ -13,7 +13,7 @@ fuzz_target!(|environment: &[u8]| {
     let entries = || environment.split(|&byte| byte == 0);
     let says = Says::of(entries());
     assert_eq!(says, Says::of(entries()), "the same environment says the same");
-    // The first that there is, as getenv(3) has it; an empty one is none.
+    // The first one, as for getenv(3); an empty one does not count.
     let limit = entries().find_map(|entry| entry.strip_prefix(LIMIT)).filter(|value| !value.is_empty());
     match &says {
         Says::Asks(asked) => {

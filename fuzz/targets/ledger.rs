@@ -64,7 +64,7 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(view) = UsageView::open(&c(usage)) {
         let _ = view.totals();
         for slot in view.slots().flatten() {
-            assert!(!slot.live, "nobody holds it");
+            assert!(!slot.live, "no process holds it");
         }
     }
     let Ok(map) = UsageMap::open(&c(usage)) else { return };

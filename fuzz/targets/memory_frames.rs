@@ -1,5 +1,5 @@
-//! The memory manager's frames: whatever clients send is answered, nobody gets what is another
-//! one's, and nothing is lost when they are gone.
+//! The memory manager's frames: every frame gets an answer, no client gets another's memory, and no
+//! memory is lost after their end.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +7,7 @@ use partita_memory::pool::Totals;
 use partita_memory::keeper::{ClientId, Facts, Handle, Memory, MemoryError, Options, Peer, Service};
 use partita_memory::wire::{HEADER_BYTES, HandleKind, Reply, Request, VERSION};
 
-/// Memory that is none, of which every eighth piece is refused.
+/// Imaginary memory, of which every eighth piece is refused.
 struct Nowhere(u32);
 
 impl Memory for Nowhere {

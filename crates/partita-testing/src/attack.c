@@ -288,7 +288,7 @@ int main(int count, char **v) {
     } attacks[] = {{"fake", fake}, {"cut", cut}, {"lead-astray", lead_astray}, {"take-place", take_place},
                    {"flip", flip}, {"lock", lock}, {"hold", hold}, {"board", board},
                    {"meddle", meddle}, {"reach", reach}, {"ask", ask}, {"call", call}};
-    // If whoever started it has died.
+    // In case the starter has died.
     alarm(300);
     umask(022);
     for (size_t i = 0; count > 1 && i < sizeof attacks / sizeof *attacks; i++)

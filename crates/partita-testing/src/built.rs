@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::child::succeed;
 
-/// What every test needs. The same packages for all, since each other choice has other features,
-/// and would be built anew in turns.
+/// The packages that every test needs. The same for all: another choice would have other features,
+/// and each would rebuild the other's.
 const PACKAGES: [&str; 3] = ["partita-simcuda", "partita-simcuda-so", "partita-hook"];
 
 /// The directory of the simulator, its library `libpartita_simcuda.so` and the hook, and of what

@@ -17,8 +17,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with the libraries of `built` ([`build`](crate::build)). The name is for whoever
-    /// looks at the directory.
+    /// A machine with the libraries of `built` ([`build`](crate::build)). The name only
+    /// identifies the directory for readers.
     ///
     /// # Panics
     /// If the directory cannot be made.
@@ -65,7 +65,7 @@ impl Machine {
             .env("PARTITA_SIM_DIR", self.board())
             .env("PARTITA_SIM_DEVICE", device)
             .env("PARTITA_SIMGPU", self.built.join("partita-simgpu"))
-            // Nobody listens there.
+            // No daemon listens there.
             .env("CUDA_MPS_PIPE_DIRECTORY", self.path("no-mps"));
     }
 }

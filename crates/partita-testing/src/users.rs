@@ -131,7 +131,7 @@ impl Running {
     /// Starts a command and waits for its first line.
     ///
     /// # Panics
-    /// If there is none.
+    /// If it prints no line.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
