@@ -32,7 +32,7 @@ pub struct Facts {
     pub uid: u32,
 }
 
-/// The owner that returned memory since the keeper began: it may still have the old content.
+/// The tenants that have returned slabs since the keeper began: that memory may have its old content.
 enum Former {
     Nobody,
     One(crate::pool::TenantId),
