@@ -34,7 +34,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class Program:
-    """A Python program that does its work for so many seconds when told so."""
+    """A Python program that works for a number of seconds on command."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE)
@@ -148,7 +148,7 @@ def slide(options: argparse.Namespace, partita: Partita) -> list[dict]:
         for number in range(options.rounds):
             for split in range(1, SLIDE_TPCS):
                 moves = [("first", f"tpc:0-{split - 1}"), ("second", f"tpc:{split}-{last}")]
-                # Who gives goes first.
+                # The giving one goes first.
                 for name, wish in moves if split < at else reversed(moves):
                     partita("set", name, "--sm", wish)
                 at = split

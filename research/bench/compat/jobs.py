@@ -41,7 +41,7 @@ class Ended:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it ran all that it was to run. Of pytest's statuses, 1 says that tests failed and 5 that none was chosen."""
+        """Whether it ran everything. Of pytest's statuses, 1 means failed tests and 5 no selected tests."""
         return not self.was_stopped and self.code in (0, 1, 5)
 
 

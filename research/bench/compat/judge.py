@@ -1,4 +1,4 @@
-"""What a record says of each test, and what differs between a run without Partita and one as a tenant."""
+"""A record's outcome of each test, and the differences between a run without Partita and one as a tenant."""
 
 import collections
 import dataclasses
@@ -14,7 +14,7 @@ ORDER = ("passed", "skipped", "failed", "unfinished", "died")
 REPEATS_MAX = 60
 # A line of output that is a verdict, and what in it changes from run to run.
 VERDICT = re.compile(r"\b(pass(ed|es)?|fail(ed|s|ure)?|errors?|mismatch|incorrect|wrong|success(ful(ly)?)?)\b|\bresult\s*[=:]", re.I)
-# A code of an error says what failed, so it stays.
+# An error code identifies the failure, so it stays.
 NUMBER = re.compile(r"(\b(?:error|code|status)\W{1,3}\d{1,3}(?![\d.e]))|0x[0-9a-f]+|[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.I)
 
 
@@ -177,7 +177,7 @@ def reasons(path: pathlib.Path) -> list[Reason]:
 
 
 def row(suite: str, mode: str, bare: dict[str, Outcome], tenant: dict[str, Outcome], differences: list[Difference]) -> dict:
-    """What the page says of a suite in a mode."""
+    """The page's text about a suite in a mode."""
     tests = [test for test in bare if bare[test].state != "unfinished"]
     both = [test for test in tests if test in tenant and tenant[test].state != "unfinished"]
     mine = [one for one in differences if (one.suite, one.mode) == (suite, mode)]

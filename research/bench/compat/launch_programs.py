@@ -17,7 +17,7 @@ import threading
 
 import judge
 
-# What CUDA's samples end with when the device lacks what they show.
+# The exit code of CUDA's samples when the device lacks the feature.
 WAIVED = 2
 
 
@@ -84,7 +84,7 @@ class Programs:
             os.killpg(process.pid, signal.SIGKILL)
 
     def end_all(self, *_: object) -> None:
-        """Ends every program; none is started any more."""
+        """Ends every program, and starts no more."""
         self.is_ending = True
         for process in list(self.living):
             with contextlib.suppress(ProcessLookupError):

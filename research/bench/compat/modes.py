@@ -43,7 +43,7 @@ def plain_mps() -> Mode:
 
 @dataclasses.dataclass
 class Place:
-    """What seats need of this machine."""
+    """The requirements of seats on this machine."""
 
     partita: str
     preload: pathlib.Path

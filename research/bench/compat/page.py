@@ -94,7 +94,7 @@ def flaky(result: dict) -> list[str]:
 
 
 def section(result: dict) -> list[str]:
-    """What the page says of a device."""
+    """The page's text about a device."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     lines = [f"## {device_name(result)}", "",
              f"Driver {result['driver']}, {result['partita']}, {result['date']}; {versions}.", "", *table(result), ""]

@@ -45,12 +45,12 @@ import suites  # noqa: E402
 from programs import Clock, Failed, Mps, said  # noqa: E402
 
 COMMAND_LIMIT_S = 60.0
-# No mode begins with less left than this: it could only report what was not run.
+# No mode starts with less time left: it could only report tests that did not run.
 MODE_MIN_S = 20.0
 
 
 class Bench:
-    """Runs suites in modes and keeps what came out."""
+    """Runs suites in modes and stores the results."""
 
     def __init__(self, options: argparse.Namespace, prepared: list[suites.Prepared], place: modes.Place, clock: Clock) -> None:
         self.options, self.prepared, self.place, self.clock = options, prepared, place, clock
@@ -147,7 +147,7 @@ class Bench:
 
 
 def device() -> dict:
-    """The GPUs, as nvidia-smi says."""
+    """The GPUs, from nvidia-smi."""
     try:
         text = said(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"], dict(os.environ),
                     COMMAND_LIMIT_S)
@@ -176,7 +176,7 @@ def versions(wanted: list[suites.Suite]) -> dict[str, str]:
 
 
 def prepare(options: argparse.Namespace, parser: argparse.ArgumentParser, count: int) -> tuple[list[suites.Prepared], list[dict]]:
-    """The suites that were asked for and can be run, and why others cannot."""
+    """The requested suites that can run, and why others cannot."""
     prepared, refused = [], []
     for text in options.suite:
         key, _, directory = text.partition("=")
@@ -222,7 +222,7 @@ def merge(path: pathlib.Path, facts: dict) -> dict:
 
 
 def chosen_modes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[tuple[modes.Mode, int | None]]:
-    """The modes that were asked for, and the size of the sample in each: never larger than that of the runs without Partita."""
+    """The requested modes, and the size of the sample in each: never larger than that of the runs without Partita."""
     by_key = {mode.key: mode for mode in modes.TENANTS}
     wanted = []
     for text in options.modes.split(","):

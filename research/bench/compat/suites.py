@@ -23,7 +23,7 @@ class Suite:
 
     key: str
     title: str
-    # The packages whose versions the page tells.
+    # The packages whose versions the page lists.
     packages: tuple[str, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     import_mode: str = "prepend"
@@ -71,7 +71,7 @@ class BadList(Exception):
 
 @dataclasses.dataclass
 class Chosen:
-    """What a list chooses of a suite."""
+    """A list's selection of a suite."""
 
     # {"path": …, "limit": …} of tests, {"path": …, "arguments": […]} of programs.
     entries: list[dict]
@@ -116,7 +116,7 @@ class Prepared:
     job_limit_s: float
 
     def missing(self) -> list[str]:
-        """What the list names and the directory lacks."""
+        """Entries of the list that the directory lacks."""
         return [entry["path"] for entry in self.chosen.entries if not self._target(entry["path"]).exists()]
 
     def _target(self, path: str) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""What chooses, judges, runs and prints, without a GPU: `python3 -m unittest discover -s research/bench/compat`."""
+"""Tests of selection, judgement, execution and output, without a GPU: `python3 -m unittest discover -s research/bench/compat`."""
 
 import json
 import os

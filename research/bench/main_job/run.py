@@ -95,7 +95,7 @@ class Clocks:
 
 
 class Bench:
-    """Runs settings and keeps what they gave."""
+    """Runs settings and stores their results."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -117,7 +117,7 @@ class Bench:
         return ["--seconds", str(self.options.seconds)]
 
     def share(self, tenant: str) -> str:
-        """The TPCs that the tenant had beside the other, so that its solo run is on the same ones."""
+        """The TPCs of the tenant beside the other, so that its solo run uses the same ones."""
         return f"tpc:{self.sets[tenant]}" if tenant in self.sets else "50%"
 
     def measure(self, setting: str, neighbour: str, serve: tuple[list[str], dict] | None,
@@ -291,7 +291,7 @@ def table(rows: list[dict]) -> str:
 
 
 def device() -> dict:
-    """Name, driver and board, as nvidia-smi says."""
+    """Name, driver and board, from nvidia-smi."""
     query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,uuid,memory.total", "--format=csv,noheader"],
                            capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
     name, driver, uuid, memory = (part.strip() for part in query.split(","))

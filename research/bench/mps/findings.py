@@ -1,4 +1,4 @@
-"""What the files of `client.py` say, and what repetitions come to. Values in, values out; times in nanoseconds of the monotonic clock."""
+"""The contents of `client.py`'s files, and the results of repetitions. Values in, values out; times in nanoseconds of the monotonic clock."""
 
 import bisect
 import dataclasses
@@ -53,7 +53,7 @@ def gap_max_ms(told: list[Note], begin: int, end: int) -> float | None:
 
 
 def untouched(told: list[Note], windows: list[tuple[int, int, int]]) -> dict:
-    """What a client that no fault was to reach did in windows: settled from, fault at, recovered at."""
+    """The work of a client that no fault should reach, in windows: settled from, fault at, recovered at."""
     before = [gap for settled, fault, _ in windows if (gap := gap_max_ms(told, settled, fault)) is not None]
     during = [gap for _, fault, recovered in windows if (gap := gap_max_ms(told, fault, recovered)) is not None]
     return {

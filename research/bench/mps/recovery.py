@@ -43,7 +43,7 @@ COMMAND_LIMIT_S = 30.0
 SHARE = ["--sm", "10%"]
 # How often a client's file is looked at.
 LOOK_S = 0.005
-# What is left at the end may take so long to leave by itself.
+# Time for remaining programs to exit by themselves at the end.
 LEAVE_LIMIT_S = 5.0
 
 
@@ -73,7 +73,7 @@ def split(gpus: str) -> list[str]:
 
 
 def plan(gpus: str, options: argparse.Namespace) -> list[Phase]:
-    """What is measured on these GPUs."""
+    """The measurements on these GPUs."""
     one, *others = split(gpus)
     apart = ("a tenant with `--isolation own` on the same GPU", ["--gpu", one, "--isolation", "own"], [])
     told = [Phase("one", "One GPU", one, options.repetitions, spared=[apart], services=[one])]
@@ -156,7 +156,7 @@ def log_fault_ms(status: dict) -> float | None:
 
 
 class Bench:
-    """Runs phases and keeps what they gave."""
+    """Runs phases and stores their results."""
 
     def __init__(self, partita: str, clock: Clock, directory: pathlib.Path, settle_s: float) -> None:
         self.partita, self.clock, self.directory, self.settle_s = partita, clock, directory, settle_s
@@ -225,7 +225,7 @@ class Bench:
             end_all([culprit.program, neighbour.program])
 
     def wait_for(self, look, what: str, limit_s: float, tenant: Tenant | None = None):  # noqa: ANN001, ANN201
-        """What `look` finds. Raises `Failed` if it finds nothing in time, or the tenant has ended."""
+        """The result of `look`. Raises `Failed` if it finds nothing in time, or the tenant has ended."""
         end = time.monotonic() + self.clock.allow(limit_s)
         while not (found := look()):
             ended = tenant is not None and tenant.program.process.poll() is not None

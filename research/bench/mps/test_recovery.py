@@ -1,4 +1,4 @@
-"""What computes and prints, without a GPU: `python3 -m unittest discover -s research/bench/mps`."""
+"""Tests of computations and output, without a GPU: `python3 -m unittest discover -s research/bench/mps`."""
 
 import argparse
 import unittest

@@ -1,4 +1,4 @@
-"""The table as a picture: how much later the victim's slowest requests are, and what the neighbour keeps.
+"""The table as a picture: the delay of the victim's slowest requests, and the neighbour's remaining throughput.
 
     python3 research/bench/victim/plot.py research/bench/results/victim.json
 

@@ -26,7 +26,7 @@ class Failed(Exception):
 
 
 class Clock:
-    """What is left of the benchmark's time."""
+    """The rest of the benchmark's time."""
 
     def __init__(self, limit_s: float) -> None:
         self.end = time.monotonic() + limit_s
@@ -133,7 +133,7 @@ def end_all(programs: list[Program]) -> None:
 
 
 def said(command: list[str], environment: dict[str, str], limit_s: float, told: str | None = None, codes: tuple[int, ...] = (0,)) -> str:
-    """What a command prints. Raises `Failed` with its own words if it ends with another code than these, or takes too long."""
+    """The output of a command. Raises `Failed` with its message if it exits with another code, or takes too long."""
     try:
         process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE if told else subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -156,7 +156,7 @@ def said(command: list[str], environment: dict[str, str], limit_s: float, told: 
 
 
 class Mps:
-    """A control daemon of the benchmark's own, whose clients are no tenants."""
+    """A separate control daemon, whose clients are not tenants."""
 
     def __init__(self) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="mps")
@@ -165,7 +165,7 @@ class Mps:
 
     def start(self) -> None:
         """Starts it. If that fails, `error` has the reason, for its clients."""
-        # The daemon keeps the streams that it gets, so it gets none of ours.
+        # The daemon keeps its streams open, so it gets none of ours.
         try:
             process = subprocess.Popen(["nvidia-cuda-mps-control", "-d"], env=self.environment, stdin=subprocess.DEVNULL,
                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -177,7 +177,7 @@ class Mps:
     def end(self) -> None:
         with contextlib.suppress(Failed):
             said(["nvidia-cuda-mps-control"], self.environment, 3 * LEAVE_LIMIT_S, "quit -t 5\n")
-        # Where it did not obey, its own pid file says whom to end.
+        # If it did not exit, its pid file names the process to end.
         with contextlib.suppress(OSError, ValueError):
             pid = int((pathlib.Path(self.directory.name) / "nvidia-cuda-mps-control.pid").read_text())
             if b"nvidia-cuda-mps-control" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():

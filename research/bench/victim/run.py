@@ -1,4 +1,4 @@
-"""A well-behaved victim beside an aggressor, under every way of sharing one GPU: what the victim pays, and what the aggressor keeps.
+"""A well-behaved victim beside an aggressor, under every way of sharing one GPU: the victim's loss, and the aggressor's remaining throughput.
 
     python3 research/bench/victim/run.py --partita target/release/partita --out research/bench/results
 
@@ -105,7 +105,7 @@ class Partita:
         return said([self.executable, *arguments], dict(os.environ), self.clock.allow(limit_s), codes=codes)
 
     def doctor(self) -> dict:
-        """What `doctor` found, by the check's name. A check that fails is a result."""
+        """The results of `doctor`, by the check's name. A check that fails is a result."""
         report = json.loads(self("doctor", "--json", limit_s=DOCTOR_LIMIT_S, codes=(0, 1)))
         return {check["name"]: check for check in report["checks"]}
 
@@ -133,7 +133,7 @@ def of_doctor(check: dict | None) -> dict:
 
 
 def of_limits(outcome: dict) -> dict:
-    """What `partita mps limits` tells of the products under the percentage that it did not refuse, as a proof."""
+    """`partita mps limits`'s report about products under a percentage that it accepted, as a proof."""
     told = outcome.get("products", [])
     if told and all(one["state"] == "right" for one in told):
         return {"state": "right", "detail": "; ".join(one["found"] for one in told)}
@@ -192,7 +192,7 @@ class Pool:
 
 
 class Bench:
-    """Measures settings and keeps what they gave."""
+    """Measures settings and stores their results."""
 
     def __init__(self, options: argparse.Namespace, clock: Clock, pool: Pool) -> None:
         self.options, self.clock, self.pool = options, clock, pool
@@ -235,7 +235,7 @@ class Bench:
         return told
 
     def measure(self, what: dict, victim: str | None, aggressor: tuple[str, str] | None) -> None:
-        """A run, kept with what it gave or why it failed. What failed is not tried again."""
+        """A run, stored with its result or the reason of its failure. A failed one is not repeated."""
         identity = (what["setting"], what["aggressor"], what["who"], what["phase"])
         if identity in self.given_up:
             return
@@ -289,7 +289,7 @@ class Bench:
 
 
 def prepare(options: argparse.Namespace, partita: Partita, bench: Bench) -> tuple[list[Setting], dict[str, dict], dict[float, dict]]:
-    """What is proved of products, the victim's load, and the settings that follow from it."""
+    """The proofs of products, the victim's load, and the settings that follow from it."""
     proofs = {"masks": {"state": "unproved", "detail": "doctor did not say"}}
     try:
         proofs["masks"] = of_doctor(partita.doctor().get("products (mask)"))
@@ -323,7 +323,7 @@ def prepare(options: argparse.Namespace, partita: Partita, bench: Bench) -> tupl
 
 
 def numerics(one: Setting, proofs: dict[str, dict], products: dict[float, dict]) -> str:
-    """What is known of products under a setting."""
+    """The known state of products under a setting."""
     if one.percentages:
         return table.verdict(list(one.percentages), products)
     return proofs["masks"]["state"] if one.share_of else "whole GPU"
@@ -379,7 +379,7 @@ def markdown(facts: dict) -> str:
 
 
 def device(clock: Clock) -> dict:
-    """Name, driver and board, as nvidia-smi says."""
+    """Name, driver and board, from nvidia-smi."""
     try:
         line = said(["nvidia-smi", "--query-gpu=name,driver_version,uuid,memory.total", "--format=csv,noheader"], dict(os.environ),
                     clock.allow(COMMAND_LIMIT_S)).strip().splitlines()[0]

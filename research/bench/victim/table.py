@@ -1,4 +1,4 @@
-"""What runs come to: medians over rounds with their spread, as rows and as Markdown. Values in, values out."""
+"""Results of runs: medians over rounds with their spread, as rows and as Markdown. Values in, values out."""
 
 import statistics
 
@@ -44,7 +44,7 @@ def _ratios(runs: dict[int, dict], base: dict[int, dict], key: str) -> list[floa
 
 
 def row(runs: list[dict], phase: int, setting: str, aggressor: str, numerics: str | None = None, share_of: str | None = None) -> dict:
-    """What one setting beside one aggressor came to. Ratios are of pairs of one round, seconds apart; `share_of` is the setting whose
+    """The result of one setting beside one aggressor. Ratios are of pairs of one round, seconds apart; `share_of` is the setting whose
     share the victim has."""
     mine = _of(runs, phase=phase, setting=setting, aggressor=aggressor, who="pair")
     whole = _of(runs, phase=phase, setting=ALONE, aggressor=aggressor, who="victim")
@@ -85,7 +85,7 @@ def alone(runs: list[dict], who: str, aggressor: str | None = None) -> dict | No
 
 
 def verdict(percentages: list[float], proofs: dict[float, dict]) -> str:
-    """What is known of products under these percentages: the worst of them."""
+    """The known state of products under these percentages: the worst of them."""
     states = [proofs.get(percentage, {"state": "unproved"})["state"] for percentage in percentages if percentage < 100]
     for state in ("wrong", "unproved", "right"):
         if state in states:

@@ -1,4 +1,4 @@
-"""What computes, prints, and keeps other programs in hand, without a GPU: `python3 -m unittest discover -s research/bench/victim`."""
+"""Tests of computations, output, and control of other programs, without a GPU: `python3 -m unittest discover -s research/bench/victim`."""
 
 import os
 import pathlib

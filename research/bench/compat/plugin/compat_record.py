@@ -71,7 +71,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report) -> None:
         outcome = report.outcome
         if hasattr(report, "wasxfail"):
-            # An expected failure says nothing about the GPU; one that passes after all does.
+            # An expected failure says nothing about the GPU; an unexpected success does.
             outcome = "passed" if outcome == "passed" else "skipped"
         line = {"test": report.nodeid, "phase": report.when, "outcome": outcome}
         if outcome != "passed":
