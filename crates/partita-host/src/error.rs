@@ -1,4 +1,4 @@
-//! What the facade's calls end with.
+//! The errors of this crate's calls.
 //!
 //! Each message is one line that names the thing, the reason and the remedy.
 

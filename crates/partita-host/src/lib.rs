@@ -2,11 +2,12 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`]; [`system`] asks `partitad` instead, [`mod@answer`] answers; [`sandbox`] makes tenants to try things on |
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`sandbox`] makes tenants to try things on |
+//! | a program's own launches | [`restrict`], [`contexts`] |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
-//! | tenants | [`registry`]: who has what; [`limits`], [`partition`], [`time`], [`offered`]: from what is asked to what a ledger says |
-//! | GPUs | [`gpu`], [`gpus`], [`facts`], [`calibration`]; [`restrict`] and [`contexts`] for a program's own launches |
-//! | ground | [`child`], [`process`], [`signals`], [`install`], [`simenv`], files and errors |
+//! | tenants | [`registry`]: who has what; [`limits`], [`partition`], [`place`], [`time`], [`offered`]: from a request to the ledger |
+//! | GPUs | [`gpu`], [`gpus`], [`facts`], [`calibration`], [`numerics`] |
+//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`escape`], [`error`] |
 //!
 //! A module imports modules of its own floor or of a lower one, and no two files import each other.
 
