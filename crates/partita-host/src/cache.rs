@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use partita_core::kept;
 
-/// It may not exist: `PARTITA_CACHE_DIR`, else `/var/cache/partita` for root, else `partita` in the user's cache
-/// directory.
+/// It may not exist: `PARTITA_CACHE_DIR`, else `/var/cache/partita` for root, else `partita` in the
+/// user's cache directory.
 pub(crate) fn dir() -> PathBuf {
     let variable = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("PARTITA_CACHE_DIR").unwrap_or_else(|| {

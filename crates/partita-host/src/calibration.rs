@@ -108,8 +108,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// In the directory of `PARTITA_CACHE_DIR`, else in `/var/cache/partita` for root, else in `partita`
-    /// in the user's cache directory.
+    /// In the directory of `PARTITA_CACHE_DIR`, else in `/var/cache/partita` for root, else in
+    /// `partita` in the user's cache directory.
     pub fn open() -> Self {
         Self { dir: cache::dir() }
     }

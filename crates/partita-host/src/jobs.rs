@@ -9,8 +9,8 @@ use crate::calibration::{self, serve, streams};
 use crate::child::{Outcome, result_line};
 use crate::{facts, numerics};
 
-/// Runs the job `name` in this process and returns the line to print as its result. None if it is no
-/// job of this crate.
+/// Runs the job `name` in this process and returns the line to print as its result. None if it is
+/// no job of this crate.
 ///
 /// # Errors
 /// A request that is not the job's: another version's process asked.

@@ -3,10 +3,10 @@
 //!
 //! The run directory is root's alone then, and a user cannot write what limits that user's tenants.
 //! `partitad` accepts connections at [`SOCKET`] and gives each to a new process of root's,
-//! [`mod@crate::answer`], which asks the kernel whose connection it is and acts for that user. So nothing of
-//! one request is left for the next, and a request that crashes or hangs ends nobody else's. The
-//! registry itself is all that lasts: a `partitad` that was killed has nothing to restore, and
-//! tenants never notice.
+//! [`mod@crate::answer`], which asks the kernel whose connection it is and acts for that user. So
+//! nothing of one request is left for the next, and a request that crashes or hangs ends nobody
+//! else's. The registry itself is all that lasts: a `partitad` that was killed has nothing to
+//! restore, and tenants never notice.
 //!
 //! One request a connection: JSON, then the end of the stream. The answer is JSON too. With a new
 //! tenant come the locked files that keep it alive, as descriptors: whoever has one of them is of

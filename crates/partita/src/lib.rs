@@ -5,8 +5,8 @@
 //! partition is a *tenant*. Real GPUs and simulated ones work alike.
 //!
 //! Everything that touches a driver happens in a child process ([`child`]). That child is the
-//! `partita` program, so whatever starts something takes an [`install::Install`]. The library loads a
-//! driver into its own process only to restrict that process's own launches ([`restrict`],
+//! `partita` program, so whatever starts something takes an [`install::Install`]. The library loads
+//! a driver into its own process only to restrict that process's own launches ([`restrict`],
 //! [`contexts`]).
 //!
 //! # Run a program on half of a GPU
@@ -46,7 +46,8 @@
 //! for tenant in ps(&registry)? {
 //!     println!("{} on {}: {:?} SMs", tenant.name, tenant.gpu, tenant.sms);
 //! }
-//! let smaller = SetRequest { share: Some("25%".parse()?), ..SetRequest::new(Whose::Name("serve".into())) };
+//! let whose = Whose::Name("serve".into());
+//! let smaller = SetRequest { share: Some("25%".parse()?), ..SetRequest::new(whose) };
 //! for limits in set(&registry, &smaller)? {
 //!     println!("{} has {} now", limits.name, limits.tpcs);
 //! }

@@ -32,7 +32,8 @@ pub struct Facts {
     pub uid: u32,
 }
 
-/// The tenants that have returned slabs since the keeper began: that memory may have its old content.
+/// The tenants that have returned slabs since the keeper began: that memory may have its old
+/// content.
 enum Former {
     Nobody,
     One(crate::pool::TenantId),

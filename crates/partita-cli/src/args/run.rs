@@ -44,7 +44,8 @@ pub struct Run {
     /// Move TPCs of your other tenants, as few as possible, to make room
     #[arg(long)]
     pub compact: bool,
-    /// The share of measured GPU time for all its processes together: 30%, 12.5% [default: no limit]
+    /// The share of measured GPU time for all its processes together: 30%, 12.5% [default: no
+    /// limit]
     #[arg(long, value_name = "PERCENT")]
     pub time: Option<String>,
     /// Whether the share of time is a limit while no other tenant needs the GPU

@@ -1,6 +1,6 @@
 //! The form of definitions in the document. What is read and checked is
-//! [`partita_chain_host::Definition`]; here is what the document says of it, and a test that both are
-//! the same.
+//! [`partita_chain_host::Definition`]; here is what the document says of it, and a test that both
+//! are the same.
 
 use partita_chain_host::Definition;
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! Chains as [`partita_chain_host`] runs them: each in a tenant, by a process that knows nothing of the
-//! daemon.
+//! Chains as [`partita_chain_host`] runs them: each in a tenant, by a process that knows nothing of
+//! the daemon.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};

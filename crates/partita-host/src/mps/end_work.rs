@@ -48,8 +48,8 @@ pub fn end_work(control: &Control, server: Pid, client: Pid) -> Result<bool, Mps
     }
 }
 
-/// To be called before a client of the service gets a signal: if the process would die of it at once, its
-/// work on the GPU is ended first.
+/// To be called before a client of the service gets a signal: if the process would die of it at
+/// once, its work on the GPU is ended first.
 pub fn end_work_before(service: &Service, signal: Signal, process: ProcessId) {
     if !dies_of(process.pid, signal) {
         return;
