@@ -17,7 +17,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// As [`print`], for endless output: it ends with its reader.
+/// As [`print()`], for endless output: it ends with its reader.
 pub fn print_on(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
@@ -52,7 +52,7 @@ pub fn pause(period: Duration) -> Result<(), Failure> {
     }
 }
 
-/// Writes a value as JSON to stdout, as [`print`].
+/// Writes a value as JSON to stdout, as [`print()`].
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(value).map_err(|error| Failure::Told(error.to_string()))?;
     print(&format!("{json}\n"))

@@ -58,7 +58,7 @@ impl<const N: usize> DoubleBuffer<N> {
     }
 
     /// The first `K` words of the current value with their epoch, or `None` after
-    /// [`READ_TRIES_MAX`] disturbed tries.
+    /// `READ_TRIES_MAX` disturbed tries.
     #[inline]
     pub fn read<const K: usize>(&self) -> Option<(u64, [u64; K])> {
         const { assert!(K <= N) };

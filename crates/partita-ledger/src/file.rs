@@ -285,7 +285,6 @@ impl Mapping {
     /// `T` consists of [`crate::sync::Word`]s and unused padding only, is no larger than the
     /// mapping and has at most a page's alignment; code only peeks at the words of a read-only
     /// mapping.
-    /// peeked at.
     #[inline]
     pub unsafe fn as_ref<T>(&self) -> &T {
         debug_assert!(size_of::<T>() <= self.bytes);

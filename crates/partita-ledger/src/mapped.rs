@@ -64,7 +64,8 @@ impl MappedFile {
     /// The start of the mapping as a `T`.
     ///
     /// # Safety
-    /// As [`Mapping::as_ref`].
+    /// `T` consists of [`Word`](crate::sync::Word)s and unused padding only, is no larger than the
+    /// file and has at most a page's alignment.
     #[inline]
     pub unsafe fn as_ref<T>(&self) -> &T {
         // SAFETY: the caller guarantees it.

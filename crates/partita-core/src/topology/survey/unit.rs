@@ -13,7 +13,7 @@ pub enum Claim {
     Control {
         /// The entry.
         place: SmPlace,
-        /// [`Survey::predicted_bit`].
+        /// [`Survey::predicted_bit`](super::Survey::predicted_bit).
         predicted_bit: Option<u16>,
     },
     /// The bit that disables it.
