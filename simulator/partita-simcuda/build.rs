@@ -61,7 +61,8 @@ fn main() {
         let simulated = found.contains_key(*name);
         let _ = writeln!(
             text,
-            "    Entry {{ name: {name:?}, address: {path} as *const core::ffi::c_void, #[cfg(test)] simulated: {simulated} }},"
+            "    Entry {{ name: {name:?}, address: {path} as *const core::ffi::c_void, \
+             #[cfg(test)] simulated: {simulated} }},"
         );
     }
     text.push_str("];\n");

@@ -78,7 +78,8 @@ pub struct ChainForget {
 /// Arguments of `chain start`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Components attach to the chain through the crate partita-chain or partita_chain.h. The exit code is 0 if every component ended without an error.
+Components attach to the chain through the crate partita-chain or partita_chain.h. The exit code is 0 if \
+every component ended without an error.
 
 Examples:
   partita chain start cameras

@@ -4,7 +4,6 @@ mod args;
 mod plot;
 mod watch;
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,9 +19,8 @@ use serde::Serialize;
 use crate::args::{AlgorithmArg, Arguments, Chain, ChainDefine, ChainStart, ChainSteer, InternalChain};
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().collect();
     let program = Arguments::command().version(env!("PARTITA_VERSION"));
-    match partita_console::parse::<Arguments>(&program, &words) {
+    match partita_console::parse::<Arguments>(&program, std::env::args_os()) {
         Ok(arguments) => dispatch(&arguments.command).unwrap_or_else(Failure::report),
         Err(code) => code,
     }

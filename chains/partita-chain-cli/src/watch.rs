@@ -93,7 +93,8 @@ fn text(view: &ChainView, before: Option<(&ChainView, f64)>) -> String {
     );
     if !view.supervised {
         text.push_str(&format!(
-            "THE PROCESS THAT RAN IT ({}) HAS DIED: failed components are not restarted; `partita chain start {}` ends the rest and restarts the chain\n",
+            "THE PROCESS THAT RAN IT ({}) HAS DIED: failed components are not restarted; `partita chain \
+             start {}` ends the rest and restarts the chain\n",
             state.supervisor.pid, view.name
         ));
     }

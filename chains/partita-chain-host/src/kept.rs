@@ -62,7 +62,8 @@ impl Definitions {
     /// The definition of this name.
     ///
     /// # Errors
-    /// [`Error::Refused`] if there is none, or as [`Definition::from_toml`]; [`Error::Daemon`].
+    /// [`Error::Refused`] if no definition has this name. [`Error::Daemon`] if `partitad` does not
+    /// answer. Else those of [`Definition::from_toml`].
     pub fn get(&self, name: &str) -> Result<Definition, Error> {
         check_name(name)?;
         match &self.0 {

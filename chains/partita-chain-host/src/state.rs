@@ -213,7 +213,8 @@ pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
 /// A chain that runs.
 ///
 /// # Errors
-/// [`Error::Refused`] if there is none of this name; what is wrong with its files.
+/// [`Error::Refused`] if no chain of this name runs. [`Error::Io`] or [`Error::Refused`] if its files
+/// cannot be read.
 pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
     let tenant = tenant(registry, name)?;
     tenant.check_yours()?;

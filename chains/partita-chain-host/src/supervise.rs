@@ -39,10 +39,10 @@ use super::state::{ChainState, Phase, file_path, of_file};
 use super::supervisor::{self, Supervisor};
 use super::{Definition, MemoryOwner, Steering};
 
-/// The hidden subcommand of `partita` that runs a chain in its tenant.
+/// The hidden subcommand by which a program runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
 /// How long a component may take to end by itself once the chain is to end and no frame is on its
-/// way, before it is told by a signal.
+/// way, before a signal ends it.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// The same where a signal ends the chain: what is on its way is dropped.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);

@@ -23,8 +23,8 @@ pub fn contained<T>(failed: T, work: impl FnOnce() -> T) -> T {
     let fault = FAULT.try_with(|fault| fault.borrow().clone()).unwrap_or(None);
     if let Some(fault) = fault {
         text::fail(format!(
-            "an earlier call of this thread failed by a fault of libpartita_chain ({fault}), so the component is unusable: end this \
-             process, which `partita chain` restarts"
+            "an earlier call of this thread failed by a fault of libpartita_chain ({fault}), so the \
+             component is unusable: end this process, which `partita chain` restarts"
         ));
         return failed;
     }

@@ -43,7 +43,8 @@ pub enum Error {
     },
     /// A frame whose memory is not where its slab is.
     #[error(
-        "the chain's file was damaged from outside: frame at offset {offset} of {bytes} bytes; define the chain again"
+        "the chain's file was damaged from outside: frame at offset {offset} of {bytes} bytes; define the \
+         chain again"
     )]
     Damaged {
         /// Offset of the frame in its allocation.

@@ -17,7 +17,8 @@ pub struct TenantName {
 /// A text that is not a tenant's name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{0}` is not a name of a tenant: 1 to 63 letters, digits, `.`, `_` and `-`, the first a letter or a digit"
+    "`{0}` is not a name of a tenant: 1 to 63 letters, digits, `.`, `_` and `-`, the first a letter or a \
+     digit"
 )]
 pub struct BadName(pub String);
 

@@ -3,7 +3,6 @@
 mod args;
 mod commands;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -13,9 +12,8 @@ use args::{Arguments, Cmd};
 use commands::other;
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().collect();
     let program = Arguments::command().version(env!("PARTITA_VERSION"));
-    let arguments: Arguments = match partita_console::parse(&program, &words) {
+    let arguments: Arguments = match partita_console::parse(&program, std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
@@ -35,9 +33,9 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Doctor(arguments) => commands::doctor::doctor(arguments),
         Cmd::Demo(arguments) => commands::demo::demo(arguments),
         Cmd::Prove(arguments) => commands::prove::prove(arguments),
-        Cmd::Bench(arguments) => other::BENCH.become_it(arguments.words.clone()),
+        Cmd::Bench(arguments) => other::BENCH.exec(arguments.words.clone()),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
-        Cmd::Chain(arguments) => other::CHAIN.become_it(arguments.words.clone()),
+        Cmd::Chain(arguments) => other::CHAIN.exec(arguments.words.clone()),
         Cmd::Batch(arguments) => commands::batch::batch(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),
         Cmd::Completions(arguments) => commands::generate::completions(arguments),

@@ -64,8 +64,12 @@ pub fn tell(message: &str) {
 ///
 /// # Errors
 /// The exit code, after one line that describes the mistake, or after the requested help.
-pub fn parse<A: FromArgMatches>(program: &Command, words: &[OsString]) -> Result<A, ExitCode> {
-    let parsed = program.clone().try_get_matches_from(words);
+pub fn parse<A: FromArgMatches>(
+    program: &Command,
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<A, ExitCode> {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let parsed = program.clone().try_get_matches_from(&words);
     let arguments = parsed.and_then(|matches| A::from_arg_matches(&matches));
     arguments.map_err(|error| {
         let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();

@@ -25,9 +25,10 @@ const CLASSES: [(&str, &str, &[Policy]); 6] = [
     ),
     (
         "Waited for",
-        "Waits for work on the GPU, or asks whether it is done; copies for which the program waits are among them. Before the \
-         driver is asked, the gate between tenants with priorities opens behind what the program has launched. After a \
-         synchronisation, memory that pools have given up is credited. Nothing is charged.",
+        "Waits for work on the GPU, or asks whether it is done; copies for which the program waits are among \
+         them. Before the driver is asked, the gate between tenants with priorities opens behind what the \
+         program has launched. After a synchronisation, memory that pools have given up is credited. Nothing \
+         is charged.",
         &[Policy::Wait],
     ),
     (
@@ -155,8 +156,8 @@ fn document() -> String {
     }
     text.push_str(
         "\n## Not charged\n\n\
-         * What the driver takes for itself, up to the allowance of `--mem-driver`: contexts (some 500 MiB on an H200 without MPS), \
-         code, stacks and queues. Beyond the allowance it is charged.\n\
+         * What the driver takes for itself, up to the allowance of `--mem-driver`: contexts (some 500 MiB \
+         on an H200 without MPS), code, stacks and queues. Beyond the allowance it is charged.\n\
          * 5.6 MiB of each context that the kernel driver keeps by itself.\n\
          * What programs obtain by talking to the kernel driver themselves, past libcuda.\n",
     );

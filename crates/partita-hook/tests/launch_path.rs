@@ -60,7 +60,8 @@ fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
         // It waits for a lock where the hook's thread was held up with the stream in its hands.
         locks == 0 && are_few(waits, records)
     });
-    let told = "waits for locks, units of 20000 launches, events for them, and µs ready without a processor, in each run";
+    let told = "waits for locks, units of 20000 launches, events for them, and µs ready without a \
+        processor, in each run";
     if !is_seen && runs.iter().all(|[.., waited_us]| *waited_us > UNDISTURBED_US_MAX) {
         eprintln!("skipped: others took the processor in every run; {told}: {runs:?}");
         return;

@@ -33,7 +33,7 @@ fn each_launch_has_its_gpu_s_mask_without_allocation_lock_or_system_call() {
     let words: Vec<&str> = text.split_whitespace().collect();
     assert_eq!(words[..2], ["0", "0"], "allocations and locks on the launch path");
     assert_eq!(words[2..6], ["00000000", "ffff0000", "ffff0000", "00000000"]);
-    // What the driver launches of its own accord is the current context's.
+    // A kernel that the driver launches itself belongs to the current context.
     assert_eq!(words[6..], ["00000000,fffffffe,ffffffff,ffffffff", "ffff0000,ffffffff,ffffffff,ffffffff"]);
     let usage = |file: CString| {
         let view = UsageView::open(&file).expect("usage");

@@ -21,7 +21,8 @@ pub enum Error {
     },
     /// A part of the installation is missing.
     #[error(
-        "{name} is not in {searched}: build it with `cargo build --release --workspace`, or name its directory in PARTITA_LIB_DIR"
+        "{name} is not in {searched}: build it with `cargo build --release --workspace`, or name its \
+         directory in PARTITA_LIB_DIR"
     )]
     PartMissing {
         /// The part.

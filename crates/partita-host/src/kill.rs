@@ -121,7 +121,7 @@ pub(crate) fn end_processes(
 /// The same for those of them that are meant.
 ///
 /// # Errors
-/// A process or its group cannot be found or ended.
+/// [`Error::Child`] if a process does not die.
 pub fn end_those(
     install: &Install,
     registry: &Registry,

@@ -186,12 +186,14 @@ impl fmt::Display for LedgerError {
             Problem::Foreign { found: [0, 0, 0, 0, 0, 0, 0, 0], .. } => {
                 write!(
                     f,
-                    "is incomplete: the process that made it ended too early; remove it and start the tenant again"
+                    "is incomplete: the process that made it ended too early; remove it and start the \
+                     tenant again"
                 )
             }
             Problem::Foreign { found, expected } => write!(
                 f,
-                "is not a ledger file: it begins with \"{}\", not \"{}\"; remove it and start the tenant again",
+                "is not a ledger file: it begins with \"{}\", not \"{}\"; remove it and start the tenant \
+                 again",
                 found.escape_ascii(),
                 expected.escape_ascii()
             ),
@@ -206,7 +208,8 @@ impl fmt::Display for LedgerError {
             ),
             Problem::HeaderSize { found, expected } => write!(
                 f,
-                "has {found} as its size in the header instead of {expected}: damaged; remove it and start the tenant again"
+                "has {found} as its size in the header instead of {expected}: damaged; remove it and start \
+                 the tenant again"
             ),
             Problem::Replaced => {
                 write!(f, "was replaced while it was in use; end the tenant's processes and start it again")

@@ -132,7 +132,8 @@ fn system(machine: &Machine) -> Condition {
         (system, bits) => broken(
             NAME,
             format!(
-                "{system}, {bits} bits; the server starts only on 64-bit Linux, and 32-bit programs fail in cuInit"
+                "{system}, {bits} bits; the server starts only on 64-bit Linux, and 32-bit programs fail in \
+                 cuInit"
             ),
             "without MPS tenants take turns: `partita run --isolation own`",
         ),
@@ -265,7 +266,8 @@ fn compute_mode(machine: &Machine) -> Condition {
             "GPU {} is DEFAULT: a program that misses the service runs beside it, in turns with all clients",
             list(&open)
         ),
-        "`partita mps start --exclusive` sets EXCLUSIVE_PROCESS (root); then programs that are not clients fail",
+        "`partita mps start --exclusive` sets EXCLUSIVE_PROCESS (root); then programs that are not clients \
+         fail",
     )
 }
 
@@ -351,7 +353,8 @@ fn visible_devices(machine: &Machine) -> Condition {
                 format!(
                     "CUDA_VISIBLE_DEVICES={list} counts by index, and the server counts its own devices from 0"
                 ),
-                "not needed for `partita run`, which names GPUs by UUID; for other clients `unset CUDA_VISIBLE_DEVICES`",
+                "not needed for `partita run`, which names GPUs by UUID; for other clients `unset \
+                 CUDA_VISIBLE_DEVICES`",
             )
         }
         _ => holds(NAME, "GPUs are named by UUID, which does not depend on their numbers"),

@@ -84,7 +84,8 @@ pub enum MpsError {
     },
     /// Only root may have a service for all users.
     #[error(
-        "only root can start or stop an MPS service for all users: `sudo partita mps start --multi-user`, or start your own without it"
+        "only root can start or stop an MPS service for all users: `sudo partita mps start --multi-user`, \
+         or start your own without it"
     )]
     NeedsRoot,
     /// The daemon ended, or did not start.
@@ -127,8 +128,9 @@ pub enum MpsError {
     },
     /// A server did not get ready in time.
     #[error(
-        "MPS server {server} is still {status} after {waited_s} s{}: `partita mps status` lists the clients that it waits for; end those with \
-         `partita kill`, or run the program with --isolation own", clients_text(.clients)
+        "MPS server {server} is still {status} after {waited_s} s{}: `partita mps status` lists the clients \
+         that it waits for; end those with `partita kill`, or run the program with --isolation own",
+        clients_text(.clients)
     )]
     NotReady {
         /// The server.
@@ -218,7 +220,8 @@ fn server_remedy(reason: &str) -> &'static str {
     if reason.contains("SHM segment") {
         "daemon and clients may open too few files, or /dev/shm is full; `ulimit -n 16384` before `partita mps start`, and see `partita doctor`"
     } else {
-        "`partita doctor` lists the conditions that the machine does not meet, `partita mps logs` the events before"
+        "`partita doctor` lists the conditions that the machine does not meet, `partita mps logs` the \
+         events before"
     }
 }
 

@@ -125,7 +125,9 @@ pub fn divide(device: Sms, policy: &Policy) -> Result<Vec<Allotment>, String> {
             some(sms.len() as u32)?;
             sms.iter()
                 .map(|&wanted| match (wanted, device.percentage_for(wanted)) {
-                    (0, _) => Err("a client needs at least one SM: leave it out instead of giving it 0".to_owned()),
+                    (0, _) => {
+                        Err("a client needs at least one SM: leave it out instead of giving it 0".to_owned())
+                    }
                     (wanted, _) if wanted > device.count => {
                         Err(format!("{wanted} SMs are more than the device has: it has {}", device.count))
                     }
@@ -133,10 +135,11 @@ pub fn divide(device: Sms, policy: &Policy) -> Result<Vec<Allotment>, String> {
                         Ok(give(f64::from(percent)))
                     }
                     (wanted, percent) => {
-                        let above = percent.map_or(device.count, |percent| device.of_percentage(f64::from(percent)));
+                        let above =
+                            percent.map_or(device.count, |percent| device.of_percentage(f64::from(percent)));
                         Err(format!(
-                            "no percentage gives {wanted} SMs: the next possible number is {above}, in steps of {} from {} on; a \
-                             mask gives whole TPCs, `partita run --sm {wanted}sm`",
+                            "no percentage gives {wanted} SMs: the next possible number is {above}, in steps \
+                             of {} from {} on; a mask gives whole TPCs, `partita run --sm {wanted}sm`",
                             device.step(),
                             device.least()
                         ))

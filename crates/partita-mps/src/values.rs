@@ -66,7 +66,8 @@ impl MemoryLimit {
         const MIB: u64 = 1 << 20;
         match (bytes / MIB, bytes % MIB) {
             (0, _) | (_, 1..) => Err(format!(
-                "{bytes} bytes are not a limit of MPS: it accepts whole MiB, at least one; give 512MiB or 20GiB"
+                "{bytes} bytes are not a limit of MPS: it accepts whole MiB, at least one; give 512MiB or \
+                 20GiB"
             )),
             (mib, 0) => Ok(Self { mib }),
         }

@@ -118,7 +118,8 @@ pub fn write_table(entries: &[Entry], results: &Path) -> Result<(), PageError> {
     };
     let mut text = format!(
         "# The model against hardware\n\nMeasured on {}; predicted by the model of it. What the model is told of the kernels was measured by kernels \
-         alone (`research/bench/experiments/costs.json`); no kernel that is compared here was among them.\n\n{}",
+         alone (`research/bench/experiments/costs.json`); no kernel that is compared here was among \
+         them.\n\n{}",
         first.device,
         summary(entries)
     );
@@ -186,12 +187,15 @@ pub fn text(entries: &[Entry], results: &Path, page: &Path) -> String {
     let results = relative(page.parent().unwrap_or(Path::new("")), results);
     let mut out = String::from(
         "# Experiments\n\n\
-         Made by `partita bench all --gpu sim --out research/bench/results/experiments --page docs/experiments.md` \
-         (all experiments on both models, with their pictures: 5 s on one core, release build). Its measurements are kept in \
-         `research/bench/results/experiments/h200`: with them the page has the same bytes on every machine; without them the model of the H200 \
-         uses its built-in costs of kernels, and its columns differ. «The paper» is J. Bakita and J. H. Anderson, «Hardware Compute Partitioning on \
-         NVIDIA GPUs» (RTAS 2023), and for `ecrts25` their article of 2025. Each experiment is a file in `research/bench/experiments`. On another GPU than \
-         the paper's, TPC i of n becomes the i-th of n parts of it and grids grow with them. A verdict is computed from the runs: each row is a claim.\n\n",
+         Made by `partita bench all --gpu sim --out research/bench/results/experiments --page \
+         docs/experiments.md` (all experiments on both models, with their pictures: 5 s on one core, release \
+         build). Its measurements are kept in `research/bench/results/experiments/h200`: with them the page \
+         has the same bytes on every machine; without them the model of the H200 uses its built-in costs of \
+         kernels, and its columns differ. «The paper» is J. Bakita and J. H. Anderson, «Hardware Compute \
+         Partitioning on NVIDIA GPUs» (RTAS 2023), and for `ecrts25` their article of 2025. Each experiment \
+         is a file in `research/bench/experiments`. On another GPU than the paper's, TPC i of n becomes the \
+         i-th of n parts of it and grids grow with them. A verdict is computed from the runs: each row is a \
+         claim.\n\n",
     );
     out += "| experiment | model of the paper's GPU | model of an H200 | H200 |\n|---|---|---|---|\n";
     for Entry { home, predicted, measured } in entries {
@@ -211,9 +215,10 @@ pub fn text(entries: &[Entry], results: &Path, page: &Path) -> String {
     if median(entries).is_some() {
         let _ = write!(
             out,
-            "\n## The model against hardware\n\n{}\nSix costs of kernels in the model were measured on the same GPU, by kernels that are not compared here. \
-             In figures 3, 4, 11 and 12 the kernels spin for a fixed time, so an error of 0 % there says when kernels start, not how long their \
-             work takes.\nEvery quantity stands in [one table]({}/{TABLE}.md).\n",
+            "\n## The model against hardware\n\n{}\nSix costs of kernels in the model were measured on the \
+             same GPU, by kernels that are not compared here. In figures 3, 4, 11 and 12 the kernels spin \
+             for a fixed time, so an error of 0 % there says when kernels start, not how long their work \
+             takes.\nEvery quantity stands in [one table]({}/{TABLE}.md).\n",
             summary(entries),
             results.display()
         );

@@ -20,7 +20,8 @@ pub enum Error {
         reason: io::Error,
     },
     /// Another user serves the socket.
-    #[error("{} is served by user {uid}, who is neither this user nor root: use your own keeper, started with `partitad keeper`", socket.display())]
+    #[error("{} is served by user {uid}, who is neither this user nor root: use your own keeper, started \
+        with `partitad keeper`", socket.display())]
     Stranger {
         /// The socket.
         socket: PathBuf,
@@ -50,7 +51,8 @@ pub enum Error {
         pid: u32,
     },
     /// The keeper accepts no connection.
-    #[error("the keeper at {} has accepted no connection for {patience_ms} ms: see whether its process is stopped", socket.display())]
+    #[error("the keeper at {} has accepted no connection for {patience_ms} ms: see whether its process is \
+        stopped", socket.display())]
     Unattended {
         /// The socket.
         socket: PathBuf,

@@ -25,7 +25,8 @@ pub enum BindError {
     #[error("{} exists and is not a socket: remove it, or choose another path", .0.display())]
     NotASocket(PathBuf),
     /// A failed system call.
-    #[error("the socket {} cannot be made: {reason}; its directory must exist, and this user must be able to write to it", path.display())]
+    #[error("the socket {} cannot be made: {reason}; its directory must exist, and this user must be able \
+        to write to it", path.display())]
     Io {
         /// The socket.
         path: PathBuf,

@@ -218,7 +218,8 @@ impl<M: Memory> Service<M> {
                 }
                 if version != VERSION {
                     let text = format!(
-                        "version {version} of the frames: this keeper speaks {VERSION}; use a client and a keeper of the same Partita version"
+                        "version {version} of the frames: this keeper speaks {VERSION}; use a client and a \
+                         keeper of the same Partita version"
                     );
                     return Err(Fault { code: Code::Version, text });
                 }
@@ -312,8 +313,8 @@ impl<M: Memory> Service<M> {
             Request::Own => {
                 // It came, or this would be a bad frame.
                 let descriptor = descriptor.ok_or_else(|| {
-                    let text = "the keeper has reached its limit of open files and cannot open the chain's: end some of its clients, or raise its \
-                                limit";
+                    let text = "the keeper has reached its limit of open files and cannot open the chain's: \
+                        end some of its clients, or raise its limit";
                     fault(Code::TooMany, text)
                 })?;
                 let joined = self.chains.join(&mut self.pool, descriptor, seat.owner, seat.tenant, now_ms)?;

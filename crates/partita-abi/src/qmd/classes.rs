@@ -197,8 +197,9 @@ mod tests {
         image[18] = 0x1234_5641;
         assert_eq!(
             layout_of(120, &image).unwrap_err().to_string(),
-            "launch descriptor has 0x41 at byte 72 and 0x50 at byte 58, which is not exactly one of V04_01, V05_00 or \
-             V05_01 of compute capability 12.0 (BLACKWELL_COMPUTE_B); launches are left unmodified"
+            "launch descriptor has 0x41 at byte 72 and 0x50 at byte 58, which is not exactly one of V04_01, \
+             V05_00 or V05_01 of compute capability 12.0 (BLACKWELL_COMPUTE_B); launches are left \
+             unmodified"
         );
         image[14] = 0x00ff_0000;
         assert_eq!(layout_of(100, &image).unwrap().version, QmdVersion::V04_01);
@@ -211,18 +212,18 @@ mod tests {
     fn refusals_say_which_and_why() {
         assert_eq!(
             layout_for(120, 0x51).unwrap_err().to_string(),
-            "launch descriptor V05_01 of compute capability 12.0 (BLACKWELL_COMPUTE_B) has no TPC mask; launches are \
-             left unmodified, and a driver that uses V04_01 or V05_00 is needed"
+            "launch descriptor V05_01 of compute capability 12.0 (BLACKWELL_COMPUTE_B) has no TPC mask; \
+             launches are left unmodified, and a driver that uses V04_01 or V05_00 is needed"
         );
         assert_eq!(
             layout_for(35, 0x06).unwrap_err().to_string(),
-            "launch descriptor V00_06 of compute capability 3.5 (KEPLER_COMPUTE_B) has no TPC mask; launches are left \
-             unmodified, and a driver that uses V01_07 is needed"
+            "launch descriptor V00_06 of compute capability 3.5 (KEPLER_COMPUTE_B) has no TPC mask; launches \
+             are left unmodified, and a driver that uses V01_07 is needed"
         );
         assert_eq!(
             layout_for(90, 0x41).unwrap_err().to_string(),
-            "launch descriptor has version byte 0x41, but compute capability 9.0 (HOPPER_COMPUTE_A) uses V03_00 or \
-             V04_00; launches are left unmodified"
+            "launch descriptor has version byte 0x41, but compute capability 9.0 (HOPPER_COMPUTE_A) uses \
+             V03_00 or V04_00; launches are left unmodified"
         );
         assert_eq!(layout_for(33, 0x40), Err(QmdError::UnknownCapability { compute_capability: 33 }));
         let mut image = [0; QMD_WORDS_MAX];

@@ -49,13 +49,15 @@ pub enum FormatArg {
 /// Arguments of `batch prolog` and `batch epilog`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A job states its request in its comment (Slurm: --comment), its account (PBS: -A) or its resources (PBS: -l partita=…):
+A job states its request in its comment (Slurm: --comment), its account (PBS: -A) or its resources (PBS: -l \
+partita=…):
   partita:mps                 the MPS service of its GPUs, for `partita run` or any CUDA program
   partita:sm=50%,mem=40GiB    the whole job in one partition; also isolation=, priority=
   partita:off                 nothing, whatever the default
 Slurm's --gres=mps:30 is sm=30%. In PBS resources, plus signs stand for commas.
 
-Exit codes: 0 if all is well, or the job requested nothing, or (Slurm) the job's tasks report the problem; 1 if the node
+Exit codes: 0 if all is well, or the job requested nothing, or (Slurm) the job's tasks report the problem; \
+1 if the node
 must not be used (PBS prologue: 2, and 1 to abort the job). docs/batch.md has the scripts.
 
 Examples:
@@ -124,7 +126,8 @@ pub struct TaskProlog {
 /// Arguments of `batch task-epilog`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-As Slurm's TaskEpilog. Killing a program while its kernels run under MPS ends the GPU work of the service's other clients too.")]
+As Slurm's TaskEpilog. Killing a program while its kernels run under MPS ends the GPU work of the service's \
+other clients too.")]
 pub struct TaskEpilog {
     /// Time limit for the whole command, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=600))]

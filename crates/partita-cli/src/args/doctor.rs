@@ -7,7 +7,8 @@ use partita_console::GpuOption;
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every check runs in a child process with a time limit: some of them are meant to hang or crash a broken driver.
+Every check runs in a child process with a time limit: some of them are meant to hang or crash a broken \
+driver.
 
 Examples:
   partita doctor

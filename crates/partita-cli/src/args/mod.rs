@@ -87,12 +87,12 @@ pub enum Cmd {
     /// Prove that masks hold: run random masks and record the SM of every block
     Prove(Prove),
     /// Run the paper's experiments on a GPU or on the model, and compare with its figures
-    Bench(Other),
+    Bench(External),
     /// Control the Multi-Process Service (MPS), with which tenants run at the same time
     #[command(subcommand)]
     Mps(Mps),
     /// Run chains of components that pass on frames in GPU memory
-    Chain(Other),
+    Chain(External),
     /// Prolog and epilog for jobs of Slurm, Torque and PBS
     #[command(subcommand)]
     Batch(Batch),
@@ -117,7 +117,7 @@ pub enum Cmd {
 /// The arguments of a command that is a separate program.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
-pub struct Other {
+pub struct External {
     /// The program's arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub words: Vec<OsString>,

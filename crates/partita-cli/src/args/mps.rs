@@ -33,7 +33,8 @@ Examples:
   partita mps start --gpu 0,1 --cpus 0-3
   sudo partita mps start --multi-user --exclusive
 
-`partita run` starts the service when it needs one. A program started without Partita becomes a client if it has the variables that
+`partita run` starts the service when it needs one. A program started without Partita becomes a client if \
+it has the variables that
 `partita mps status` shows.")]
 pub struct MpsStart {
     /// The GPUs
@@ -110,7 +111,8 @@ Examples:
   partita mps limits --policy weighted --loads 30,70 --dry-run
   partita mps limits --percent 100
 
-A percentage is a ceiling, not a reservation, and lowers the SM count that libraries see, with which some compute wrong
+A percentage is a ceiling, not a reservation, and lowers the SM count that libraries see, with which some \
+compute wrong
 products. Partita sets one only after a test with right products. `partita run` uses masks and needs 100.")]
 pub struct MpsLimits {
     /// The GPUs
@@ -175,9 +177,12 @@ pub enum ClientPriorityArg {
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-A service that was started with --static-partitions gives each client its own SMs and refuses a client that names no partition (error 915).
-Sizes are chunks: 8 SMs from Hopper on. The last partition of a GPU gets the rest. A client sees only its SMs, with which some
-libraries compute wrong products, so Partita tests them in each new partition. `partita run --sm` needs none of this.
+A service that was started with --static-partitions gives each client its own SMs and refuses a client that \
+names no partition (error 915).
+Sizes are chunks: 8 SMs from Hopper on. The last partition of a GPU gets the rest. A client sees only its \
+SMs, with which some
+libraries compute wrong products, so Partita tests them in each new partition. `partita run --sm` needs \
+none of this.
 
 Examples:
   partita mps start --static-partitions

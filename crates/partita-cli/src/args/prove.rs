@@ -7,8 +7,8 @@ use partita_console::GpuOption;
 /// Arguments of `prove`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Kernels are launched on streams of several priorities, in graphs, in clusters and cooperatively, several masks at a time; each block records the SM that it runs on. \
-The proof runs in a child process, without MPS.
+Kernels are launched on streams of several priorities, in graphs, in clusters and cooperatively, several \
+masks at a time; each block records the SM that it runs on. The proof runs in a child process, without MPS.
 
 Examples:
   partita prove

@@ -7,7 +7,8 @@ use super::limits::{OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg}
 /// Arguments of `set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The new limits apply from the tenant's next launch and next allocation on. Running kernels keep the compute units that they started with.
+The new limits apply from the tenant's next launch and next allocation on. Running kernels keep the compute \
+units that they started with.
 
 Examples:
   partita set train --sm 20%
@@ -64,7 +65,8 @@ pub struct Set {
 /// Arguments of `ps`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A tenant on several GPUs has a line, or an entry in the JSON, for each of them. With --pid, JSON is one entry, or an array of several.
+A tenant on several GPUs has a line, or an entry in the JSON, for each of them. With --pid, JSON is one \
+entry, or an array of several.
 
 Examples:
   partita ps
@@ -85,7 +87,8 @@ pub struct Ps {
 /// Arguments of `kill`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Partita first ends the work on the GPU through MPS, so that the other clients of the service lose nothing. Then it sends the processes SIGTERM and, after the grace period, SIGKILL.
+Partita first ends the work on the GPU through MPS, so that the other clients of the service lose nothing. \
+Then it sends the processes SIGTERM and, after the grace period, SIGKILL.
 
 Examples:
   partita kill train

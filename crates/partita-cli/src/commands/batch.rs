@@ -85,8 +85,8 @@ fn watch(arguments: &BatchScript, stage: Stage, code: u8) {
         let name = if stage == Stage::Prolog { "prolog" } else { "epilog" };
         let _ = writeln!(
             std::io::stderr(),
-            "partita: batch {name}: gave up after {} s: a system call does not return, see `dmesg`; the epilog \
-             undoes the unfinished work",
+            "partita: batch {name}: gave up after {} s: a system call does not return, see `dmesg`; the \
+             epilog undoes the unfinished work",
             limit.as_secs()
         );
         std::process::exit(code.into());

@@ -20,7 +20,7 @@ pub fn man(arguments: &Man) -> Result<ExitCode, Failure> {
         && let Some(other) = other::find(name)
     {
         let words = words.iter().map(Into::into);
-        return other.become_it(["internal-man".into()].into_iter().chain(words));
+        return other.exec(["internal-man".into()].into_iter().chain(words));
     }
     pages::print_man(Arguments::command(), &arguments.command)?;
     Ok(ExitCode::SUCCESS)

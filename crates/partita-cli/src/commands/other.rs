@@ -36,7 +36,7 @@ impl Other {
     }
 
     /// Becomes the program. Returns only if that fails.
-    pub fn become_it(self, words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
+    pub fn exec(self, words: impl IntoIterator<Item = OsString>) -> Result<ExitCode, Failure> {
         let error = self.command()?.args(words).exec();
         Err(Failure::Told(format!("{}: {error}", self.program)))
     }

@@ -66,7 +66,8 @@ fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
         && now.memory_used_bytes > quota
     {
         tell(&format!(
-            "{whose} holds {} now, more than its quota: it keeps that and gets no more until it frees the difference",
+            "{whose} holds {} now, more than its quota: it keeps that and gets no more until it frees the \
+             difference",
             bytes(now.memory_used_bytes)
         ));
     }
@@ -108,7 +109,9 @@ fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
     ];
     if others.contains(&true) {
         return Err(Failure::Told(
-            "set --compact: without a tenant, no other option is allowed; name the tenant, see `partita set --help`".to_owned(),
+            "set --compact: without a tenant, no other option is allowed; name the tenant, see `partita set \
+             --help`"
+                .to_owned(),
         ));
     }
     let moves = set::repack(&Registry::open()?)?;

@@ -1,6 +1,5 @@
 //! Commands in system mode: `partitad` runs them for users, through the same commands.
 
-use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -71,9 +70,8 @@ pub fn answer() -> Result<ExitCode, Failure> {
 }
 
 fn run(arguments: &[String]) -> u8 {
-    let words: Vec<OsString> =
-        ["partita"].into_iter().chain(arguments.iter().map(String::as_str)).map(Into::into).collect();
-    let code = match partita_console::parse::<Arguments>(&Arguments::command(), &words) {
+    let words = ["partita"].into_iter().chain(arguments.iter().map(String::as_str)).map(Into::into);
+    let code = match partita_console::parse::<Arguments>(&Arguments::command(), words) {
         Ok(arguments) if is_forwarded(&arguments.command) => {
             crate::dispatch(&arguments.command).unwrap_or_else(Failure::report)
         }

@@ -298,7 +298,8 @@ fn the_committed_page_and_results_are_what_the_tool_makes() {
     let output = world.line(&line);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
     assert_eq!(text(&output.stderr), "");
-    let again = "make it again: partita bench all --gpu sim --out research/bench/results/experiments --page docs/experiments.md";
+    let again = "make it again: partita bench all --gpu sim --out research/bench/results/experiments --page \
+        docs/experiments.md";
     let stale = |name: &str| panic!("{name} is stale; {again}");
     let (made, kept) = (files(&results), files(&committed));
     for ((one, bytes), (other, others)) in made.iter().zip(&kept) {

@@ -21,12 +21,13 @@ mod sm;
 mod tenants;
 mod watch;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Html;
 use axum::routing::get;
 use axum::{Json, Router};
+use serde_json::Value;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -69,16 +70,19 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(memory::disown))
 }
 
+/// The document of every route. It is made when it is asked for.
+static DOCUMENT: LazyLock<Value> =
+    LazyLock::new(|| serde_json::to_value(document::openapi()).unwrap_or_default());
+/// The same as a page.
+static PAGE: LazyLock<String> = LazyLock::new(|| reference::page(&DOCUMENT));
+
 /// The service.
 pub fn router(app: Shared) -> Router {
     let (router, _) = routes().split_for_parts();
-    let document = serde_json::to_value(document::openapi()).unwrap_or_default();
-    let page: Arc<str> = reference::page(&document).into();
-    let reference = move || std::future::ready(Html(page.to_string()));
     router
-        .route("/openapi.json", get(|| std::future::ready(Json(document))))
-        .route("/docs", get(reference.clone()))
-        .route("/docs/", get(reference))
+        .route("/openapi.json", get(async || Json(&*DOCUMENT)))
+        .route("/docs", get(async || Html(PAGE.as_str())))
+        .route("/docs/", get(async || Html(PAGE.as_str())))
         .fallback(guard::no_route)
         .method_not_allowed_fallback(guard::no_method)
         .layer(from_fn_with_state(Arc::clone(&app), guard::bounds))

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use common::{Daemon, World, definition};
-use partita_testing::needs_simulator;
+use partita_testing::{eventually, needs_simulator};
 use serde_json::{Value, json};
 
 /// Every operation of the document: its method and its path.
@@ -162,11 +162,8 @@ fn tenants_are_listed_changed_and_ended_as_by_the_commands() {
     assert_eq!(daemon.get("/v1/tenants"), json!([]));
     let _tenant = Tenant::start(&world, "--name train --sm 25% --mem 1GiB");
     // The program runs before `partita run` has noted that it started it.
+    eventually("the tenant is noted as started", || daemon.get("/v1/tenants/train")["started"] == true);
     let mut tenant = daemon.get("/v1/tenants/train");
-    while tenant["started"] != true {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        tenant = daemon.get("/v1/tenants/train");
-    }
     tenant["age_s"] = json!(null);
     let mut all = daemon.get("/v1/tenants");
     all[0]["age_s"] = json!(null);

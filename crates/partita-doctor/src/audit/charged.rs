@@ -4,8 +4,8 @@ use partita_host::process::ProcessId;
 use partita_host::registry::{GpuMeta, Tenant};
 use partita_ledger::SlotInfo;
 
-/// What the driver rounds up and keeps of contexts, which nothing counts: less than this is not
-/// told from it.
+/// The driver rounds sizes up and keeps memory for contexts, which nothing counts. A difference below
+/// this may be that.
 const ROUNDING_BYTES: u64 = 256 << 20;
 
 /// A tenant's GPU, with the name of the directory that it is in.

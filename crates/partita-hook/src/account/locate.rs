@@ -4,8 +4,8 @@
 //! stream is for the GPU of that stream's context, and any other for that of the
 //! thread's current context, as the driver has it. Both are looked up in small
 //! tables of words, without a lock; the driver is asked once for each stream and
-//! context. The launch callback is told by a note of its thread, because the
-//! driver does not say in which context it calls.
+//! context. The launch callback reads a note that the call left for its thread,
+//! because the driver does not say in which context it calls.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -88,7 +88,7 @@ static NOTE: ThreadWord = ThreadWord::new();
 /// Makes room for what threads note.
 ///
 /// # Errors
-/// If there is none to be had.
+/// The C library has no key left for values of threads.
 pub fn prepare() -> Result<(), &'static str> {
     NOTE.prepare(None)
 }

@@ -9,7 +9,7 @@ use crate::account::environment;
 /// [`Origin`] by its number; 0 before anybody looked.
 static ORIGIN: AtomicU8 = AtomicU8::new(0);
 /// A copy of the directory's name, so that nothing is allocated in a process that never uses it.
-/// Empty where there is none, or one that is too long for a path.
+/// Empty if no ledger was named, or if the name is too long for a path.
 static LEDGER: [AtomicU8; libc::PATH_MAX as usize] = [const { AtomicU8::new(0) }; libc::PATH_MAX as usize];
 
 /// How this process came to belong to a tenant.

@@ -18,7 +18,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::account::tenant::{self, Tenant};
 use crate::gate::pass;
 
-/// The largest cluster that is told from larger ones, in blocks; devices run 16.
+/// The largest cluster that a word can hold, in blocks. Larger ones are stored as this one; devices
+/// run 16.
 pub const CLUSTER_BLOCKS_MAX: u32 = 0x3fff;
 /// The function may launch kernels.
 const LAUNCHES: u32 = 0x4000;

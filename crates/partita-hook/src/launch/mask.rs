@@ -69,7 +69,7 @@ unsafe fn on_launch_of_several(parameters: *const c_void) {
     let noted = unsafe { locate::noted() };
     let gpu = match noted {
         Some(gpu) => gpu,
-        // The driver launches of its own accord, to fill memory for one.
+        // The driver launches a kernel itself, for example to fill memory.
         None => match locate::gpu_now(tenant) {
             Ok(gpu) if ends_on_all(tenant, gpu) => gpu,
             // SAFETY: the driver's own arguments.

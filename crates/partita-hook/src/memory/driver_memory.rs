@@ -82,7 +82,7 @@ const CHARGING: usize = 1;
 /// Makes room for what threads are about.
 ///
 /// # Errors
-/// If there is none to be had.
+/// The C library has no key left for values of threads.
 pub fn prepare() -> Result<(), &'static str> {
     ABOUT.prepare(None)
 }

@@ -290,7 +290,7 @@ pub fn reclaim(tenant: &Tenant, gpu: &Gpu) -> bool {
     settle(tenant, true, |_, of| of == gpu.index)
 }
 
-/// Credits what the driver has given up of its own accord.
+/// Credits memory that the driver has released without a call of the program.
 pub fn look_after(tenant: &Tenant) {
     settle(tenant, false, |_, _| true);
 }

@@ -80,8 +80,8 @@ impl Part {
                 .map(Some)
                 .map_err(|error| format!("this GPU's launches cannot be masked: {error}")),
             unknown => Err(format!(
-                "the tenant's limits name mechanism {unknown}, which this library does not know; use the `partita` and libpartita.so of \
-                 one release"
+                "the tenant's limits name mechanism {unknown}, which this library does not know; use the \
+                 `partita` and libpartita.so of one release"
             )),
         }
     }
@@ -121,8 +121,8 @@ impl Part {
         };
         let meter = Meter::new(map, turns, self.directory.clone()).map_err(|why| match why {
             NoMeter::Call(name) => format!(
-                "libcuda exports no {}: shares of time need CUDA 11.7 or later; run without --time and limit compute units \
-                 with --sm",
+                "libcuda exports no {}: shares of time need CUDA 11.7 or later; run without --time and limit \
+                 compute units with --sm",
                 name.to_string_lossy()
             ),
             NoMeter::File(error) => format!("{error}"),

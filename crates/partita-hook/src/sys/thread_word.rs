@@ -21,7 +21,7 @@ impl ThreadWord {
     /// with one.
     ///
     /// # Errors
-    /// If there is none to be had.
+    /// The C library has no key left for values of threads.
     pub fn prepare(&self, at_end: Option<unsafe extern "C" fn(*mut c_void)>) -> Result<(), &'static str> {
         if self.is_ready() {
             return Ok(());

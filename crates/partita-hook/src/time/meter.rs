@@ -181,7 +181,8 @@ impl Meter {
             |at: &usize| self.pool(*at).is_none_or(|pool| pool.context.load(Ordering::Acquire) == 0);
         let at = (0..POOLS).find(is_unused).ok_or_else(|| {
             report::line(format_args!(
-                "more than {POOLS} contexts on a GPU at a time cannot be held to a share of its time: launches in others are refused"
+                "more than {POOLS} contexts on a GPU at a time cannot be held to a share of its time: \
+                 launches in others are refused"
             ));
             CuResult::LAUNCH_OUT_OF_RESOURCES
         })?;
@@ -210,7 +211,8 @@ impl Meter {
     fn map_gate(&self) -> Result<u64, CuResult> {
         let mapped = self.page_calls.map(self.map.address(), TIME_PAGE_BYTES).inspect_err(|code| {
             report::line(format_args!(
-                "the driver did not map the page of this tenant's share of time ({code}); leave PARTITA_RUN_DIR unset or put it below /dev/shm"
+                "the driver did not map the page of this tenant's share of time ({code}); leave \
+                 PARTITA_RUN_DIR unset or put it below /dev/shm"
             ));
         });
         Ok(mapped? + TimeMap::GATE_OFFSET as u64)

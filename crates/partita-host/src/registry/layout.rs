@@ -52,8 +52,8 @@ pub(super) fn open_root(path: &Path) -> Result<Dir, Error> {
     let shown = path.display();
     if dir.user != 0 && !dir.is_own() {
         let remedy = format!(
-            "set PARTITA_RUN_DIR to a directory of your own, or have root make one for all: `sudo rm -r {shown}`, then \
-             `sudo mkdir -m 1777 {shown}`"
+            "set PARTITA_RUN_DIR to a directory of your own, or have root make one for all: `sudo rm -r \
+             {shown}`, then `sudo mkdir -m 1777 {shown}`"
         );
         let owner = user_name(dir.user);
         return Err(refuse_root(
@@ -132,7 +132,8 @@ pub(super) fn make_own(parent: &Dir, name: &str) -> Result<Dir, Error> {
     let refuse = |reason| Error::RunDirectory { path: path.clone(), reason };
     let dir = parent.make(name).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => refuse(format!(
-            "{error}; set PARTITA_RUN_DIR to a directory of your own, or have root open this one: `sudo chmod 1777 {}`",
+            "{error}; set PARTITA_RUN_DIR to a directory of your own, or have root open this one: `sudo \
+             chmod 1777 {}`",
             parent.path().display()
         )),
         _ => refuse(error.to_string()),
@@ -141,8 +142,8 @@ pub(super) fn make_own(parent: &Dir, name: &str) -> Result<Dir, Error> {
         return Ok(dir);
     }
     Err(refuse(format!(
-        "it belongs to {}, and tenants are made in directories of their own user only; have root remove it: `sudo rm -r {}`, or \
-         set PARTITA_RUN_DIR to a directory of your own",
+        "it belongs to {}, and tenants are made in directories of their own user only; have root remove it: \
+         `sudo rm -r {}`, or set PARTITA_RUN_DIR to a directory of your own",
         user_name(dir.user),
         path.display()
     )))
@@ -191,8 +192,9 @@ pub(super) fn open_lock(home: &Dir) -> io::Result<File> {
 pub fn only_the_daemon(root: &Path) -> Error {
     Error::RunDirectory {
         path: root.to_owned(),
-        reason: "it is in system mode, where partitad makes and changes tenants for `partita run`, `set` and `kill` \
-                 alone; ask root, or set PARTITA_RUN_DIR to a directory of your own"
-            .to_owned(),
+        reason:
+            "it is in system mode, where partitad makes and changes tenants for `partita run`, `set` and \
+            `kill` alone; ask root, or set PARTITA_RUN_DIR to a directory of your own"
+                .to_owned(),
     }
 }

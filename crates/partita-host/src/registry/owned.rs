@@ -156,8 +156,8 @@ fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
     Err(Error::RunDirectory {
         path: dir.path().to_owned(),
         reason: format!(
-            "it is on no tmpfs, and a GPU maps no page of another file system, so that tenants here can have {without}; \
-             leave PARTITA_RUN_DIR unset or put it below /dev/shm"
+            "it is on no tmpfs, and a GPU maps no page of another file system, so that tenants here can have \
+             {without}; leave PARTITA_RUN_DIR unset or put it below /dev/shm"
         ),
     })
 }

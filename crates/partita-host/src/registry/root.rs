@@ -92,8 +92,8 @@ impl Registry {
         }
         let shown = root.display();
         let reason = format!(
-            "it is in user mode: every user makes tenants in it; end them, remove it with `sudo rm -r {shown}`, and start \
-             partitad again, or set PARTITA_RUN_DIR"
+            "it is in user mode: every user makes tenants in it; end them, remove it with `sudo rm -r \
+             {shown}`, and start partitad again, or set PARTITA_RUN_DIR"
         );
         Err(refuse_root(root, reason))
     }

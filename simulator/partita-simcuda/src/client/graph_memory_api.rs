@@ -43,7 +43,8 @@ driver_api! {
         if made.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
-        runtime_at(address)?.regions.find(address).filter(|region| region.start == address).ok_or(CuResult::INVALID_VALUE)?;
+        let region = runtime_at(address)?.regions.find(address);
+        region.filter(|region| region.start == address).ok_or(CuResult::INVALID_VALUE)?;
         graph::check_free(owner.addr(), address)?;
         let node = graph::add(owner.addr(), &handles(after, count)?, NodeKind::Free(address))?;
         put(made, CUgraphNode::from_addr(node))

@@ -544,7 +544,7 @@ impl Tenant {
         Self { child, lines }
     }
 
-    /// The next line of the program's stdout; panics with the failure if there is none.
+    /// The next line of the program's stdout. Panics with its stderr if stdout has ended.
     pub fn next_line(&mut self) -> String {
         let mut line = String::new();
         if self.lines.read_line(&mut line).unwrap() == 0 {

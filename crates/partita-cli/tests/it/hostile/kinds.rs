@@ -13,7 +13,8 @@ pub const ACTS: &[Act] = &[
     Act::new("a pipe as meta.json", r#"fake beta; rm "$D/meta.json"; mkfifo "$D/meta.json""#).then(LOOK),
     Act::new("a pipe as the owner's file", r#"fake beta; rm "$D/owner"; mkfifo "$D/owner""#).then(LOOK),
     Act::new("pipes as lock and gate", r#"fake beta; mkfifo "$HOME_B/.lock" "$HOME_B/$KEY/.gate" "$D/time" "$D/chain" "$D/ended""#).then(LOOK),
-    Act::new("pipes with a process at the other end", r#"fake beta; for f in limits usage meta.json owner; do rm "$D/$f"; mkfifo "$D/$f"; (exec cat /dev/zero > "$D/$f") & done"#)
+    Act::new("pipes with a process at the other \
+        end", r#"fake beta; for f in limits usage meta.json owner; do rm "$D/$f"; mkfifo "$D/$f"; (exec cat /dev/zero > "$D/$f") & done"#)
         .then(LOOK),
     Act::new("sockets as files", r#"fake beta; for f in limits usage meta.json; do rm "$D/$f"; "$ATTACK" board "$D/$f" > "$B/said" & sleep 0.05; done"#)
         .then(LOOK),

@@ -265,7 +265,7 @@ fn store(to: &[AtomicU32; 8], words: Words) {
     to.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
 }
 
-/// Whether a mask can be told from that of every other set, in launches of clusters too.
+/// Whether a mask differs from that of every other set, in launches of clusters too.
 fn is_new(shown: &Words, live: &Words) -> bool {
     let off: Words = core::array::from_fn(|word| shown[word] & live[word]);
     let is_off = |words: &Words, bit: usize| words[bit / 32] >> (bit % 32) & 1 != 0;

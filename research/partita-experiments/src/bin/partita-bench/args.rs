@@ -12,9 +12,10 @@ use partita_console::{GpuOption, Internal};
 #[command(
     disable_help_subcommand = true,
     after_help = "\
-Each experiment is a file of configurations in the JSON dialect of cuda_scheduling_examiner, with the paper's results; `--list` names them. \
-`--gpu sim` runs each on the model of the paper's device, sim:NAME on the model of that device, and a GPU runs it with masks in its launches, \
-compared with the model's prediction.
+Each experiment is a file of configurations in the JSON dialect of cuda_scheduling_examiner, with the \
+paper's results; `--list` names them. `--gpu sim` runs each on the model of the paper's device, sim:NAME on \
+the model of that device, and a GPU runs it with masks in its launches, compared with the model's \
+prediction.
 
 Examples:
   partita bench --list

@@ -2,7 +2,6 @@
 
 mod args;
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -28,9 +27,8 @@ use serde_json::Value;
 use crate::args::{Bench, OnArg};
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().collect();
     let program = Bench::command().version(env!("PARTITA_VERSION"));
-    match partita_console::parse::<Bench>(&program, &words) {
+    match partita_console::parse::<Bench>(&program, std::env::args_os()) {
         Ok(Bench { internal: Some(internal), .. }) => {
             internal.run(Bench::command(), job).unwrap_or_else(Failure::report)
         }
