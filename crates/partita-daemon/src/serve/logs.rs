@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{self, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -93,17 +94,20 @@ impl<S: Subscriber> Layer<S> for LeftOut {
 
 /// Starts the log.
 pub(super) fn start(filter: &str, format: LogFormat) -> anyhow::Result<LeftOut> {
-    let filter = EnvFilter::try_new(filter).with_context(|| {
+    let filter: Targets = filter.parse().with_context(|| {
         format!("--log {filter}: it is not understood; write info, or info,partita_daemon=debug")
     })?;
     let left_out = LeftOut::default();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::registry().with(filter);
+    let lines = fmt::layer().with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Text => {
-            log.with_ansi(std::io::stderr().is_terminal()).finish().with(left_out.clone()).try_init()
+            let lines = lines.with_ansi(std::io::stderr().is_terminal());
+            log.with(lines).with(left_out.clone()).try_init()
         }
         LogFormat::Json => {
-            log.json().flatten_event(true).with_current_span(false).finish().with(left_out.clone()).try_init()
+            let lines = lines.json().flatten_event(true).with_current_span(false);
+            log.with(lines).with(left_out.clone()).try_init()
         }
     };
     started.map_err(|error| anyhow::anyhow!("the log: {error}"))?;
