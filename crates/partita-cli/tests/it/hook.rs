@@ -123,6 +123,10 @@ fn the_driver_is_what_the_linker_finds_for_its_name() {
     .unwrap();
     succeed(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&shim).arg(&source));
     assert_eq!(asked(&["shim", shim.to_str().unwrap()]), ["999", "held"]);
+    if is_real() {
+        eprintln!("skipped on a GPU: the copy of the driver is the simulated one");
+        return;
+    }
     // A second copy of the driver: whichever is opened first, limits hold through both.
     let copy = world.dir().join("libcopy.so");
     std::fs::copy(partita_testing::build(&[]).join("libpartita_simcuda.so"), &copy).unwrap();
@@ -146,9 +150,9 @@ fn a_program_with_a_sanitizer_is_held() {
             continue;
         }
         // The test ignores what it finds of the driver's own memory at the end; the user's option
-        // stays.
+        // stays. CUDA programs need the shadow gap: the driver maps addresses there.
         let mut command = world.partita("run --isolation own --sm 25% --mem 64MiB --".split_whitespace());
-        command.arg(&program).arg("path").env("ASAN_OPTIONS", "detect_leaks=0");
+        command.arg(&program).arg("path").env("ASAN_OPTIONS", "detect_leaks=0:protect_shadow_gap=0");
         let output = succeed(&mut command);
         assert_eq!(
             (text(&output.stdout), text(&output.stderr)),
@@ -192,7 +196,7 @@ const NOT_IN_PAIRS: [&str; 11] = [
 /// `PARTITA_TEST_RACES` is the number of tries of each pair.
 #[test]
 fn calls_about_one_object_at_the_same_moment_leave_the_account_right() {
-    let world = World::new();
+    let world = World::plan().alone().start();
     let program = compile(&world, "pairs");
     let base = |name: &str| {
         let name = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
@@ -228,14 +232,14 @@ fn calls_about_one_object_at_the_same_moment_leave_the_account_right() {
 
 #[test]
 fn a_pool_that_is_destroyed_is_charged_until_the_device_has_its_memory_back() {
-    let world = World::new();
+    let world = World::plan().alone().start();
     let program = compile(&world, "pool_end");
     assert_eq!(lines(&world, "--mem 1GiB", &program, &[]), ["done"]);
 }
 
 #[test]
 fn whatever_thread_frees_it_in_whatever_order_the_account_is_the_devices() {
-    let world = World::new();
+    let world = World::plan().alone().start();
     let program = compile(&world, "threads");
     assert_eq!(lines(&world, "--sm 25% --mem 512MiB", &program, &[]), ["every account agrees"]);
 }
@@ -363,8 +367,16 @@ fn a_process_with_more_than_its_ledger_says_is_named() {
     let world = World::new();
     let program = compile(&world, "escapes");
     let options = "run --mem 64MiB --isolation own --name fat";
-    let mut tenant =
-        Answering::start(world.partita(options.split_whitespace()).arg("--").arg(&program).arg("beyond"));
+    let mut command = world.partita(options.split_whitespace());
+    command.arg("--").arg(&program).arg("beyond");
+    if is_real() {
+        // The kernel driver is asked for this memory, and the hook refuses it there.
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("the tenant's quota has no room"), "{said}");
+        return;
+    }
+    let mut tenant = Answering::start(&mut command);
     assert_eq!(tenant.line(""), "had");
     let audit = world.line("ps --audit");
     assert_eq!(audit.status.code(), Some(1), "{audit:?}");
@@ -495,7 +507,8 @@ fn nvidia_smi_shows_the_quota() {
     let mut command =
         world.partita("run --isolation own --sm 25% --mem 2GiB -- nvidia-smi".split_whitespace());
     let told = text(&succeed(command.args(asked.split_whitespace())).stdout);
-    assert_eq!(told.trim(), "2048, 0, 2048");
+    // Other GPUs of the machine have lines of their own.
+    assert_eq!(told.lines().next(), Some("2048, 0, 2048"));
 }
 
 #[test]

@@ -8,7 +8,7 @@
 pub mod container;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use partita_testing::{VICTIM, succeed, without_own_variables};
 #[allow(unused_imports, reason = "each test file uses a part")]
 pub use partita_testing::{is_real, needs_simulator};
+use rustix::fs::FlockOperation;
 use serde_json::Value;
 
 /// A generous limit for things that take milliseconds: only a hang exceeds it.
@@ -87,6 +88,8 @@ pub struct World {
     machine: Variables,
     /// In system mode.
     pub system: Option<System>,
+    /// The turn on the real GPU.
+    _turn: Option<File>,
 }
 
 /// Variables that change the machine: another simulated GPU, other parts of the installation.
@@ -116,6 +119,7 @@ pub const OF_ROOT_FOR_USERS: &str =
 pub struct Plan {
     parent: &'static str,
     is_own: bool,
+    is_alone: bool,
 }
 
 impl Plan {
@@ -130,6 +134,11 @@ impl Plan {
         Self { is_own: true, ..self }
     }
 
+    /// No other test uses the real GPU: this one reads how much memory the whole GPU has left.
+    pub fn alone(self) -> Self {
+        Self { is_alone: true, ..self }
+    }
+
     pub fn start(self) -> World {
         self.on(|_| Vec::new())
     }
@@ -137,6 +146,7 @@ impl Plan {
     /// Starts it on a machine that these variables describe. `machine` gets [`World::dir`].
     pub fn on(self, machine: impl FnOnce(&Path) -> Variables) -> World {
         libraries();
+        let turn = is_real().then(|| turn(self.is_alone));
         // Short: socket paths have 107 bytes.
         let temp = tempfile::Builder::new().prefix("pt").tempdir_in(self.parent).unwrap();
         let mut dir = temp.path().to_owned();
@@ -154,7 +164,7 @@ impl Plan {
             false => Path::new(env!("CARGO_TARGET_TMPDIR")),
         };
         let cache = caches.join("cache");
-        let mut world = World { temp, dir, run_dir, boards, cache, user, machine, system: None };
+        let mut world = World { temp, dir, run_dir, boards, cache, user, machine, system: None, _turn: turn };
         if is_system() && !self.is_own {
             // A machine's GPUs are available to every user.
             fs::create_dir(&world.boards).unwrap();
@@ -163,6 +173,17 @@ impl Plan {
         }
         world
     }
+}
+
+/// Waits for a turn on the real GPU, which ends when the file is closed.
+fn turn(is_alone: bool) -> File {
+    let file = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("gpu.lock")).unwrap();
+    let operation = match is_alone {
+        true => FlockOperation::LockExclusive,
+        false => FlockOperation::LockShared,
+    };
+    rustix::fs::flock(&file, operation).unwrap();
+    file
 }
 
 /// Prints the reason and returns true in system mode, for a test that does not apply there.
@@ -185,7 +206,7 @@ impl World {
 
     /// A world with other options.
     pub fn plan() -> Plan {
-        Plan { parent: "/tmp", is_own: false }
+        Plan { parent: "/tmp", is_own: false, is_alone: false }
     }
 
     /// The daemon of system mode.
