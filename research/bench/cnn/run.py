@@ -1,6 +1,6 @@
 """Table III and figure 14 of «Hardware Compute Partitioning on NVIDIA GPUs», with YOLOv2 in PyTorch on a real GPU.
 
-    python3 research/bench/cnn/run.py --partita target/release/partita --out research/bench/results
+    python3 research/bench/cnn/run.py --partita target/dist/partita --out research/bench/results
 
 Every program is started once and stays; each round runs every setting once, in a new random order, so that the settings of a round
 are seconds apart. Without partitions the programs share one MPS service of the benchmark's own, with them they are Partita's tenants.

@@ -1,6 +1,6 @@
 """Other people's programs and tests, without Partita and as tenants of every kind: which end in another way, and why.
 
-    python3 research/bench/compat/run.py --partita target/release/partita --out research/bench/results \\
+    python3 research/bench/compat/run.py --partita target/dist/partita --out research/bench/results \\
         --suite cuda-samples=DIR --suite pytorch=DIR --suite cupy=DIR --suite compile --budget-s 480
 
 A suite is a directory in which other people's tests lie ready to run; this program neither fetches nor builds them. `compile`, `models`

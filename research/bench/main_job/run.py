@@ -1,6 +1,6 @@
 """The main job, measured: a serving tenant beside a neighbour, under every way of sharing one GPU.
 
-    python3 research/bench/main_job/run.py --partita target/release/partita --out research/bench/results
+    python3 research/bench/main_job/run.py --partita target/dist/partita --out research/bench/results
 
 Each round runs every setting once, in a new random order; settings of one round are therefore seconds apart, and rounds show the
 spread. Reported for each setting: p50 and p99 of the serving tenant over the pooled requests, its p99 against its solo run *on the

@@ -1,6 +1,6 @@
 """A fault in one MPS client: what it costs its neighbours, and when they are back at work.
 
-    python3 research/bench/mps/recovery.py --partita target/release/partita --out research/bench/results
+    python3 research/bench/mps/recovery.py --partita target/dist/partita --out research/bench/results
 
 For each repetition a tenant that writes where it has no memory, a neighbour, and a tenant with `--restart on-neighbour-fault` are
 started, all of them `client.py`, which writes down when each kernel was done. Beside them run, from the first fault to the last, tenants

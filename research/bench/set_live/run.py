@@ -1,6 +1,6 @@
 """`partita set` on a running PyTorch program: its SMs by census, and its throughput, before and after each change.
 
-    python3 research/bench/set_live/run.py --partita target/release/partita --out research/bench/results
+    python3 research/bench/set_live/run.py --partita target/dist/partita --out research/bench/results
 
 The tenant runs by itself (`--isolation own`), where the SM numbers that blocks see are the device's.
 """

@@ -1,6 +1,6 @@
 """A well-behaved victim beside an aggressor, under every way of sharing one GPU: the victim's loss, and the aggressor's remaining throughput.
 
-    python3 research/bench/victim/run.py --partita target/release/partita --out research/bench/results
+    python3 research/bench/victim/run.py --partita target/dist/partita --out research/bench/results
 
 The victim is ResNet-50 serving (`research/bench/main_job/serve.py`), the aggressors are ResNet-50 training and floods of kernels that only
 compute or only move memory (`research/bench/cnn/faulty.py`). Every program is started once and stays while its settings are measured; each

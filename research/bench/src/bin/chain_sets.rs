@@ -3,8 +3,8 @@
 //! Component-Based Applications», 2023.
 //!
 //! ```text
-//! cargo build --release -p partita-bench
-//! target/release/chain-sets --out research/bench/results/chains
+//! cargo build --profile dist -p partita-bench
+//! target/dist/chain-sets --out research/bench/results/chains
 //! ```
 //!
 //! All of it is computed on the model; nothing here touches a GPU. Equal arguments give equal

@@ -7,8 +7,8 @@
 //! length before, so that their length is known when the graphs are made executable.
 //!
 //! ```text
-//! cargo build --release && target/release/gate-graphs --gpu 0  # the first GPU of this machine
-//! target/release/gate-graphs --rounds 3 --kernels 64                # sim:h200
+//! cargo build --profile dist && target/dist/gate-graphs --gpu 0  # the first GPU of this machine
+//! target/dist/gate-graphs --rounds 3 --kernels 64                # sim:h200
 //! ```
 
 use std::io::BufRead;

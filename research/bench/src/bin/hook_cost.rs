@@ -9,13 +9,13 @@
 //! libraries take their turns in the same rounds.
 //!
 //! ```text
-//! cargo build --release && target/release/hook-cost              # sim:h200
-//! target/release/hook-cost --gpu 0                               # the first GPU of this machine
-//! target/release/hook-cost --of memory --burst 20                # 1 MiB had and given back
-//! target/release/hook-cost --time 99%  # launches that are measured for a share of time
-//! target/release/hook-cost --low  # of low priority, beside one of high priority that rests
-//! target/release/hook-cost --gpu 0 --peer hami-core=/usr/local/vgpu/libvgpu.so
-//! target/release/hook-cost --build before=/tmp/before  # another build, beside this one
+//! cargo build --profile dist && target/dist/hook-cost              # sim:h200
+//! target/dist/hook-cost --gpu 0                               # the first GPU of this machine
+//! target/dist/hook-cost --of memory --burst 20                # 1 MiB had and given back
+//! target/dist/hook-cost --time 99%  # launches that are measured for a share of time
+//! target/dist/hook-cost --low  # of low priority, beside one of high priority that rests
+//! target/dist/hook-cost --gpu 0 --peer hami-core=/usr/local/vgpu/libvgpu.so
+//! target/dist/hook-cost --build before=/tmp/before  # another build, beside this one
 //! ```
 
 use std::ffi::OsString;

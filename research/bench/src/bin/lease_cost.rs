@@ -9,8 +9,8 @@
 //! the answer and the return.
 //!
 //! ```text
-//! cargo build --release && target/release/lease-cost             # sim:h200
-//! target/release/lease-cost --gpu 0                              # the first GPU of this machine
+//! cargo build --profile dist && target/dist/lease-cost             # sim:h200
+//! target/dist/lease-cost --gpu 0                              # the first GPU of this machine
 //! ```
 
 use std::hint::black_box;

@@ -6,8 +6,8 @@
 //! of memory is the same for all three. `hook-cost` measures the interposer's cost around a launch.
 //!
 //! ```text
-//! cargo build --release -p partita-bench && target/release/mask-overhead
-//! eval "$(partita sim env --gpu sim:h200)"; target/release/mask-overhead  # the simulated driver
+//! cargo build --profile dist -p partita-bench && target/dist/mask-overhead
+//! eval "$(partita sim env --gpu sim:h200)"; target/dist/mask-overhead  # the simulated driver
 //! ```
 
 use std::time::Instant;

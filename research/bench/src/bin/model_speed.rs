@@ -5,7 +5,7 @@
 //! submission of works. The time is the thread's CPU time: others may share the machine.
 //!
 //! ```text
-//! cargo build --release -p partita-bench && target/release/model-speed
+//! cargo build --profile dist -p partita-bench && target/dist/model-speed
 //! ```
 
 use anyhow::{Context, Result, ensure};

@@ -8,7 +8,7 @@
 //! without pauses, for the daemon's highest rate.
 //!
 //! ```text
-//! cargo build --release && target/release/rest-load             # sim:h200
+//! cargo build --profile dist && target/dist/rest-load             # sim:h200
 //! ```
 
 use std::fmt;

@@ -6,7 +6,7 @@
 //! an unprivileged user and calls `partitad`, and root's process makes the tenant. Needs root.
 //!
 //! ```text
-//! cargo build --release && sudo target/release/run-cost
+//! cargo build --profile dist && sudo target/dist/run-cost
 //! ```
 
 use std::fs::{self, Permissions};

@@ -8,8 +8,8 @@
 //! after a store and does not obey it counts in full, and as a fault.
 //!
 //! ```text
-//! cargo build --release && target/release/set-latency            # sim:h200
-//! target/release/set-latency --gpu 0                             # the first GPU of this machine
+//! cargo build --profile dist && target/dist/set-latency            # sim:h200
+//! target/dist/set-latency --gpu 0                             # the first GPU of this machine
 //! ```
 
 use std::ffi::CString;

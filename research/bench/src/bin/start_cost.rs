@@ -7,8 +7,8 @@
 //! process.
 //!
 //! ```text
-//! cargo build --release && target/release/start-cost
-//! target/release/start-cost --rounds 1000 -- python3 -c pass
+//! cargo build --profile dist && target/dist/start-cost
+//! target/dist/start-cost --rounds 1000 -- python3 -c pass
 //! ```
 
 use std::ffi::OsString;

@@ -8,9 +8,9 @@
 //! throughput in the same round.
 //!
 //! ```text
-//! cargo build --release && target/release/time-share             # sim:h200
-//! target/release/time-share --of mask
-//! target/release/time-share --gpu 0 --peer hami=/opt/hami/libvgpu.so --out
+//! cargo build --profile dist && target/dist/time-share             # sim:h200
+//! target/dist/time-share --of mask
+//! target/dist/time-share --gpu 0 --peer hami=/opt/hami/libvgpu.so --out
 //! research/bench/results/time_share.md
 //! ```
 //!

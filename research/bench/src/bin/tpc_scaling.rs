@@ -7,7 +7,7 @@
 //! its rounds.
 //!
 //! ```text
-//! cargo build --release -p partita-bench && target/release/tpc-scaling --out
+//! cargo build --profile dist -p partita-bench && target/dist/tpc-scaling --out
 //! research/bench/results/tpc_scaling
 //! ```
 //!

@@ -2,8 +2,8 @@
 //! for each way of sharing.
 //!
 //! ```text
-//! cargo build --release -p partita-bench
-//! target/release/trade-off research/bench/results/main_job.json
+//! cargo build --profile dist -p partita-bench
+//! target/dist/trade-off research/bench/results/main_job.json
 //! ```
 
 use std::collections::BTreeMap;

@@ -14,11 +14,11 @@
 //! two a row is: by the throughput when every component has a quarter of the TPCs.
 //!
 //! ```text
-//! cargo build --release
+//! cargo build --profile dist
 //! O="--repeat 16 --deadline-s 170 --out research/bench/results/chain_live"
-//! target/release/chain-live --gpu 0 --sets 1,2,3 $O     # about 2 min on an H200
-//! target/release/chain-live --gpu 0 --sets 4,5,6 $O     # adds its rows
-//! target/release/chain-live --sets 3 --repeat 1 --rounds 1 --search-s 3 --shrink 8   # sim:h200
+//! target/dist/chain-live --gpu 0 --sets 1,2,3 $O     # about 2 min on an H200
+//! target/dist/chain-live --gpu 0 --sets 4,5,6 $O     # adds its rows
+//! target/dist/chain-live --sets 3 --repeat 1 --rounds 1 --search-s 3 --shrink 8   # sim:h200
 //! ```
 //!
 //! FILE.json has every row as soon as it is measured; a later run replaces the rows that it

@@ -8,10 +8,10 @@
 //! median of the rounds.
 //!
 //! ```text
-//! cargo build --release
-//! target/release/hand-over --out research/bench/results  # sim:h200
-//! target/release/hand-over --gpu 0 --work matrix --out research/bench/results  # the first GPU
-//! target/release/hand-over --gpu 0 --work matrix --lengths 2,5,8 --ways
+//! cargo build --profile dist
+//! target/dist/hand-over --out research/bench/results  # sim:h200
+//! target/dist/hand-over --gpu 0 --work matrix --out research/bench/results  # the first GPU
+//! target/dist/hand-over --gpu 0 --work matrix --lengths 2,5,8 --ways
 //! udp-copy,unix-handle,ring,ring-on-host --frame-mib-max 1 --deadline-s 120
 //! ```
 

@@ -8,9 +8,9 @@
 //! processes.
 //!
 //! ```text
-//! cargo build --release
-//! target/release/mechanisms --gpu 0 --json research/bench/results/mechanisms.json
-//! target/release/mechanisms --elements 16384            # sim:h200, where throughput is the host's
+//! cargo build --profile dist
+//! target/dist/mechanisms --gpu 0 --json research/bench/results/mechanisms.json
+//! target/dist/mechanisms --elements 16384            # sim:h200, where throughput is the host's
 //! ```
 //!
 //! With `--switch`, instead the cost of moving compute units with each actuator of chains: the
@@ -19,8 +19,8 @@
 //! at most:
 //!
 //! ```text
-//! target/release/mechanisms --switch --gpu 0 --rounds 20 --out research/bench/results/switch_cost
-//! target/release/mechanisms --switch --rounds 3 --switches 20                 # sim:h200
+//! target/dist/mechanisms --switch --gpu 0 --rounds 20 --out research/bench/results/switch_cost
+//! target/dist/mechanisms --switch --rounds 3 --switches 20                 # sim:h200
 //! ```
 
 mod actuator;

@@ -1,11 +1,11 @@
 //! A memory quota while many processes of one tenant race for it, are killed, and start.
 //!
 //! ```text
-//! cargo build --release
-//! target/release/quota-storm race  # 64 processes, a million operations
-//! target/release/quota-storm kills  # a thousand SIGKILLs
-//! target/release/quota-storm start  # the start of a program, beside others
-//! target/release/quota-storm race --gpu 0  # the first GPU of this machine
+//! cargo build --profile dist
+//! target/dist/quota-storm race  # 64 processes, a million operations
+//! target/dist/quota-storm kills  # a thousand SIGKILLs
+//! target/dist/quota-storm start  # the start of a program, beside others
+//! target/dist/quota-storm race --gpu 0  # the first GPU of this machine
 //! ```
 
 mod kills;
