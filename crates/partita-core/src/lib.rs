@@ -18,6 +18,7 @@
 //! | [`kept`] | the names of cached calibrations |
 //! | [`hami`] | limits in HAMi-core's environment variables |
 //! | [`time`] | shares of the GPU's time, and priorities |
+//! | [`Words`] | limits whose value is one of a few words |
 //! | [`Count`] | a number of things in words: `1 TPC`, `2 TPCs` |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
@@ -42,6 +43,7 @@ pub mod time;
 mod topology;
 mod tpc_set;
 pub mod visible;
+mod words;
 
 pub use calendar::date_of;
 pub use count::Count;
@@ -56,3 +58,4 @@ pub use size::{ByteSize, ParseByteSizeError};
 pub use stats::{Samples, SamplesError};
 pub use topology::{Gpc, Topology, TopologyError, Tpc, UnknownSm, survey};
 pub use tpc_set::{ParseTpcSetError, TpcSet};
+pub use words::{UnknownWord, Words};

@@ -23,7 +23,7 @@ use pack::{Room, pack};
 pub use repack::{Repacking, repack};
 use spread::spread;
 
-use crate::{Share, ShareError, Topology, TpcSet};
+use crate::{Share, ShareError, Topology, TpcSet, words};
 
 /// A present tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,15 +34,17 @@ pub struct Present {
     pub set: TpcSet,
 }
 
-/// How the planner places TPCs over the GPCs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Placement {
-    /// In as few GPCs as possible: allows the largest clusters and leaves whole GPCs for others.
-    #[default]
-    Packed,
-    /// In as many GPCs as possible, as evenly as possible: the tenant's TPCs share each GPC's own
-    /// resources (its path to memory, its raster and launch hardware) as little as possible.
-    Spread,
+words! {
+    /// How TPCs lie over the GPCs.
+    pub enum Placement: Packed {
+        /// In as few GPCs as possible: allows the largest clusters and leaves whole GPCs free for
+        /// others.
+        Packed => "packed",
+        /// Evenly over as many GPCs as possible.
+        // The tenant's TPCs share each GPC's own resources (its path to memory, its raster and
+        // launch hardware) as little as possible.
+        Spread => "spread",
+    }
 }
 
 /// A tenant's request.

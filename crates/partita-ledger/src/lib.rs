@@ -89,7 +89,7 @@ pub use self::{
     limits::{
         DRIVER_ALLOWANCE_BYTES, DRIVER_ALLOWANCES, FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN,
         FLAG_SM_COUNT_PARTITION, FLAG_SPILL_HOST, FLAG_TIME_SOFT, FLAG_TIMED, Limits, MECHANISM_MASK,
-        MECHANISM_NONE, NAME_BYTES_MAX, NO_QUOTA,
+        MECHANISM_NONE, NAME_BYTES_MAX, NO_QUOTA, OnMisfit, SmCount, Spill,
     },
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     lock::{is_locked_alone, is_locked_elsewhere, lock_alone},

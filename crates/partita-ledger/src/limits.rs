@@ -2,6 +2,9 @@
 
 use core::ffi::CStr;
 
+use partita_core::time::Policy;
+use partita_core::words;
+
 use crate::error::LimitsFault;
 
 /// The value for no memory quota.
@@ -53,7 +56,8 @@ pub(crate) const FLAGS_WORD: usize = 16;
 
 /// The limits of a tenant on its GPU.
 ///
-/// Numbers that the ledger does not interpret (`priority`) pass through unchanged.
+/// Numbers that the ledger does not interpret (`priority`) pass through unchanged. The switches in
+/// `flags` have types: [`OnMisfit`], [`Spill`], [`SmCount`], and [`Limits::time_policy`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The GPU's UUID.
@@ -100,6 +104,57 @@ pub struct Limits {
     pub gpc_of_logical: [u8; 256],
 }
 
+words! {
+    /// What a launch gets that can never fit the partition.
+    pub enum OnMisfit: Error {
+        /// They get the CUDA error at the call.
+        Error => "error",
+        /// They run on the whole GPU, with a warning and a count.
+        Widen => "widen",
+    }
+}
+
+words! {
+    /// What an allocation gets that the quota has no room for.
+    pub enum Spill: None {
+        /// They fail, as on a full GPU.
+        None => "none",
+        /// They get host memory that the GPU accesses over the bus.
+        Host => "host",
+    }
+}
+
+words! {
+    /// The SM count that programs see. NVIDIA's libraries always see the GPU's.
+    pub enum SmCount: Device {
+        /// The GPU's.
+        Device => "device",
+        /// The partition's, for programs that size a cooperative grid by it.
+        Partition => "partition",
+    }
+}
+
+/// The two values of a switch, and its bit: set for the second value.
+macro_rules! switch {
+    ($Type:ident, $clear:ident, $set:ident, $flag:ident) => {
+        impl $Type {
+            /// The value in limits.
+            pub fn of(limits: &Limits) -> Self {
+                if limits.flags & $flag == 0 { Self::$clear } else { Self::$set }
+            }
+
+            /// Puts it into limits.
+            pub fn put(self, limits: &mut Limits) {
+                limits.put_flag($flag, self == Self::$set);
+            }
+        }
+    };
+}
+
+switch!(OnMisfit, Error, Widen, FLAG_ON_MISFIT_WIDEN);
+switch!(Spill, None, Host, FLAG_SPILL_HOST);
+switch!(SmCount, Device, Partition, FLAG_SM_COUNT_PARTITION);
+
 impl Default for Limits {
     /// No device, no name, no limit: a value to fill in. It does not pass [`Limits::check`]
     /// unchanged.
@@ -144,6 +199,20 @@ impl Limits {
     /// The tenant's name; empty if the field is invalid, which [`Limits::check`] refuses.
     pub fn name(&self) -> &str {
         CStr::from_bytes_until_nul(&self.name).ok().and_then(|name| name.to_str().ok()).unwrap_or("")
+    }
+
+    fn put_flag(&mut self, flag: u32, on: bool) {
+        self.flags = if on { self.flags | flag } else { self.flags & !flag };
+    }
+
+    /// What its share of time means when others rest.
+    pub fn time_policy(&self) -> Policy {
+        if self.flags & FLAG_TIME_SOFT == 0 { Policy::Hard } else { Policy::Soft }
+    }
+
+    /// Changes what its share of time means when others rest.
+    pub fn put_time_policy(&mut self, policy: Policy) {
+        self.put_flag(FLAG_TIME_SOFT, policy == Policy::Soft);
     }
 
     /// Checks for impossible values. Every write and every read of a file applies it.

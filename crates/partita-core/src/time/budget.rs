@@ -1,39 +1,18 @@
 //! A budget of measured GPU time.
 
-use core::str::FromStr;
+use crate::words;
 
 /// The whole, in thousandths.
 const WHOLE_PERMILLE: u32 = 1000;
 
-/// What a tenant may do with time that no other tenant uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
-    /// Nothing: its share is a limit.
-    #[default]
-    Hard,
-    /// Use it, and give it back within one period when another tenant needs it.
-    Soft,
-}
-
-impl FromStr for Policy {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "hard" => Ok(Self::Hard),
-            "soft" => Ok(Self::Soft),
-            _ => Err("a policy for shares of time is `hard` or `soft`"),
-        }
-    }
-}
-
-impl Policy {
-    /// Its name, as it is parsed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hard => "hard",
-            Self::Soft => "soft",
-        }
+words! {
+    /// What a share of time means when others rest.
+    pub enum Policy: Hard {
+        /// The share is a limit, even while no other tenant uses the GPU.
+        Hard => "hard",
+        /// The tenant may use time that no other tenant of the GPU needs; it gives it back within
+        /// 100 ms.
+        Soft => "soft",
     }
 }
 

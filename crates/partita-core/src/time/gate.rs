@@ -1,63 +1,27 @@
 //! The rules of the gate: which work waits, for how long, and in which units.
 
-use core::fmt;
-use core::str::FromStr;
+use crate::words;
 
-/// A tenant's priority on its GPU, with the numbers of the ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u32)]
-pub enum Priority {
-    /// Neither waits nor makes others wait.
-    #[default]
-    Normal = 0,
-    /// Waits while a tenant of high priority has work in flight.
-    Low = 1,
-    /// Makes tenants of low priority wait while it has work in flight.
-    High = 2,
-}
-
-/// An invalid priority.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ParsePriorityError;
-
-impl fmt::Display for ParsePriorityError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a priority is `high`, `normal` or `low`")
-    }
-}
-
-impl core::error::Error for ParsePriorityError {}
-
-impl FromStr for Priority {
-    type Err = ParsePriorityError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "normal" => Ok(Self::Normal),
-            "low" => Ok(Self::Low),
-            "high" => Ok(Self::High),
-            _ => Err(ParsePriorityError),
-        }
+words! {
+    /// Who waits for whom.
+    pub enum Priority: Normal {
+        /// Makes tenants of low priority wait while it has work in flight.
+        High = 2 => "high",
+        /// Neither makes others wait nor waits.
+        Normal = 0 => "normal",
+        /// Waits while a tenant of high priority has work in flight.
+        Low = 1 => "low",
     }
 }
 
 impl Priority {
     /// The priority with a ledger's number; unknown numbers, of another build's ledger, mean
-    /// normal.
+    /// normal. `as u32` is the way back.
     pub fn from_number(number: u32) -> Self {
         match number {
             1 => Self::Low,
             2 => Self::High,
             _ => Self::Normal,
-        }
-    }
-
-    /// Its name, as it is parsed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Normal => "normal",
-            Self::Low => "low",
-            Self::High => "high",
         }
     }
 

@@ -45,12 +45,14 @@ mod account;
 mod budget;
 mod gate;
 mod shape;
+mod share;
 #[cfg(test)]
 mod tests;
 mod timeline;
 
 pub use account::{ACCOUNT_WORDS, TimeAccount};
 pub use budget::{Budget, Decision, Law, Policy, Situation};
-pub use gate::{Hold, Pacer, ParsePriorityError, Priority};
+pub use gate::{Hold, Pacer, Priority};
 pub use shape::GraphShape;
+pub use share::{ParseTimeShareError, TimeShare};
 pub use timeline::Timeline;
