@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use partita_core::{Topology, TpcSet};
 use partita_frames::ChainFile;
 use partita_host::error::Error;
-use partita_host::limits;
 use partita_ledger::LimitsMap;
 use partita_steering::{Actuator, Allocation, Objective, Stop, place};
 
@@ -72,7 +71,7 @@ impl RunningChain {
         let damaged = |reason: String| Error::io("the tenant's limits")(io::Error::other(reason));
         let map = LimitsMap::open_ro(limits_path).map_err(|error| damaged(error.to_string()))?;
         let (epoch, now) = map.load().map_err(|error| damaged(error.to_string()))?;
-        let topology = limits::topology(&now).map_err(damaged)?;
+        let topology = now.topology().map_err(|error| damaged(error.to_string()))?;
         Ok(Self {
             file,
             limits: map,

@@ -20,6 +20,7 @@ use partita_host::gpu::Selector;
 use partita_host::gpus::Selectors;
 use partita_host::install::Install;
 use partita_host::kill;
+use partita_host::limits::LimitSet;
 use partita_host::mps;
 use partita_host::mps::ready::{self, READY_LIMIT};
 use partita_host::process::ProcessId;
@@ -85,8 +86,7 @@ pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Res
     let program = install.program().as_os_str().to_owned();
     let request = RunRequest {
         gpus: definition.gpu.as_ref().map(one).transpose()?,
-        share: definition.share()?,
-        memory: definition.quota()?,
+        limits: LimitSet { share: definition.share()?, memory: definition.quota()?, ..LimitSet::default() },
         name: Some(definition.name.clone()),
         command: vec![program, SUBCOMMAND.into(), OsString::from(order)],
         description: Some(format!("chain of {} components", definition.components.len())),

@@ -13,6 +13,7 @@ use partita_host::error::Error;
 use partita_host::gpu::Gpu;
 use partita_host::gpus::{self, Selectors};
 use partita_host::install::Install;
+use partita_host::limits::LimitSet;
 use partita_host::mps::end_work::end_work;
 use partita_host::process::ProcessId;
 use partita_host::registry::{Registry, Tenant};
@@ -26,7 +27,7 @@ use super::account::Account;
 use super::deadline::Deadline;
 use super::environment::JobEnvironment;
 use super::job::JobId;
-use super::request::{Partition, Request};
+use super::request::{self, Request};
 use super::strays;
 use super::trouble::Blame;
 use super::trouble::Trouble;
@@ -278,8 +279,8 @@ impl Here {
         }
         let mut variables: Vec<(&str, std::ffi::OsString)>;
         match request {
-            Request::Tenant(partition) => {
-                self.make_tenant(tenant, partition)?;
+            Request::Tenant(wanted) => {
+                self.make_tenant(tenant, wanted)?;
                 let dir = self.registry.lock()?.tenant(tenant)?[0].dir.clone();
                 let hook = run::hook(&self.install)?;
                 variables = run::variables(&self.gpus, &hook, &dir, service.as_ref());
@@ -319,7 +320,7 @@ impl Here {
     }
 
     /// Makes the tenant and leaves a process in it that waits, unless both are there.
-    fn make_tenant(&self, name: &str, partition: &Partition) -> Result<(), Error> {
+    fn make_tenant(&self, name: &str, wanted: &LimitSet) -> Result<(), Error> {
         if self.tenant_is_up(name)? == Some(true) {
             return Ok(());
         }
@@ -327,17 +328,14 @@ impl Here {
         strays::end(strays::unfinished, self.deadline)?;
         let request = RunRequest {
             gpus: Some(self.selectors.parse()?),
-            share: partition.share,
-            memory: partition.memory,
+            limits: *wanted,
             name: Some(name.to_owned()),
-            isolation: partition.isolation,
-            priority: partition.priority.into(),
             ..RunRequest::default()
         };
         // Says what is the job's fault by its type. Somebody may still be faster.
         let plan = || run::dry_run(&self.install, &request, |_| {}).map(drop);
         plan()?;
-        self.hold(name, partition).or_else(|error| plan().and(Err(error)))
+        self.hold(name, wanted).or_else(|error| plan().and(Err(error)))
     }
 
     /// Whether the tenant is complete; none if there is no such tenant of this user.
@@ -361,12 +359,12 @@ impl Here {
         Ok(())
     }
 
-    fn hold(&self, name: &str, partition: &Partition) -> Result<(), Error> {
+    fn hold(&self, name: &str, wanted: &LimitSet) -> Result<(), Error> {
         let failed = |reason: String| Error::Child { job: format!("tenant {name}"), reason };
         let program = self.install.program();
         let mut command = Command::new(program);
         command.args([mps::DETACH_SUBCOMMAND, "--"]).arg(program);
-        command.args(["run", "--gpu", &self.selectors, "--name", name]).args(partition.options());
+        command.args(["run", "--gpu", &self.selectors, "--name", name]).args(request::options(wanted));
         command.arg("--").arg(program).arg(HOLD_SUBCOMMAND).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;

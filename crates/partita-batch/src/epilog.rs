@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use partita_host::install::{self, Install};
+use partita_host::limits::LimitSet;
 use partita_host::process::ProcessId;
 
 use super::account::Account;
@@ -83,13 +84,12 @@ fn try_epilog(
 /// A record as the prolog would have begun it, of what the batch system says now.
 fn described(job: &Job, boot: &str) -> Result<Record, Trouble> {
     let account = Account::of(&job.owner)?;
-    let partition = super::request::Partition::default();
     Ok(Record {
         version: VERSION,
         job: job.id.clone(),
         group: Group::new(account.user, &job.gpus),
         user_group: account.group,
-        request: job.request.clone().ok().flatten().unwrap_or(Request::Tenant(partition)),
+        request: job.request.clone().ok().flatten().unwrap_or(Request::tenant(LimitSet::default())),
         boot: boot.to_owned(),
         phase: Phase::Starting,
         written_unix_s: now_unix_s(),

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use partita_core::time::Priority;
 use partita_core::{ByteSize, Share};
+use partita_host::limits::{Form, LIMITS, Limit, LimitSet};
 use partita_host::registry::Isolation;
 use serde::{Deserialize, Serialize};
 
@@ -16,51 +16,24 @@ pub const PREFIX: &str = "partita:";
 const RESOURCE: &str = "partita";
 /// The node feature by which a job asks for the service alone: `--constraint=partita_mps`.
 pub const FEATURE: &str = "partita_mps";
+
+/// The limits that a job can ask for.
+fn limits() -> impl Iterator<Item = &'static Limit> {
+    LIMITS.iter().filter(|limit| limit.batch)
+}
+
 /// How requests are written, for messages.
-const FORMS: &str = "write partita:mps, or partita: with sm=SHARE, mem=SIZE, isolation=shared|own, priority=high|normal|low \
-                     between commas or plus signs, or partita:off";
-
-/// A job's partition; what is not asked for is as `partita run` has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Partition {
-    /// `sm=`: compute units, on each of the job's GPUs.
-    pub share: Option<Share>,
-    /// `mem=`: device memory of all its processes together, on each of the job's GPUs.
-    pub memory: Option<ByteSize>,
-    /// `isolation=`.
-    pub isolation: Isolation,
-    /// `priority=`.
-    pub priority: Level,
-}
-
-/// `priority=`, as `partita run` has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Level {
-    /// Holds tenants of low priority.
-    High,
-    /// Neither holds nor is held.
-    #[default]
-    Normal,
-    /// Is held.
-    Low,
-}
-
-impl From<Level> for Priority {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::High => Self::High,
-            Level::Normal => Self::Normal,
-            Level::Low => Self::Low,
-        }
-    }
-}
-
-impl Level {
-    const ALL: [(Self, &str); 3] = [(Self::High, "high"), (Self::Normal, "normal"), (Self::Low, "low")];
-
-    fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(level, _)| *level == self).map_or("normal", |(_, name)| name)
-    }
+fn forms() -> String {
+    let form = |limit: &Limit| match limit.form {
+        Form::Words { words, .. } => format!("{}={}", limit.name, words.join("|")),
+        Form::Share => format!("{}=SHARE", limit.name),
+        Form::Size { .. } => format!("{}=SIZE", limit.name),
+        Form::Percent => format!("{}=PERCENT", limit.name),
+    };
+    format!(
+        "write partita:mps, or partita: with {} between commas or plus signs, or partita:off",
+        limits().map(form).collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// What a job asked for. As text it is what follows [`PREFIX`].
@@ -71,8 +44,8 @@ pub enum Request {
     Off,
     /// The GPUs' service; the job's programs make tenants of their own, or none.
     Service,
-    /// The whole job is one tenant.
-    Tenant(Partition),
+    /// The whole job is one tenant; limits that are missing are as `partita run` has them.
+    Tenant(LimitSet),
 }
 
 impl From<Request> for String {
@@ -91,33 +64,31 @@ impl TryFrom<String> for Request {
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let partition = match self {
-            Self::Off => return f.write_str("off"),
-            Self::Service => return f.write_str("mps"),
-            Self::Tenant(partition) => partition,
-        };
-        // Always there, so that a tenant without limits is no service either.
-        write!(f, "isolation={}", if partition.isolation == Isolation::Own { "own" } else { "shared" })?;
-        if let Some(share) = partition.share {
-            write!(f, ",sm={share}")?;
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Service => f.write_str("mps"),
+            Self::Tenant(wanted) => {
+                let words: Vec<String> =
+                    pairs(wanted).map(|(name, value)| format!("{name}={value}")).collect();
+                f.write_str(&words.join(","))
+            }
         }
-        if let Some(memory) = partition.memory {
-            write!(f, ",mem={memory}")?;
-        }
-        if partition.priority != Level::Normal {
-            write!(f, ",priority={}", partition.priority.name())?;
-        }
-        Ok(())
     }
 }
 
 impl Request {
+    /// The whole job as one tenant. Its isolation is settled, so that two that ask for the same are
+    /// equal.
+    pub fn tenant(wanted: LimitSet) -> Self {
+        Self::Tenant(LimitSet { isolation: Some(wanted.isolation()), ..wanted })
+    }
+
     /// Reads what follows [`PREFIX`].
     ///
     /// # Errors
     /// What is wrong with it, with the forms that there are.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let refuse = |reason: String| format!("the request {PREFIX}{text}: {reason}; {FORMS}");
+        let refuse = |reason: String| format!("the request {PREFIX}{text}: {reason}; {}", forms());
         let mut service = false;
         let mut keys: Vec<(String, String)> = Vec::new();
         for item in text.split([',', '+']).map(str::trim) {
@@ -142,19 +113,19 @@ impl Request {
         if keys.is_empty() {
             return if service { Ok(Self::Service) } else { Err(refuse("it asks for nothing".to_owned())) };
         }
-        let mut partition = Partition::default();
+        let mut wanted = LimitSet::default();
         for (at, (key, value)) in keys.iter().enumerate() {
             if keys[..at].iter().any(|(other, _)| other == key) {
                 return Err(refuse(format!("{key} is given twice")));
             }
-            partition.put(key, value).map_err(refuse)?;
+            put(&mut wanted, key, value).map_err(refuse)?;
         }
-        if service && partition.isolation == Isolation::Own {
+        if service && wanted.isolation() == Isolation::Own {
             return Err(refuse(
                 "isolation=own is outside the service that mps asks for; leave one out".to_owned(),
             ));
         }
-        Ok(Self::Tenant(partition))
+        Ok(Self::tenant(wanted))
     }
 
     /// Whether it needs the service of the GPUs.
@@ -162,47 +133,32 @@ impl Request {
         match self {
             Self::Off => false,
             Self::Service => true,
-            Self::Tenant(partition) => partition.isolation == Isolation::Shared,
+            Self::Tenant(wanted) => wanted.isolation() == Isolation::Shared,
         }
     }
 }
 
-impl Partition {
-    fn put(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let told = |error: &dyn fmt::Display| format!("{key}={value}: {error}");
-        match (key, value.to_ascii_lowercase().as_str()) {
-            ("sm", text) => self.share = Some(text.parse().map_err(|error| told(&error))?),
-            ("mem", _) => {
-                let size: ByteSize = value.parse().map_err(|error| told(&error))?;
-                if size == ByteSize(0) {
-                    return Err(told(&"a quota of nothing"));
-                }
-                self.memory = Some(size);
-            }
-            ("isolation", "shared") => self.isolation = Isolation::Shared,
-            ("isolation", "own") => self.isolation = Isolation::Own,
-            ("priority", text) => {
-                let level = Level::ALL.iter().find(|(_, name)| *name == text);
-                self.priority = level.ok_or_else(|| told(&"it is high, normal or low"))?.0;
-            }
-            _ => return Err(told(&"it is not understood")),
-        }
-        Ok(())
+fn put(wanted: &mut LimitSet, key: &str, value: &str) -> Result<(), String> {
+    let told = |error: &dyn fmt::Display| format!("{key}={value}: {error}");
+    let limit = limits().find(|limit| limit.name == key).ok_or_else(|| told(&"it is not understood"))?;
+    limit.put(wanted, &value.to_ascii_lowercase()).map_err(|error| told(&error))?;
+    if wanted.memory == Some(ByteSize(0)) {
+        return Err(told(&"a quota of nothing"));
     }
+    Ok(())
+}
 
-    /// The options of `partita run` that say the same.
-    pub fn options(&self) -> Vec<String> {
-        let mut options = vec![
-            "--isolation".to_owned(),
-            if self.isolation == Isolation::Own { "own" } else { "shared" }.to_owned(),
-        ];
-        options.extend(self.share.iter().flat_map(|share| ["--sm".to_owned(), share.to_string()]));
-        options.extend(self.memory.iter().flat_map(|memory| ["--mem".to_owned(), memory.to_string()]));
-        if self.priority != Level::Normal {
-            options.extend(["--priority".to_owned(), self.priority.name().to_owned()]);
-        }
-        options
-    }
+/// What is asked for, by name, `isolation` first: it is always there, so that a tenant without
+/// limits is not taken for the service.
+fn pairs(wanted: &LimitSet) -> impl Iterator<Item = (&'static str, String)> {
+    let others = limits().filter(|limit| limit.name != "isolation");
+    let others = others.filter_map(|limit| Some((limit.name, limit.text(wanted)?)));
+    std::iter::once(("isolation", wanted.isolation().to_string())).chain(others)
+}
+
+/// The options of `partita run` that say the same.
+pub fn options(wanted: &LimitSet) -> Vec<String> {
+    pairs(wanted).flat_map(|(name, value)| [format!("--{name}"), value]).collect()
 }
 
 /// Where a batch system lets users write, each as it passes it on.
@@ -283,14 +239,14 @@ fn bound(asked: Option<Request>, percent: &str) -> Result<Request, String> {
             ));
         }
     };
-    let mut partition = match asked {
-        None | Some(Request::Service) => Partition::default(),
-        Some(Request::Tenant(partition)) => partition,
+    let mut wanted = match asked {
+        None | Some(Request::Service) => LimitSet::default(),
+        Some(Request::Tenant(wanted)) => wanted,
         // Slurm's own percentage stays as it is.
         Some(Request::Off) => return Ok(Request::Off),
     };
-    match partition.share {
-        None => partition.share = Some(Share::Percent(promised)),
+    match wanted.share {
+        None => wanted.share = Some(Share::Percent(promised)),
         Some(Share::Percent(share)) if share <= promised => {}
         Some(share) => {
             return Err(format!(
@@ -299,11 +255,13 @@ fn bound(asked: Option<Request>, percent: &str) -> Result<Request, String> {
             ));
         }
     }
-    Ok(Request::Tenant(partition))
+    Ok(Request::tenant(wanted))
 }
 
 #[cfg(test)]
 mod tests {
+    use partita_core::Words;
+    use partita_core::time::Priority;
     use proptest::prelude::*;
 
     use super::*;
@@ -312,9 +270,9 @@ mod tests {
         find(&Sources { comment: Some(text), ..Sources::default() })
     }
 
-    fn tenant(text: &str) -> Partition {
+    fn tenant(text: &str) -> LimitSet {
         match Request::parse(text).unwrap() {
-            Request::Tenant(partition) => partition,
+            Request::Tenant(wanted) => wanted,
             other => panic!("{other:?}"),
         }
     }
@@ -404,9 +362,9 @@ mod tests {
 
     #[test]
     fn options_are_those_of_run() {
-        assert_eq!(tenant("isolation=shared").options(), ["--isolation", "shared"]);
+        assert_eq!(options(&tenant("isolation=shared")), ["--isolation", "shared"]);
         assert_eq!(
-            tenant("sm=50%,mem=1GiB,priority=high,isolation=own").options(),
+            options(&tenant("sm=50%,mem=1GiB,priority=high,isolation=own")),
             ["--isolation", "own", "--sm", "50%", "--mem", "1GiB", "--priority", "high"]
         );
     }
@@ -426,11 +384,12 @@ mod tests {
             own in any::<bool>(),
             level in 0usize..3,
         ) {
-            let request = Request::Tenant(Partition {
+            let request = Request::Tenant(LimitSet {
                 share: share.map(Share::Percent),
                 memory: memory.map(ByteSize),
-                isolation: if own { Isolation::Own } else { Isolation::Shared },
-                priority: Level::ALL[level].0,
+                isolation: Some(if own { Isolation::Own } else { Isolation::Shared }),
+                priority: Some(Priority::VALUES[level]),
+                ..LimitSet::default()
             });
             prop_assert_eq!(Request::parse(&request.to_string()), Ok(request));
         }

@@ -133,7 +133,7 @@ fn make_for(
     }
     let tenant = run::make(install, request, registry, &gpus, name, process)?;
     // Not before: a refused tenant starts no service.
-    let served = match request.isolation {
+    let served = match request.limits.isolation() {
         Isolation::Shared => serve(install, registry, &gpus),
         Isolation::Own => Ok(()),
     };

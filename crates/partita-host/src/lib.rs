@@ -5,9 +5,9 @@
 //! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
-//! | tenants | [`registry`]: who has what; [`limits`], [`partition`], [`place`], [`time`], [`offered`]: from a request to the ledger |
+//! | tenants | [`registry`]: who has what; [`limits`], [`partition`], [`time`], [`offered`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`facts`], [`calibration`], [`numerics`] |
-//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`escape`], [`error`] |
+//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`escape`], [`text`], [`error`] |
 //!
 //! A module imports modules of its own floor or of a lower one, and no two files import each other.
 
@@ -31,7 +31,6 @@ pub mod mps;
 pub mod numerics;
 pub mod offered;
 pub mod partition;
-pub mod place;
 pub mod process;
 pub mod program;
 pub mod ps;
@@ -45,6 +44,7 @@ pub mod signals;
 pub mod simenv;
 pub mod system;
 mod terminal;
+mod text;
 pub mod time;
 
 pub use error::Error;

@@ -1,102 +1,38 @@
-//! From what was asked to what the ledger says.
+//! The limits of a tenant: [their table](LIMITS), and from what was asked to what the ledger says.
 
-use partita_core::{ByteSize, Present, Share, Topology, TpcSet};
-use partita_ledger::{
-    FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, FLAG_SPILL_HOST, Limits,
-    MECHANISM_MASK, NO_QUOTA,
-};
-use serde::{Deserialize, Serialize};
+mod given;
+mod table;
 
+use partita_core::{ByteSize, Present, Share, Topology, TpcSet, words};
+use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFault, MECHANISM_MASK, NO_QUOTA};
+pub use partita_ledger::{OnMisfit, SmCount, Spill};
+use thiserror::Error;
+
+pub use self::given::{Given, Refused};
+pub use self::table::{Change, Form, LIMITS, Limit, LimitError, LimitSet, Shown};
 use crate::calibration::Measured;
 use crate::error::Error;
 use crate::registry::Tenant;
 
-/// What happens to a launch that can never fit its tenant's partition: a cluster larger than any
-/// GPC of it, a cooperative grid larger than its SMs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnMisfit {
-    /// It gets the CUDA error at the call.
-    #[default]
-    Error,
-    /// It runs on the whole GPU, and is counted.
-    Widen,
-}
-
-impl OnMisfit {
-    /// What limits say.
-    pub fn of(limits: &Limits) -> Self {
-        if limits.flags & FLAG_ON_MISFIT_WIDEN == 0 { Self::Error } else { Self::Widen }
-    }
-
-    /// Puts it into limits.
-    pub fn put(self, limits: &mut Limits) {
-        match self {
-            Self::Error => limits.flags &= !FLAG_ON_MISFIT_WIDEN,
-            Self::Widen => limits.flags |= FLAG_ON_MISFIT_WIDEN,
-        }
+words! {
+    /// When a program is started again.
+    pub enum Restart: Never {
+        /// Never.
+        Never => "never",
+        /// When a neighbour's fault or violent end destroyed the program's work on the GPU.
+        OnNeighbourFault => "on-neighbour-fault",
     }
 }
 
-/// The number of SMs that programs are told. Libraries that compute wrong with another number are
-/// always told the device's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SmCount {
-    /// The device's.
-    #[default]
-    Device,
-    /// The partition's.
-    Partition,
-}
-
-impl SmCount {
-    /// What limits say.
-    pub fn of(limits: &Limits) -> Self {
-        if limits.flags & FLAG_SM_COUNT_PARTITION == 0 { Self::Device } else { Self::Partition }
-    }
-
-    /// Puts it into limits.
-    pub fn put(self, limits: &mut Limits) {
-        match self {
-            Self::Device => limits.flags &= !FLAG_SM_COUNT_PARTITION,
-            Self::Partition => limits.flags |= FLAG_SM_COUNT_PARTITION,
-        }
-    }
-}
-
-/// What an allocation gets that the quota has no room for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Spill {
-    /// The CUDA error.
-    #[default]
-    None,
-    /// Host memory that the device reaches over the bus; counted, and no part of the quota.
-    Host,
-}
-
-impl Spill {
-    /// What limits say.
-    pub fn of(limits: &Limits) -> Self {
-        if limits.flags & FLAG_SPILL_HOST == 0 { Self::None } else { Self::Host }
-    }
-
-    /// Puts it into limits.
-    pub fn put(self, limits: &mut Limits) {
-        match self {
-            Self::None => limits.flags &= !FLAG_SPILL_HOST,
-            Self::Host => limits.flags |= FLAG_SPILL_HOST,
-        }
-    }
-}
-
-/// The topology that a ledger describes.
-///
-/// # Errors
-/// Why there is no such device.
-pub fn topology(limits: &Limits) -> Result<Topology, String> {
-    limits.topology().map_err(|error| error.to_string())
+/// Why there can be no such limits.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NewLimitsError {
+    /// Not a GPU's UUID.
+    #[error("{0:?} is no GPU's UUID")]
+    Uuid(String),
+    /// A name that does not fit into the ledger.
+    #[error("{0}")]
+    Name(LimitsFault),
 }
 
 /// The limits of a new tenant: its partition as planned, its quota as checked.
@@ -110,16 +46,16 @@ pub fn new_limits(
     topology: &Topology,
     set: &TpcSet,
     quota: Option<ByteSize>,
-) -> Result<Limits, String> {
+) -> Result<Limits, NewLimitsError> {
     let mut limits = Limits {
-        gpu_uuid: parse_uuid(uuid).ok_or_else(|| format!("{uuid:?} is no GPU's UUID"))?,
+        gpu_uuid: parse_uuid(uuid).ok_or_else(|| NewLimitsError::Uuid(uuid.to_owned()))?,
         device_class: measured.device_class,
         qmd_version: measured.qmd_version,
         memory_quota_bytes: quota.map_or(NO_QUOTA, |quota| quota.0),
         memory_total_bytes: measured.memory_total_bytes,
         mechanism: MECHANISM_MASK,
         flags: if measured.gpcs_proved { 0 } else { FLAG_GPCS_UNPROVED },
-        name: Limits::name_field(name).map_err(|fault| fault.to_string())?,
+        name: Limits::name_field(name).map_err(NewLimitsError::Name)?,
         ..Limits::default()
     };
     limits.set_topology(topology);
@@ -228,7 +164,7 @@ mod tests {
         assert_eq!(limits.gpu_uuid[..3], [0x00, 0x11, 0x22]);
         assert_eq!(limits.max_cluster_sms, 4);
         assert_eq!(limits.qmd_disable[0], !0b101);
-        let again = super::topology(&limits).unwrap();
+        let again = limits.topology().unwrap();
         assert_eq!((again.tpcs(), again.sms_per_tpc()), (topology.tpcs(), 2));
         assert!(new_limits("t", "GPU-0011", &measured(), &topology, &set, None).is_err());
         assert!(new_limits("t", &uuid.replace('a', "x"), &measured(), &topology, &set, None).is_err());

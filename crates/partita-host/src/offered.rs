@@ -1,46 +1,31 @@
 //! What this build enforces, and what it refuses because it does not.
 
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
+use partita_core::words;
 
 use crate::error::Error;
 
-/// `--via`: how a partition is enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Via {
-    /// The best that works here.
-    #[default]
-    Auto,
-    /// Masks in the launch descriptors.
-    Mask,
-    /// Green contexts.
-    Green,
-    /// Active thread percentages of MPS.
-    Mps,
-    /// A share of time alone: no partition.
-    Time,
-    /// Kernels rewritten into persistent blocks, which keep to the tenant's SMs of their own
-    /// accord.
-    Persistent,
+words! {
+    /// How a partition is enforced.
+    pub enum Via: Auto {
+        /// The best method that works here.
+        Auto => "auto",
+        /// Masks in the launch descriptors.
+        Mask => "mask",
+        /// Green contexts.
+        Green => "green",
+        /// Thread percentages of MPS.
+        Mps => "mps",
+        /// A share of time or a priority alone: tenants take turns on the whole GPU, without a
+        /// partition.
+        Time => "time",
+        /// Kernels rewritten into persistent blocks.
+        Persistent => "persistent",
+    }
 }
 
 impl Via {
     /// Every way, the choice among them left out.
     pub const ALL: [Self; 5] = [Self::Mask, Self::Time, Self::Green, Self::Mps, Self::Persistent];
-
-    /// Its name, as `--via` takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Mask => "mask",
-            Self::Green => "green",
-            Self::Mps => "mps",
-            Self::Time => "time",
-            Self::Persistent => "persistent",
-        }
-    }
 
     /// Why this build does not enforce it on any GPU, and what to use instead; none where it does.
     pub fn refusal(self) -> Option<&'static str> {
@@ -57,39 +42,6 @@ impl Via {
                 "it means to rewrite a program's PTX so that its kernels run as persistent blocks on some SMs, and this build rewrites \
                  no kernels; use --via mask where `partita doctor` proves masks, and --via time elsewhere",
             ),
-        }
-    }
-}
-
-/// `--time`: a share of the device's time, in thousandths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TimeShare(pub u32);
-
-impl Default for TimeShare {
-    fn default() -> Self {
-        Self(1000)
-    }
-}
-
-impl FromStr for TimeShare {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let refuse = || {
-            format!(
-                "--time {text:?} is not understood: use a percentage of the device's time, as 30% or 12.5%"
-            )
-        };
-        let number = text.strip_suffix('%').ok_or_else(refuse)?;
-        let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if !digits(whole) || !digits(tenths) || tenths.len() != 1 || whole.len() > 3 {
-            return Err(refuse());
-        }
-        let number = |text: &str| text.parse::<u32>().map_err(|_| refuse());
-        match number(whole)? * 10 + number(tenths)? {
-            permille @ 1..=1000 => Ok(Self(permille)),
-            _ => Err(format!("--time {text}: a share of time is above 0% and at most 100%")),
         }
     }
 }
@@ -121,28 +73,9 @@ pub fn check(via: Via, takes_turns: bool, has_share: bool) -> Result<(), Error> 
     }
 }
 
-/// As it is written.
-pub fn percent(time: TimeShare) -> String {
-    match (time.0 / 10, time.0 % 10) {
-        (whole, 0) => format!("{whole}%"),
-        (whole, tenths) => format!("{whole}.{tenths}%"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shares_of_time_parse() {
-        for (text, permille) in [("100%", 1000), ("100.0%", 1000), ("30%", 300), ("12.5%", 125), ("0.1%", 1)]
-        {
-            assert_eq!(text.parse(), Ok(TimeShare(permille)), "{text}");
-        }
-        for text in ["", "%", "30", "0%", "101%", "100.1%", "-1%", "1.%", ".5%", "1.25%", "9999%", "1e2%"] {
-            assert!(text.parse::<TimeShare>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn only_what_is_enforced_is_offered() {

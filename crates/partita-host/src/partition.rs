@@ -5,13 +5,14 @@
 //! moved obeys at its next launch, like one that is changed with `partita set`; kernels that run
 //! keep the TPCs that they began with until they end.
 
-use partita_core::{Ask, Clusters, Compaction, Move, Plan, PlanError, Share, Store, Topology, TpcSet};
+use partita_core::{
+    Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology, TopologyError,
+    TpcSet,
+};
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, MECHANISM_MASK};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::limits;
-pub use crate::place::Place;
 use crate::registry::{RegistryLock, Tenant};
 
 /// Clusters came with compute capability 9.0.
@@ -64,8 +65,8 @@ impl PartitionRow {
     ///
     /// # Errors
     /// Why they describe no device.
-    pub fn of(limits: &Limits) -> Result<Self, String> {
-        let topology = limits::topology(limits)?;
+    pub fn of(limits: &Limits) -> Result<Self, TopologyError> {
+        let topology = limits.topology()?;
         let set = TpcSet::from_words(limits.set);
         let proved = limits.flags & FLAG_GPCS_UNPROVED == 0;
         let parts = topology.gpcs().iter().map(|gpc| GpcRow {
@@ -129,7 +130,7 @@ pub(crate) struct Wanted<'a> {
     /// The tenant to change; none for a new one.
     pub name: Option<&'a str>,
     pub share: Share,
-    pub place: Place,
+    pub place: Placement,
     /// Whether others make room.
     pub compact: bool,
 }
@@ -193,10 +194,10 @@ pub(crate) fn repack(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<MoveRow>, 
         // Nobody knows what would be packed.
         return Ok(Vec::new());
     }
-    let topology = limits::topology(limits).map_err(|reason| first.damaged_limits(&reason))?;
+    let topology = limits.topology().map_err(|error| first.damaged_limits(&error.to_string()))?;
     let is_packed = |name: &str| {
         let place = here(name).and_then(|tenant| tenant.meta().ok()).map(|meta| meta.place);
-        place != Some(Place::Spread)
+        place != Some(Placement::Spread)
     };
     let planned = partita_core::repack(
         &topology,
@@ -234,7 +235,7 @@ pub(crate) fn store(
 /// # Errors
 /// [`Error::NotOffered`] with what to do instead.
 pub(crate) fn check_place(
-    place: Option<Place>,
+    place: Option<Placement>,
     share: Option<&Share>,
     gpcs_proved: bool,
 ) -> Result<(), Error> {
@@ -244,7 +245,7 @@ pub(crate) fn check_place(
             option: format!("--place beside --sm {share}"),
             reason: "the share names its TPCs, so there is nothing to choose; leave --place out".to_owned(),
         }),
-        _ if place == Place::Spread && !gpcs_proved => Err(Error::NotOffered {
+        _ if place == Placement::Spread && !gpcs_proved => Err(Error::NotOffered {
             option: "--place spread".to_owned(),
             reason: "which TPCs share a GPC is not proved on this GPU; name TPCs with --sm tpc:0-9"
                 .to_owned(),
@@ -297,12 +298,12 @@ mod tests {
         let counted: Share = "50%".parse().unwrap();
         let refused =
             |place, share: &Share, proved| check_place(place, Some(share), proved).unwrap_err().to_string();
-        assert!(refused(Some(Place::Spread), &named, true).contains("--sm gpc:0"));
-        assert!(refused(Some(Place::Spread), &counted, false).contains("not proved"));
+        assert!(refused(Some(Placement::Spread), &named, true).contains("--sm gpc:0"));
+        assert!(refused(Some(Placement::Spread), &counted, false).contains("not proved"));
         for (place, share, proved) in [
             (None, &named, false),
-            (Some(Place::Packed), &counted, false),
-            (Some(Place::Spread), &counted, true),
+            (Some(Placement::Packed), &counted, false),
+            (Some(Placement::Spread), &counted, true),
         ] {
             check_place(place, Some(share), proved).unwrap();
         }

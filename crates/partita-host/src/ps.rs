@@ -3,16 +3,15 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_core::TpcSet;
-use partita_core::time::Priority;
-use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, MECHANISM_NONE, NO_QUOTA};
+use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, MECHANISM_NONE};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::limits::{OnMisfit, SmCount, Spill};
+use crate::limits::LimitSet;
 pub use crate::partition::GpcRow;
-use crate::partition::{ClusterRow, PartitionRow, Place};
+use crate::partition::{ClusterRow, PartitionRow};
 use crate::process::user_name;
-use crate::registry::{Isolation, Registry, Tenant, acting_user};
+use crate::registry::{Registry, Tenant, acting_user};
 use crate::time::{self, TimeRow};
 
 /// A tenant on one GPU as `ps` shows it. What a damaged file would tell is missing.
@@ -38,26 +37,17 @@ pub struct TenantRow {
     pub memory_used_bytes: Option<u64>,
     /// The most that they ever held together, in bytes.
     pub memory_peak_bytes: Option<u64>,
-    /// Its quota in bytes, if it has one.
-    pub memory_quota_bytes: Option<u64>,
+    /// Its limits; nothing where its files are damaged.
+    #[serde(flatten, serialize_with = "LimitSet::in_ps")]
+    pub limits: LimitSet,
     /// Device memory that the driver has taken for itself in its living processes, in bytes:
     /// contexts, code, variables of modules, stacks. What goes beyond the allowance in a process
     /// counts as used.
     pub memory_driver_bytes: Option<u64>,
-    /// That allowance, in bytes.
-    pub memory_driver_allowance_bytes: Option<u64>,
-    /// What its allocations get that the quota has no room for.
-    pub spill: Option<Spill>,
-    /// Host memory that its living processes have instead, in bytes.
+    /// Host memory that its living processes have beyond the quota, in bytes.
     pub memory_spilled_bytes: Option<u64>,
     /// Kernel launches of its living processes there so far.
     pub launches: Option<u64>,
-    /// What happens to its launches that can never fit its TPCs.
-    pub on_misfit: Option<OnMisfit>,
-    /// The number of SMs that its programs are told.
-    pub sm_count: Option<SmCount>,
-    /// `high`, `normal` or `low`.
-    pub priority: Option<&'static str>,
     /// Its share of the GPU's time, if it has one.
     pub time: Option<TimeRow>,
     /// Launches of its living processes that did not fit and ran on the whole GPU.
@@ -67,12 +57,8 @@ pub struct TenantRow {
     /// The static partition of the MPS service that it runs in, instead of a mask.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_partition: Option<String>,
-    /// How its TPCs are chosen.
-    pub place: Option<Place>,
     /// What clusters of blocks it can run; none on devices without clusters.
     pub clusters: Option<ClusterRow>,
-    /// Whether it runs beside the others or takes turns with them.
-    pub isolation: Option<Isolation>,
     /// Whether its program was started.
     pub started: Option<bool>,
     /// Seconds since it was started.
@@ -118,7 +104,7 @@ fn gpcs(limits: &Limits, set: &TpcSet) -> Option<Vec<GpcRow>> {
     if limits.flags & FLAG_GPCS_UNPROVED != 0 {
         return None;
     }
-    let topology = crate::limits::topology(limits).ok()?;
+    let topology = limits.topology().ok()?;
     let rows = topology.gpcs().iter().map(|gpc| GpcRow {
         gpc: gpc.id,
         tpcs: (gpc.tpcs & *set).len(),
@@ -193,12 +179,10 @@ fn row(tenant: &Tenant) -> TenantRow {
         sms_of_device,
         memory_used_bytes: totals.map(|totals| totals.used),
         memory_peak_bytes: totals.map(|totals| totals.peak),
-        memory_quota_bytes: limits.map(|limits| limits.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
+        limits: LimitSet::of(limits, meta),
         memory_driver_bytes: usage
             .as_ref()
             .map(|_| processes.iter().map(|process| process.driver_bytes).sum()),
-        memory_driver_allowance_bytes: limits.map(|limits| limits.driver_allowance_bytes),
-        spill: limits.map(Spill::of),
         memory_spilled_bytes: usage
             .as_ref()
             .map(|_| processes.iter().map(|process| process.spilled_bytes).sum()),
@@ -206,21 +190,16 @@ fn row(tenant: &Tenant) -> TenantRow {
             .as_ref()
             .filter(|_| mps_partition.is_none())
             .map(|_| processes.iter().map(|process| process.launches).sum()),
-        on_misfit: limits.map(OnMisfit::of),
-        sm_count: limits.map(SmCount::of),
-        priority: limits.map(|limits| Priority::from_number(limits.priority).name()),
         time: limits.and_then(|limits| time::row(tenant, limits)),
         widened_launches: usage
             .as_ref()
             .map(|_| processes.iter().map(|process| process.widened_launches).sum()),
         processes,
         mps_partition,
-        place: meta.map(|meta| meta.place),
         clusters: limits
             .filter(|_| !is_free)
             .and_then(|limits| PartitionRow::of(limits).ok())
             .and_then(|row| row.clusters),
-        isolation: meta.map(|meta| meta.isolation),
         started: meta.map(|meta| meta.child.is_some()),
         age_s: meta.map(|meta| now_s.saturating_sub(meta.started_unix_s)),
         command: meta.map(|meta| meta.command.clone()),

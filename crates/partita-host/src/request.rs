@@ -1,69 +1,34 @@
 //! What `partita run` is asked for.
 
-mod text;
-
 use std::ffi::OsString;
 use std::time::Duration;
 
-use partita_core::time::{Policy, Priority};
-use partita_core::{ByteSize, Share};
 use partita_mps::partition::PartitionName;
 use serde::{Deserialize, Serialize};
 
 use crate::gpus::Selectors;
-use crate::limits::{OnMisfit, SmCount, Spill};
+use crate::limits::LimitSet;
 use crate::mps::ready::READY_LIMIT;
-use crate::offered::{TimeShare, Via};
-use crate::place::Place;
-use crate::registry::Isolation;
+use crate::offered::Via;
+use crate::text;
 
 /// What to run and how. Its serialized form is what a command sends to `partitad` in system mode.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RunRequest {
     /// `--gpu`.
-    #[serde(with = "text")]
+    #[serde(with = "text::option")]
     pub gpus: Option<Selectors>,
-    /// `--sm`, on each of the GPUs; none for every TPC that is free.
-    #[serde(with = "text")]
-    pub share: Option<Share>,
-    /// `--mem`, on each of the GPUs; none for no quota.
-    #[serde(with = "text")]
-    pub memory: Option<ByteSize>,
-    /// `--mem-driver`; none for [`DRIVER_ALLOWANCE_BYTES`](partita_ledger::DRIVER_ALLOWANCE_BYTES).
-    #[serde(with = "text")]
-    pub driver_allowance: Option<ByteSize>,
+    /// The limits.
+    pub limits: LimitSet,
     /// `--name`; none for one made of the program's name.
     pub name: Option<String>,
-    /// `--isolation`.
-    pub isolation: Isolation,
-    /// `--on-misfit`.
-    pub on_misfit: OnMisfit,
-    /// `--sm-count`.
-    pub sm_count: SmCount,
-    /// `--priority`.
-    #[serde(with = "text::named")]
-    pub priority: Priority,
-    /// `--time`, on each of the GPUs; none for no share of time, which cannot be given later.
-    pub time: Option<TimeShare>,
-    /// `--time-policy`.
-    #[serde(with = "text::named")]
-    pub time_policy: Policy,
-    /// `--via`.
-    pub via: Via,
-    /// `--restart`. Only the command itself needs it, and the next one.
-    #[serde(skip)]
-    pub restart: Restart,
     /// `--mps-deadline`: how long to wait for a server that is not ready; none for [`READY_LIMIT`].
     #[serde(skip)]
     pub mps_deadline: Option<Duration>,
-    /// `--spill`.
-    pub spill: Spill,
-    /// `--place`; none for packed.
-    pub place: Option<Place>,
     /// `--compact`: others make room, as few as need be.
     pub compact: bool,
     /// `--mps-partition`: a static partition of the GPU's MPS service instead of a mask.
-    #[serde(with = "text")]
+    #[serde(with = "text::option")]
     pub mps_partition: Option<PartitionName>,
     /// What `ps` calls the program; none for its command line.
     pub description: Option<String>,
@@ -74,7 +39,7 @@ pub struct RunRequest {
 impl RunRequest {
     /// Whether it has no mask: the whole GPU in turns, or what MPS gives.
     pub(crate) fn is_whole(&self) -> bool {
-        self.via == Via::Time || self.mps_partition.is_some()
+        self.limits.via() == Via::Time || self.mps_partition.is_some()
     }
 
     pub(crate) fn mps_limit(&self) -> Duration {
@@ -82,13 +47,35 @@ impl RunRequest {
     }
 }
 
-/// `--restart`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Restart {
-    /// Never.
-    #[default]
-    Never,
-    /// When a fault that a neighbour caused, or a neighbour's end, took its work on the GPU, and as
-    /// often as that happens.
-    OnNeighbourFault,
+#[cfg(test)]
+mod tests {
+    use partita_core::time::{Policy, Priority, TimeShare};
+    use partita_core::{ByteSize, Share};
+
+    use super::RunRequest;
+    use crate::limits::LimitSet;
+
+    #[test]
+    fn a_request_is_the_same_after_it_was_sent() {
+        let request = RunRequest {
+            gpus: Some("sim:h200,1".parse().unwrap()),
+            limits: LimitSet {
+                share: Some(Share::Percent(12_500)),
+                memory: Some(ByteSize((5 << 30) + 1)),
+                driver_allowance: Some(ByteSize(0)),
+                priority: Some(Priority::Low),
+                time: Some(TimeShare(125)),
+                time_policy: Some(Policy::Soft),
+                ..LimitSet::default()
+            },
+            compact: true,
+            command: vec!["a program".into(), "--x".into()],
+            ..RunRequest::default()
+        };
+        for request in [request, RunRequest::default()] {
+            let sent = serde_json::to_string(&request).unwrap();
+            let received: RunRequest = serde_json::from_str(&sent).unwrap();
+            assert_eq!(format!("{received:?}"), format!("{request:?}"));
+        }
+    }
 }

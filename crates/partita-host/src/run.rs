@@ -31,7 +31,7 @@ use crate::process::ProcessId;
 use crate::program;
 pub use crate::registry::LEDGER_VARIABLE;
 use crate::registry::{Isolation, OwnedTenant, Registry, check_name};
-pub use crate::request::{Restart, RunRequest};
+pub use crate::request::RunRequest;
 use crate::signals::{self, Signals};
 use crate::system;
 
@@ -77,14 +77,14 @@ fn start(
         None => default_name(&program),
     };
     check_name(&name)?;
-    if request.memory == Some(ByteSize(0)) {
+    if request.limits.memory == Some(ByteSize(0)) {
         return Err(Error::QuotaZero);
     }
     let hook = hook(install)?;
     let registry = Registry::open()?;
 
     let gpus = select(install, request, say)?;
-    let service = || match request.isolation {
+    let service = || match request.limits.isolation() {
         Isolation::Shared => mps::service(install, &registry, &gpus).map(Some),
         Isolation::Own => Ok(None),
     };
@@ -107,7 +107,7 @@ fn start(
     command.arg0(program_name).args(arguments);
     scrub(&mut command);
     command.envs(variables(&gpus, &hook, tenant.dir(), service.as_ref()));
-    command.envs(below_others(request.priority, service.as_ref()));
+    command.envs(below_others(request.limits.priority(), service.as_ref()));
     command.envs(request.mps_partition.iter().map(|name| (PARTITION_VARIABLE, name.to_string())));
     let ready = |service: &Service| {
         mps::partitions::check_named(service, &gpus, request.mps_partition.as_ref())?;

@@ -90,7 +90,7 @@ impl<'a> Sandbox<'a> {
     pub fn tenant(&self, name: &str, set: &TpcSet, quota: Option<ByteSize>) -> Result<SandboxTenant, Error> {
         let limits =
             limits::new_limits(name, &self.gpu.facts.uuid, &self.measured, &self.topology, set, quota)
-                .map_err(|reason| Error::Child { job: name.to_owned(), reason })?;
+                .map_err(|error| Error::Child { job: name.to_owned(), reason: error.to_string() })?;
         let meta = Meta {
             version: META_VERSION,
             name: name.to_owned(),

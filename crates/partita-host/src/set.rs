@@ -5,17 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use partita_core::time::{Policy, Priority};
-use partita_core::{ByteSize, Compaction, Share, Topology, TpcSet};
+use partita_core::{Compaction, Share, Topology, TpcSet};
 use partita_ledger::{FLAG_GATED, FLAG_TIMED, LedgerError, Limits, LimitsFile, MECHANISM_NONE, NO_QUOTA};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::gpu::Selector;
 use crate::gpus::Selectors;
-use crate::limits::{self, OnMisfit, Spill};
-use crate::offered::{TimeShare, percent};
-use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Place, Wanted};
+use crate::limits::{self, LimitSet};
+use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
 use crate::registry::{Registry, RegistryLock, Tenant, acting_user};
 use crate::time::{self, TimeRow};
 
@@ -48,24 +46,8 @@ pub struct SetRequest {
     pub whose: Whose,
     /// `--gpu`: on which of its GPUs; none for all.
     pub gpus: Option<Selectors>,
-    /// `--sm`.
-    pub share: Option<Share>,
-    /// `--mem`.
-    pub memory: Option<ByteSize>,
-    /// `--mem-driver`.
-    pub driver_allowance: Option<ByteSize>,
-    /// `--on-misfit`.
-    pub on_misfit: Option<OnMisfit>,
-    /// `--priority`.
-    pub priority: Option<Priority>,
-    /// `--time`.
-    pub time: Option<TimeShare>,
-    /// `--time-policy`.
-    pub time_policy: Option<Policy>,
-    /// `--spill`.
-    pub spill: Option<Spill>,
-    /// `--place`; none for as the tenant was placed before.
-    pub place: Option<Place>,
+    /// The new limits: those that can change while the tenant runs.
+    pub limits: LimitSet,
     /// `--compact`: others make room, as few as need be.
     pub compact: bool,
 }
@@ -73,20 +55,7 @@ pub struct SetRequest {
 impl SetRequest {
     /// A request that changes nothing.
     pub fn new(whose: Whose) -> Self {
-        Self {
-            whose,
-            gpus: None,
-            share: None,
-            memory: None,
-            driver_allowance: None,
-            on_misfit: None,
-            priority: None,
-            time: None,
-            time_policy: None,
-            spill: None,
-            place: None,
-            compact: false,
-        }
+        Self { whose, gpus: None, limits: LimitSet::default(), compact: false }
     }
 }
 
@@ -105,8 +74,6 @@ pub struct SetOutcome {
     pub memory_quota_bytes: Option<u64>,
     /// What it holds of it, in bytes.
     pub memory_used_bytes: u64,
-    /// What happens to launches that cannot fit.
-    pub on_misfit: OnMisfit,
     /// Its share of time, if it has one.
     pub time: Option<TimeRow>,
     /// What clusters of blocks it can run; none on devices without clusters.
@@ -183,7 +150,8 @@ impl<'a> Change<'a> {
     fn plan(part: &'a Tenant, request: &SetRequest, tenants: &[Tenant]) -> Result<Self, Error> {
         part.check_yours()?;
         let before = part.limits()?;
-        if request.share.is_some() && time::is_whole(part) {
+        let wanted = &request.limits;
+        if wanted.share.is_some() && time::is_whole(part) {
             return Err(Error::NotOffered {
                 option: "--sm".to_owned(),
                 reason: format!(
@@ -193,7 +161,7 @@ impl<'a> Change<'a> {
                 ),
             });
         }
-        if (request.share.is_some() || request.compact) && before.mechanism == MECHANISM_NONE {
+        if (wanted.share.is_some() || request.compact) && before.mechanism == MECHANISM_NONE {
             return Err(Error::NotOffered {
                 option: "--sm".to_owned(),
                 reason: format!(
@@ -202,32 +170,32 @@ impl<'a> Change<'a> {
                 ),
             });
         }
-        let topology = limits::topology(before).map_err(|reason| part.damaged_limits(&reason))?;
+        let topology = before.topology().map_err(|error| part.damaged_limits(&error.to_string()))?;
         let gpcs_proved = before.flags & partita_ledger::FLAG_GPCS_UNPROVED == 0;
-        limits::check_share(request.share.as_ref(), gpcs_proved)?;
-        partition::check_place(request.place, request.share.as_ref(), gpcs_proved)?;
-        let planned = match request.share.or_else(|| request.compact.then(|| share_of(part, before))) {
+        limits::check_share(wanted.share.as_ref(), gpcs_proved)?;
+        partition::check_place(wanted.place, wanted.share.as_ref(), gpcs_proved)?;
+        let planned = match wanted.share.or_else(|| request.compact.then(|| share_of(part, before))) {
             Some(share) => Some(partition::plan(&Wanted {
                 topology: &topology,
                 tenants,
                 gpu_key: &part.gpu_key,
                 name: Some(&part.name_among_all()),
                 share,
-                place: request
+                place: wanted
                     .place
-                    .unwrap_or_else(|| part.meta().map_or_else(|_| Place::default(), |meta| meta.place)),
+                    .unwrap_or_else(|| part.meta().map_or_else(|_| Default::default(), |meta| meta.place)),
                 compact: request.compact,
             })?),
             None => None,
         };
-        if let Some(quota) = request.memory {
+        if let Some(quota) = wanted.memory {
             let others =
                 tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
             limits::check_quota(quota, before.memory_total_bytes, part.gpu_label(), others)?;
         }
-        if let Some(priority) = request.priority.filter(|_| before.flags & FLAG_GATED == 0) {
+        if let Some(priority) = wanted.priority.filter(|_| before.flags & FLAG_GATED == 0) {
             return Err(Error::NotOffered {
-                option: format!("--priority {}", priority.name()),
+                option: format!("--priority {priority}"),
                 reason: format!(
                     "tenant {} was started without a priority, and its launches pass no gate; start it with \
                      `--priority high` or `--priority low`, then it can be changed",
@@ -235,9 +203,9 @@ impl<'a> Change<'a> {
                 ),
             });
         }
-        let option = match (request.time, request.time_policy) {
-            (Some(share), _) => Some(format!("--time {}", percent(share))),
-            (None, policy) => policy.map(|policy| format!("--time-policy {}", policy.name())),
+        let option = match (wanted.time, wanted.time_policy) {
+            (Some(share), _) => Some(format!("--time {share}")),
+            (None, policy) => policy.map(|policy| format!("--time-policy {policy}")),
         };
         if let Some(option) = option.filter(|_| before.flags & FLAG_TIMED == 0) {
             return Err(Error::NotOffered {
@@ -249,7 +217,7 @@ impl<'a> Change<'a> {
                 ),
             });
         }
-        if let Some(share) = request.time.filter(|_| time::is_whole(part)) {
+        if let Some(share) = wanted.time.filter(|_| time::is_whole(part)) {
             let others =
                 tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
             let wanted = Limits { time_permille: share.0, ..before.clone() };
@@ -269,33 +237,14 @@ impl<'a> Change<'a> {
             if let Some(planned) = &planned {
                 limits.set_partition(&topology, &planned.plan.set);
             }
-            if let Some(quota) = request.memory {
-                limits.memory_quota_bytes = quota.0;
-            }
-            if let Some(allowance) = request.driver_allowance {
-                limits.driver_allowance_bytes = allowance.0;
-            }
-            if let Some(on_misfit) = request.on_misfit {
-                on_misfit.put(limits);
-            }
-            if let Some(priority) = request.priority {
-                limits.priority = priority as u32;
-            }
-            if let Some(share) = request.time {
-                limits.time_permille = share.0;
-            }
-            if let Some(policy) = request.time_policy {
-                time::put_policy(limits, policy);
-            }
-            if let Some(spill) = request.spill {
-                spill.put(limits);
-            }
+            request.limits.put(limits);
         })
         .map_err(damaged)?;
         let (_, now) = file.load().map_err(damaged)?;
-        if request.share.is_some() || request.place.is_some() {
+        let LimitSet { share, place, .. } = request.limits;
+        if share.is_some() || place.is_some() {
             // For `ps` and later plans; the limits are what counts.
-            let _ = part.update_share(request.share.map(|share| share.to_string()), request.place);
+            let _ = part.update_share(share.map(|share| share.to_string()), place);
         }
         let set = TpcSet::from_words(now.set);
         Ok(SetOutcome {
@@ -304,7 +253,6 @@ impl<'a> Change<'a> {
             tpcs: set.to_string(),
             sms: set.len() * now.sms_per_tpc,
             memory_quota_bytes: Some(now.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
-            on_misfit: OnMisfit::of(&now),
             time: time::row(part, &now),
             clusters: PartitionRow::of(&now).ok().and_then(|row| row.clusters),
             moves: planned.iter().flat_map(|planned| &planned.moves).map(MoveRow::from).collect(),

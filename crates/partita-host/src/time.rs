@@ -1,12 +1,11 @@
 //! Shares of time: from what was asked to what the ledger says, and what `ps` tells of them.
 
-use partita_core::time::{Law, Policy, TimeAccount};
-use partita_ledger::{FLAG_TIME_SOFT, FLAG_TIMED, Limits, MECHANISM_NONE};
+use partita_core::time::{Law, TimeAccount, TimeShare};
+use partita_ledger::{FLAG_TIMED, Limits, MECHANISM_NONE};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::offered::{TimeShare, percent};
 use crate::registry::Tenant;
 
 /// A tenant's share of the time of a GPU.
@@ -27,7 +26,7 @@ pub(crate) fn row(tenant: &Tenant, limits: &Limits) -> Option<TimeRow> {
     if !is_timed(limits) {
         return None;
     }
-    let policy = policy_of(limits);
+    let policy = limits.time_policy();
     let now_ns = now_ns();
     let account = (tenant.time().ok())
         .and_then(|view| view.account().ok())
@@ -45,25 +44,6 @@ fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let part = |number: i64| u64::try_from(number).unwrap_or(0);
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
-}
-
-pub(crate) fn policy_of(limits: &Limits) -> Policy {
-    if limits.flags & FLAG_TIME_SOFT == 0 { Policy::Hard } else { Policy::Soft }
-}
-
-/// Puts the share of a tenant that is started with one into its limits.
-pub(crate) fn put_new(limits: &mut Limits, time: TimeShare, policy: Policy) {
-    limits.flags |= FLAG_TIMED;
-    limits.time_permille = time.0;
-    put_policy(limits, policy);
-}
-
-/// Puts what becomes of idle time into limits.
-pub(crate) fn put_policy(limits: &mut Limits, policy: Policy) {
-    match policy {
-        Policy::Hard => limits.flags &= !FLAG_TIME_SOFT,
-        Policy::Soft => limits.flags |= FLAG_TIME_SOFT,
-    }
 }
 
 /// Whether a tenant has the whole GPU in its turns, and no partition.
@@ -109,7 +89,7 @@ pub(crate) fn check_sum<'a>(
             holders.push(format!(
                 "tenant `{}` was promised {}",
                 tenant.name,
-                percent(TimeShare(limits.time_permille))
+                TimeShare(limits.time_permille)
             ));
         }
     }
@@ -117,10 +97,10 @@ pub(crate) fn check_sum<'a>(
         return Ok(());
     }
     Err(Error::NotOffered {
-        option: format!("--time {}", percent(TimeShare(wanted.time_permille))),
+        option: format!("--time {}", TimeShare(wanted.time_permille)),
         reason: format!(
             "{} of the time of {gpu} is left: {}; ask for less, or end one of them with `partita kill`",
-            percent(TimeShare(left)),
+            TimeShare(left),
             holders.join(", ")
         ),
     })

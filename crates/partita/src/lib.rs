@@ -14,14 +14,18 @@
 //! ```no_run
 //! use partita::Share;
 //! use partita::install::Install;
+//! use partita::limits::LimitSet;
 //! use partita::run::{RunRequest, run};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let install = Install::of("/usr/local/bin/partita".into(), None);
 //! let request = RunRequest {
 //!     gpus: Some("sim:h200".parse()?),
-//!     share: Some("50%".parse::<Share>()?),
-//!     memory: Some("20GiB".parse()?),
+//!     limits: LimitSet {
+//!         share: Some("50%".parse::<Share>()?),
+//!         memory: Some("20GiB".parse()?),
+//!         ..LimitSet::default()
+//!     },
 //!     name: Some("serve".to_owned()),
 //!     command: vec!["python3".into(), "serve.py".into()],
 //!     ..RunRequest::default()
@@ -37,6 +41,7 @@
 //! ```no_run
 //! use partita::install::Install;
 //! use partita::kill::{GRACE_DEFAULT, kill};
+//! use partita::limits::LimitSet;
 //! use partita::ps::ps;
 //! use partita::registry::Registry;
 //! use partita::set::{SetRequest, Whose, set};
@@ -47,7 +52,8 @@
 //!     println!("{} on {}: {:?} SMs", tenant.name, tenant.gpu, tenant.sms);
 //! }
 //! let whose = Whose::Name("serve".into());
-//! let smaller = SetRequest { share: Some("25%".parse()?), ..SetRequest::new(whose) };
+//! let limits = LimitSet { share: Some("25%".parse()?), ..LimitSet::default() };
+//! let smaller = SetRequest { limits, ..SetRequest::new(whose) };
 //! for limits in set(&registry, &smaller)? {
 //!     println!("{} has {} now", limits.name, limits.tpcs);
 //! }
@@ -82,8 +88,7 @@
 //!
 //! ```
 //! use partita::gpus::Selectors;
-//! use partita::offered::TimeShare;
-//! use partita::{ByteSize, Priority, Share, TpcSet};
+//! use partita::{ByteSize, Priority, Share, TimeShare, TpcSet};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let gpus: Selectors = "sim:h200,1".parse()?;
@@ -115,7 +120,7 @@ pub use partita_ledger as ledger;
 #[doc(no_inline)]
 pub use partita_mps as control;
 
-pub use partita_core::time::{Policy, Priority};
+pub use partita_core::time::{Policy, Priority, TimeShare};
 pub use partita_core::{ByteSize, Share, Topology, TpcSet};
 pub use partita_doctor::{audit, demo, doctor, prove, topology};
 pub use partita_host::{

@@ -1,97 +1,94 @@
-//! The values of a tenant's limits, in `run` and in `set`.
+//! The options for limits, in `run` and in `set`: one for each row of the table of limits.
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use partita::limits::{Form, Given, LIMITS, Limit, LimitSet};
+use partita_console::Failure;
 
-/// `--place`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PlaceArg {
-    /// In as few GPCs as possible: allows the largest clusters and leaves whole GPCs free for
-    /// others
-    Packed,
-    /// Evenly over as many GPCs as possible
-    Spread,
+/// Every limit, for a new tenant.
+pub type RunLimits = LimitOptions<false>;
+/// The limits that can change while a tenant runs.
+pub type SetLimits = LimitOptions<true>;
+
+/// The limits that a command line gives.
+#[derive(Debug, Clone, Default)]
+pub struct LimitOptions<const OF_SET: bool>(Given);
+
+impl<const OF_SET: bool> LimitOptions<OF_SET> {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Reads their values.
+    pub fn read(&self) -> Result<LimitSet, Failure> {
+        self.0.read().map_err(|refused| Failure::Told(format!("--{refused}")))
+    }
+
+    /// The limits that the command offers.
+    pub fn offered() -> impl Iterator<Item = &'static Limit> {
+        LIMITS.iter().filter(|limit| !OF_SET || limit.change.is_some())
+    }
 }
 
-/// `--priority`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PriorityArg {
-    /// Makes tenants of low priority wait while it has work in flight
-    High,
-    /// Neither makes others wait nor waits
-    Normal,
-    /// Waits while a tenant of high priority has work in flight
-    Low,
+impl<const OF_SET: bool> FromArgMatches for LimitOptions<OF_SET> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = Given::default();
+        for limit in Self::offered() {
+            if matches.value_source(limit.name) == Some(ValueSource::CommandLine)
+                && let Some(value) = matches.get_one::<String>(limit.name)
+            {
+                given.add(limit, value.clone());
+            }
+        }
+        Ok(Self(given))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
-/// `--time-policy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TimePolicyArg {
-    /// The share is a limit, even while no other tenant uses the GPU
-    Hard,
-    /// The tenant may use time that no other tenant of the GPU needs; it gives it back within 100
-    /// ms
-    Soft,
+impl<const OF_SET: bool> Args for LimitOptions<OF_SET> {
+    fn augment_args(command: Command) -> Command {
+        command.args(Self::offered().map(|limit| match limit.change {
+            Some(change) if OF_SET => option(limit).help(change.help),
+            _ => of_run(limit),
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
-/// `--via`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ViaArg {
-    /// The best method that works here
-    Auto,
-    /// Masks in the launch descriptors
-    Mask,
-    /// Green contexts
-    Green,
-    /// Thread percentages of MPS
-    Mps,
-    /// A share of time or a priority alone: tenants take turns on the whole GPU, without a
-    /// partition
-    Time,
-    /// Kernels rewritten into persistent blocks
-    Persistent,
+fn option(limit: &Limit) -> Arg {
+    let option = Arg::new(limit.name).long(limit.name);
+    match limit.form {
+        Form::Share => option.value_name("SHARE"),
+        Form::Size { .. } => option.value_name("SIZE"),
+        Form::Percent => option.value_name("PERCENT"),
+        Form::Words { value_name, words, meanings, .. } => {
+            let meaning = |(word, meaning): (&&'static str, &&'static str)| {
+                PossibleValue::new(*word).help(meaning.trim_end_matches('.'))
+            };
+            let values = words.iter().zip(meanings).map(meaning);
+            option.value_name(value_name).value_parser(PossibleValuesParser::new(values))
+        }
+    }
 }
 
-/// `--isolation`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum IsolationArg {
-    /// At the same time as other tenants
-    Shared,
-    /// In turns with other tenants
-    Own,
-}
-
-/// `--spill`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SpillArg {
-    /// They fail, as on a full GPU
-    None,
-    /// They get host memory that the GPU accesses over the bus
-    Host,
-}
-
-/// `--on-misfit`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OnMisfitArg {
-    /// They get the CUDA error at the call
-    Error,
-    /// They run on the whole GPU, with a warning and a count
-    Widen,
-}
-
-/// `--sm-count`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SmCountArg {
-    /// The GPU's
-    Device,
-    /// The partition's, for programs that size a cooperative grid by it
-    Partition,
-}
-
-/// `--restart`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RestartArg {
-    /// Never
-    Never,
-    /// When a neighbour's fault or violent end destroyed the program's work on the GPU
-    OnNeighbourFault,
+fn of_run(limit: &Limit) -> Arg {
+    let option = option(limit).help(limit.help);
+    let option = match limit.default {
+        Some(default) => option.default_value(default),
+        None => option,
+    };
+    match limit.needs {
+        Some((Some(value), other)) => option.requires_if(value, other),
+        Some((None, other)) => option.requires(other),
+        None => option,
+    }
 }

@@ -25,9 +25,7 @@ pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, 
 pub use demo::Demo;
 pub use devices::Devices;
 pub use doctor::Doctor;
-pub use limits::{
-    IsolationArg, OnMisfitArg, PlaceArg, PriorityArg, RestartArg, SmCountArg, SpillArg, TimePolicyArg, ViaArg,
-};
+pub use limits::SetLimits;
 pub use mps::{
     ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsPartitions, MpsPartitionsAdd, MpsPartitionsRemove,
     MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate, PartitionsVerb, PolicyArg,

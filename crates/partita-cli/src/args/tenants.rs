@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::limits::{OnMisfitArg, PlaceArg, PriorityArg, SpillArg, TimePolicyArg};
+use super::limits::SetLimits;
 
 /// Arguments of `set`.
 #[derive(Debug, Args)]
@@ -21,9 +21,9 @@ pub struct Set {
     /// The tenant; leave it out with --compact to move all of yours
     #[arg(required_unless_present_any = ["pid", "compact"], conflicts_with = "pid")]
     pub name: Option<String>,
-    /// Where the compute units lie in the GPCs, from their next change on; at once with --compact
-    #[arg(long, value_enum, value_name = "PLACE")]
-    pub place: Option<PlaceArg>,
+    /// The new limits
+    #[command(flatten)]
+    pub limits: SetLimits,
     /// Move TPCs of your other tenants, as few as possible, to make room; without a tenant, move
     /// all of yours into fewer GPCs
     #[arg(long)]
@@ -31,35 +31,9 @@ pub struct Set {
     /// The tenant of this process
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// What happens to launches that can never fit
-    #[arg(long, value_enum)]
-    pub on_misfit: Option<OnMisfitArg>,
-    /// What happens from now on to allocations that do not fit the memory quota
-    #[arg(long, value_enum)]
-    pub spill: Option<SpillArg>,
     /// For a tenant on several GPUs: the GPUs to change (0 or 0,1) [default: all]
     #[arg(long, value_name = "GPU[,GPU]…")]
     pub gpu: Option<String>,
-    /// Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9
-    #[arg(long, value_name = "SHARE")]
-    pub sm: Option<String>,
-    /// The share of GPU time: 30%, 12.5%; only for tenants started with a share
-    #[arg(long, value_name = "PERCENT")]
-    pub time: Option<String>,
-    /// Whether the share of time is a limit while no other tenant needs the GPU
-    #[arg(long, value_enum)]
-    pub time_policy: Option<TimePolicyArg>,
-    /// Device memory of all its processes together, on each GPU: 20GiB, 512MiB
-    #[arg(long, value_name = "SIZE")]
-    pub mem: Option<String>,
-    /// What the driver may allocate for itself in each process before it counts against --mem, and
-    /// four times that in all of them together; from its next allocation on
-    #[arg(long, value_name = "SIZE")]
-    pub mem_driver: Option<String>,
-    /// Tenants of low priority wait while a tenant of high priority has work in flight; only for
-    /// tenants started with either
-    #[arg(long, value_enum)]
-    pub priority: Option<PriorityArg>,
 }
 
 /// Arguments of `ps`.

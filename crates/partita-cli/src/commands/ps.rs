@@ -176,13 +176,13 @@ fn tpcs(row: &TenantRow) -> Option<String> {
 
 fn cells(row: &TenantRow) -> [String; 14] {
     let unknown = || "?".to_owned();
-    let gpu = match row.isolation {
+    let gpu = match row.limits.isolation {
         Some(Isolation::Own) => format!("{} (own)", row.gpu),
         _ => row.gpu.clone(),
     };
     let tpcs = tpcs(row);
-    let quota = match (row.memory_quota_bytes, &tpcs) {
-        (Some(quota), _) => bytes(quota),
+    let quota = match (row.limits.memory, &tpcs) {
+        (Some(quota), _) => bytes(quota.bytes()),
         (None, Some(_)) => "-".to_owned(),
         (None, None) => unknown(),
     };
@@ -196,7 +196,7 @@ fn cells(row: &TenantRow) -> [String; 14] {
         quota,
         row.memory_driver_bytes.map_or_else(unknown, bytes),
         row.time.map_or_else(|| "-".to_owned(), time),
-        row.priority.map_or_else(unknown, str::to_owned),
+        row.limits.priority.map_or_else(unknown, |priority| priority.to_string()),
         row.processes.len().to_string(),
         row.launches.map_or_else(unknown, |launches| launches.to_string()),
         row.age_s.map_or_else(unknown, age),

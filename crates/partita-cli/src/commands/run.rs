@@ -4,62 +4,25 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use partita::install::Install;
-use partita::limits::SmCount;
-use partita::offered::{self, Via};
-use partita::registry::Isolation;
-use partita::run::{self, DryRun, Restart, RunRequest};
+use partita::offered;
+use partita::run::{self, DryRun, RunRequest};
 use partita_console::{Failure, print, print_json, selectors, tell};
 use partita_core::time::Priority;
 
-use crate::args::{IsolationArg, RestartArg, Run, SmCountArg, ViaArg};
+use crate::args::Run;
 use crate::commands::mps::partition;
-use crate::commands::{
-    cluster_text, driver_allowance, memory, move_text, on_misfit, place, priority, share, spill, time,
-    time_policy,
-};
+use crate::commands::{cluster_text, move_text};
 
 /// Runs the program and ends with its exit code.
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
-    let via = match arguments.via {
-        ViaArg::Auto => Via::Auto,
-        ViaArg::Mask => Via::Mask,
-        ViaArg::Green => Via::Green,
-        ViaArg::Mps => Via::Mps,
-        ViaArg::Time => Via::Time,
-        ViaArg::Persistent => Via::Persistent,
-    };
-    let time = time(arguments.time.as_deref())?;
-    let priority = priority(arguments.priority);
-    offered::check(via, time.is_some() || priority != Priority::Normal, arguments.sm.is_some())?;
+    let limits = arguments.limits.read()?;
+    let takes_turns = limits.time.is_some() || limits.priority() != Priority::Normal;
+    offered::check(limits.via(), takes_turns, limits.share.is_some())?;
     let request = RunRequest {
         gpus: selectors(arguments.gpu.gpu.as_deref())?,
-        share: share(arguments.sm.as_deref())?,
-        memory: memory(arguments.mem.as_deref())?,
-        driver_allowance: driver_allowance(arguments.mem_driver.as_deref())?,
+        limits,
         name: arguments.name.clone(),
-        isolation: match arguments.isolation {
-            Some(IsolationArg::Shared) => Isolation::Shared,
-            Some(IsolationArg::Own) => Isolation::Own,
-            // A tenant that has the whole GPU by priority alone.
-            None if via == Via::Time && time.is_none() => Isolation::Own,
-            None => Isolation::Shared,
-        },
-        on_misfit: on_misfit(arguments.on_misfit),
-        sm_count: match arguments.sm_count {
-            SmCountArg::Device => SmCount::Device,
-            SmCountArg::Partition => SmCount::Partition,
-        },
-        priority,
-        time,
-        time_policy: time_policy(arguments.time_policy),
-        via,
-        restart: match arguments.restart {
-            RestartArg::Never => Restart::Never,
-            RestartArg::OnNeighbourFault => Restart::OnNeighbourFault,
-        },
         mps_deadline: arguments.mps_deadline.map(Duration::from_secs),
-        spill: spill(arguments.spill),
-        place: arguments.place.map(place),
         compact: arguments.compact,
         mps_partition: arguments.mps_partition.as_deref().map(partition).transpose()?,
         description: None,

@@ -6,10 +6,8 @@ use partita::registry::Registry;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
 use partita_console::{Failure, print, selectors, tell};
 
-use crate::args::Set;
-use crate::commands::{
-    bytes, driver_allowance, memory, move_text, on_misfit, place, priority, share, spill, time, time_policy,
-};
+use crate::args::{Set, SetLimits};
+use crate::commands::{bytes, move_text};
 
 /// Changes a tenant's limits and prints the new ones.
 pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
@@ -22,30 +20,20 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
         (None, pid) => Whose::Pid(pid.unwrap_or(0)),
     };
     let request = SetRequest {
-        share: share(arguments.sm.as_deref())?,
-        memory: memory(arguments.mem.as_deref())?,
-        driver_allowance: driver_allowance(arguments.mem_driver.as_deref())?,
-        on_misfit: arguments.on_misfit.map(on_misfit),
-        priority: arguments.priority.map(priority),
-        time: time(arguments.time.as_deref())?,
-        time_policy: arguments.time_policy.map(time_policy),
-        spill: arguments.spill.map(spill),
-        place: arguments.place.map(place),
+        limits: arguments.limits.read()?,
         compact: arguments.compact,
         gpus: selectors(arguments.gpu.as_deref())?,
         whose,
     };
-    let is_placed = request.place.is_some() || request.compact;
-    let is_timed = request.time.is_some() || request.time_policy.is_some();
-    let is_memory = request.memory.is_some() || request.driver_allowance.is_some();
-    let is_switched = request.on_misfit.is_some() || request.spill.is_some() || request.priority.is_some();
-    if request.share.is_none() && !is_memory && !is_switched && !is_timed && !is_placed {
+    if arguments.limits.is_empty() && !request.compact {
         let whose = match &request.whose {
             Whose::Name(name) => name.clone(),
             Whose::Pid(pid) => format!("--pid {pid}"),
         };
+        let options: Vec<String> = SetLimits::offered().map(|limit| format!("--{}", limit.name)).collect();
         return Err(Failure::Told(format!(
-            "set {whose}: nothing to change; give --sm, --mem, --mem-driver, --time, --time-policy, --place, --compact, --on-misfit, --spill or --priority, see `partita set --help`"
+            "set {whose}: nothing to change; give {} or --compact, see `partita set --help`",
+            options.join(", ")
         )));
     }
     let outcomes = set::set(&Registry::open()?, &request)?;
@@ -80,34 +68,7 @@ fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
 
 /// Moves all tenants into fewer GPCs.
 fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
-    let Set {
-        name: _,
-        pid: _,
-        compact: _,
-        gpu,
-        place,
-        on_misfit,
-        spill,
-        sm,
-        time,
-        time_policy,
-        mem,
-        mem_driver,
-        priority,
-    } = arguments;
-    let others = [
-        gpu.is_some(),
-        place.is_some(),
-        on_misfit.is_some(),
-        spill.is_some(),
-        sm.is_some(),
-        time.is_some(),
-        time_policy.is_some(),
-        mem.is_some(),
-        mem_driver.is_some(),
-        priority.is_some(),
-    ];
-    if others.contains(&true) {
+    if arguments.gpu.is_some() || !arguments.limits.is_empty() {
         return Err(Failure::Told(
             "set --compact: without a tenant, no other option is allowed; name the tenant, see `partita set \
              --help`"

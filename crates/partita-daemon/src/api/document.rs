@@ -47,6 +47,7 @@ pub(super) fn openapi() -> utoipa::openapi::OpenApi {
             operation.responses.responses.insert("default".to_owned(), RefOr::T(response));
         }
     }
+    super::limits::describe(&mut document, "TenantChange", "TenantPart");
     document
 }
 

@@ -12,6 +12,7 @@ mod gpus;
 mod guard;
 mod health;
 mod history;
+mod limits;
 mod looks;
 mod memory;
 mod metrics;

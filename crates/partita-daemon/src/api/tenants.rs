@@ -7,16 +7,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use partita::error::Error;
-use partita::gpus::Selectors;
 use partita::kill;
-use partita::offered::TimeShare;
+use partita::limits::{LimitSet, Refused};
 use partita::ps::TenantRow;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
-use partita_core::{ByteSize, Share};
+use partita_core::ByteSize;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Asked, Input, Name, Output, Segments};
+use super::limits::Changes;
 use super::{App, Shared};
 use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
@@ -61,18 +61,16 @@ pub(super) struct TenantPart {
     memory_used_bytes: Option<u64>,
     /// The most that they ever held together, in bytes.
     memory_peak_bytes: Option<u64>,
-    /// Its quota, in bytes.
-    memory_quota_bytes: Option<u64>,
+    /// Its limits.
+    #[serde(flatten, serialize_with = "LimitSet::in_rest")]
+    #[schema(ignore)]
+    limits: LimitSet,
     /// Device memory that the driver has taken for itself in its processes, in bytes.
     memory_driver_bytes: Option<u64>,
-    /// What of that is free of charge in each process, in bytes.
-    memory_driver_allowance_bytes: Option<u64>,
     /// Host memory that its processes have instead, in bytes.
     memory_spilled_bytes: Option<u64>,
     /// Kernel launches of its living processes so far.
     launches: Option<u64>,
-    /// `high`, `normal` or `low`.
-    priority: Option<&'static str>,
     /// Its share of the GPU's time, in percent.
     time_share_percent: Option<f64>,
     /// What of the GPU's time it used over about the last second, in percent.
@@ -103,12 +101,10 @@ impl TenantPart {
             sms: row.sms,
             memory_used_bytes: row.memory_used_bytes,
             memory_peak_bytes: row.memory_peak_bytes,
-            memory_quota_bytes: row.memory_quota_bytes,
+            limits: row.limits,
             memory_driver_bytes: row.memory_driver_bytes,
-            memory_driver_allowance_bytes: row.memory_driver_allowance_bytes,
             memory_spilled_bytes: row.memory_spilled_bytes,
             launches: row.launches,
-            priority: row.priority,
             time_share_percent: row.time.map(|time| time.share_percent),
             time_used_percent: row.time.and_then(|time| time.used_percent),
             processes: row
@@ -182,138 +178,38 @@ pub(super) async fn get(
 
 /// New limits; what is left out stays.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub(super) struct TenantChange {
     /// On which of its GPUs, as `--gpu` takes them; none for all.
     #[schema(min_length = 1)]
     gpu: Option<String>,
-    /// Its compute units, as `--sm` takes them.
-    #[schema(example = "50%", min_length = 1)]
-    sm: Option<String>,
-    /// Its memory quota, in bytes.
-    #[schema(minimum = 1)]
-    memory_quota_bytes: Option<u64>,
-    /// What the driver may take for itself in each of its processes before it counts against the
-    /// quota, in bytes.
-    memory_driver_allowance_bytes: Option<u64>,
-    /// Its priority.
-    priority: Option<Priority>,
-    /// Its share of the GPU's time, as `--time` takes it.
-    #[schema(example = "30%", pattern = "^[0-9]{1,3}([.][0-9])?%$")]
-    time: Option<String>,
-    /// What a share of time means when others rest.
-    time_policy: Option<TimePolicy>,
-    /// What a launch gets that can never fit the partition.
-    on_misfit: Option<OnMisfit>,
-    /// What an allocation gets that the quota has no room for.
-    spill: Option<Spill>,
-    /// How its TPCs lie over the GPCs.
-    place: Option<Place>,
+    /// The limits.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    limits: Changes,
     /// Whether others make room, as few as need be.
     #[serde(default)]
     compact: bool,
-}
-
-/// Words of a body that the facade has types for.
-macro_rules! words {
-    ($($(#[$doc:meta])* $word:ident => $of:path { $($(#[$of_one:meta])* $one:ident),* })*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
-        #[serde(rename_all = "snake_case")]
-        pub(super) enum $word { $($(#[$of_one])* $one),* }
-
-        impl From<$word> for $of {
-            fn from(word: $word) -> Self {
-                type Of = $of;
-                match word { $($word::$one => Of::$one),* }
-            }
-        }
-    )*};
-}
-
-words! {
-    /// Who waits for whom.
-    Priority => partita_core::time::Priority {
-        /// Others of the GPU with low priority wait.
-        High,
-        /// Nobody waits for it.
-        Normal,
-        /// It waits for those with high priority.
-        Low
-    }
-    /// What a share of time means when others rest.
-    TimePolicy => partita_core::time::Policy {
-        /// Never more than the share.
-        Hard,
-        /// More while others rest.
-        Soft
-    }
-    /// What a launch gets that can never fit the partition.
-    OnMisfit => partita::limits::OnMisfit {
-        /// The CUDA error.
-        Error,
-        /// The whole GPU.
-        Widen
-    }
-    /// What an allocation gets that the quota has no room for.
-    Spill => partita::limits::Spill {
-        /// The CUDA error.
-        None,
-        /// Host memory.
-        Host
-    }
-    /// How TPCs lie over the GPCs.
-    Place => partita::partition::Place {
-        /// In as few as possible.
-        Packed,
-        /// Evenly over as many as possible.
-        Spread
-    }
 }
 
 impl TenantChange {
     fn request(&self, name: String) -> Result<SetRequest, Problem> {
         let invalid =
             |field: &str, error: String| Problem::invalid(format!("/{field}"), format!("{field}: {error}"));
-        if self.memory_quota_bytes == Some(0) {
+        let limits = self.limits.0.read().map_err(|refused| {
+            let Refused { limit, error, .. } = refused;
+            invalid(limit.member, error.to_string())
+        })?;
+        if limits.memory == Some(ByteSize(0)) {
             return Err(invalid("memory_quota_bytes", Error::QuotaZero.to_string()));
         }
-        let gpus: Option<Selectors> = self.gpu.as_deref().map(str::parse).transpose()?;
-        let share = self.sm.as_deref().map(str::parse::<Share>).transpose();
-        let time = self.time.as_deref().map(str::parse::<TimeShare>).transpose();
-        let request = SetRequest {
-            whose: Whose::Name(name),
-            gpus,
-            share: share.map_err(|error| invalid("sm", error.to_string()))?,
-            memory: self.memory_quota_bytes.map(ByteSize),
-            driver_allowance: self.memory_driver_allowance_bytes.map(ByteSize),
-            on_misfit: self.on_misfit.map(Into::into),
-            priority: self.priority.map(Into::into),
-            time: time.map_err(|error| Problem::invalid("/time", error))?,
-            time_policy: self.time_policy.map(Into::into),
-            spill: self.spill.map(Into::into),
-            place: self.place.map(Into::into),
-            compact: self.compact,
-        };
-        let changes = [
-            request.share.is_some(),
-            request.memory.is_some(),
-            request.driver_allowance.is_some(),
-            request.on_misfit.is_some(),
-            request.priority.is_some(),
-            request.time.is_some(),
-            request.time_policy.is_some(),
-            request.spill.is_some(),
-            request.place.is_some(),
-            request.compact,
-        ];
-        if !changes.contains(&true) {
+        if self.limits.0.is_empty() && !self.compact {
             return Err(Problem::new(
                 Kind::Invalid,
                 "nothing to change; give sm, memory_quota_bytes or another limit",
             ));
         }
-        Ok(request)
+        let gpus = self.gpu.as_deref().map(str::parse).transpose()?;
+        Ok(SetRequest { whose: Whose::Name(name), gpus, limits, compact: self.compact })
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use partita_core::TpcSet;
+use partita_core::{Placement, TpcSet, words};
 use partita_ledger::{
     At, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile, TIME_FILE_NAME, TimeView, USAGE_FILE_NAME,
     UsageView,
@@ -18,7 +18,6 @@ use super::user::acting_user;
 use crate::error::Error;
 use crate::escape::escape_all;
 use crate::gpu::{Gpu, Selector};
-use crate::place::Place;
 use crate::process::{ProcessId, user_name};
 use crate::simenv::SimEnvironment;
 
@@ -54,15 +53,15 @@ impl Patience {
     }
 }
 
-/// Whether a tenant runs beside the others or takes turns with them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
-#[serde(rename_all = "snake_case")]
-pub enum Isolation {
-    /// A client of the GPU's MPS service: runs at the same time as the others.
-    #[default]
-    Shared,
-    /// Outside MPS: takes turns in time, and no fault of others reaches it.
-    Own,
+words! {
+    /// Whether a tenant runs beside the others or takes turns with them.
+    // A client of the GPU's MPS service, or outside of it, where no fault of others reaches it.
+    pub enum Isolation: Shared {
+        /// At the same time as other tenants.
+        Shared => "shared",
+        /// In turns with other tenants.
+        Own => "own",
+    }
 }
 
 /// The simulated board of a tenant's GPU.
@@ -142,9 +141,10 @@ pub struct Meta {
     /// `--sm` as it was given; none for whatever was free.
     pub share: Option<String>,
     /// `--place`.
-    #[serde(default)]
-    pub place: Place,
+    #[serde(default, with = "crate::text")]
+    pub place: Placement,
     /// Whether it is a client of MPS.
+    #[serde(with = "crate::text")]
     pub isolation: Isolation,
     /// `--mps-partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -333,7 +333,7 @@ impl Tenant {
     }
 
     /// Notes the share and the placement that it was given last; none for as they are.
-    pub(crate) fn update_share(&self, share: Option<String>, place: Option<Place>) -> Result<(), Error> {
+    pub(crate) fn update_share(&self, share: Option<String>, place: Option<Placement>) -> Result<(), Error> {
         self.check_yours()?;
         let mut meta = self.meta()?.clone();
         meta.share = share.or(meta.share);

@@ -48,7 +48,7 @@ pub(super) fn attend(
         let before = |signal, process| attended.iter().for_each(|one| one.before(signal, process));
         let status = signals.attend(child, before).map_err(Error::io("waiting for the program"))?;
         let again = match &attended {
-            Some(one) => one.after(pid, status, request.restart, request.mps_limit(), say),
+            Some(one) => one.after(pid, status, request.limits.restart, request.mps_limit(), say),
             None => Ok(false),
         };
         // The daemon may be another one by now, without the partition.

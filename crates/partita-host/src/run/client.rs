@@ -13,12 +13,12 @@ use super::watch::{Blame, Watch};
 use crate::error::Error;
 use crate::install::Install;
 use crate::kill::{self, end_leftovers};
+use crate::limits::Restart;
 use crate::mps::end_work::end_work_before;
 use crate::mps::incident::What;
 use crate::mps::ready;
 use crate::process::ProcessId;
 use crate::registry::Registry;
-use crate::request::Restart;
 use crate::signals;
 use crate::system;
 
@@ -66,7 +66,7 @@ impl Attended<'_> {
         &self,
         pid: u32,
         status: ExitStatus,
-        restart: Restart,
+        restart: Option<Restart>,
         limit: Duration,
         say: &mut dyn FnMut(&str),
     ) -> Result<bool, Error> {
@@ -86,7 +86,7 @@ impl Attended<'_> {
             }
             return Ok(false);
         }
-        let is_to_restart = restart == Restart::OnNeighbourFault && self.watch.is_hit(ended);
+        let is_to_restart = restart == Some(Restart::OnNeighbourFault) && self.watch.is_hit(ended);
         if !is_to_restart {
             self.tell(ended, say);
             return Ok(false);

@@ -3,9 +3,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use partita_core::time::Priority;
 use partita_core::{Compaction, Share, Topology};
-use partita_ledger::{FLAG_GATED, Limits, MECHANISM_NONE};
+use partita_ledger::{Limits, MECHANISM_NONE};
 use partita_mps::partition::PartitionName;
 use serde::Serialize;
 
@@ -14,6 +13,7 @@ use crate::calibration::{Cache, Measured};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
+use crate::limits::LimitSet;
 use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::process::ProcessId;
 use crate::registry::{GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant};
@@ -51,7 +51,7 @@ fn plan<'a>(
     if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
         return Err(other.name_in_use());
     }
-    if request.isolation == Isolation::Shared {
+    if request.limits.isolation() == Isolation::Shared {
         mps::check_shared(registry, gpus, &tenants)?;
     }
     let parts = gpus.iter().zip(&measured).map(|(gpu, measured)| {
@@ -74,8 +74,9 @@ fn plan_on(
 ) -> Result<PlannedPart, Error> {
     let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
     let topology = measured.topology().map_err(unproved)?;
-    limits::check_share(request.share.as_ref(), measured.gpcs_proved)?;
-    partition::check_place(request.place, request.share.as_ref(), measured.gpcs_proved)?;
+    let LimitSet { share, place, .. } = request.limits;
+    limits::check_share(share.as_ref(), measured.gpcs_proved)?;
+    partition::check_place(place, share.as_ref(), measured.gpcs_proved)?;
     let key = gpu.key();
     let present = RegistryLock::present(tenants, &key)?;
     let is_whole = request.is_whole();
@@ -93,27 +94,20 @@ fn plan_on(
         name: None,
         share: match is_whole {
             true => Share::Exact(topology.all()),
-            false => limits::share_or_free(&topology, &present, request.share.as_ref()),
+            false => limits::share_or_free(&topology, &present, share.as_ref()),
         },
-        place: request.place.unwrap_or_default(),
+        place: place.unwrap_or_default(),
         compact: request.compact,
     })?;
-    if let Some(quota) = request.memory {
+    if let Some(quota) = request.limits.memory {
         let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
         limits::check_quota(quota, measured.memory_total_bytes, &gpu.label(), others)?;
     }
     let (name, uuid) = (name.unwrap_or("dry-run"), &gpu.facts.uuid);
-    let mut limits = limits::new_limits(name, uuid, measured, &topology, &chosen.plan.set, request.memory)
-        .map_err(unproved)?;
-    request.on_misfit.put(&mut limits);
-    request.sm_count.put(&mut limits);
-    if request.priority != Priority::Normal {
-        limits.flags |= FLAG_GATED;
-        limits.priority = request.priority as u32;
-    }
-    if let Some(time) = request.time {
-        time::put_new(&mut limits, time, request.time_policy);
-    }
+    let set = &chosen.plan.set;
+    let mut limits = limits::new_limits(name, uuid, measured, &topology, set, request.limits.memory)
+        .map_err(|error| unproved(error.to_string()))?;
+    request.limits.put_new(&mut limits);
     if is_whole {
         let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
         time::check_sum(&limits, &gpu.label(), others)?;
@@ -122,10 +116,6 @@ fn plan_on(
     if request.mps_partition.is_some() {
         // It has none of the TPCs that plans divide.
         limits.set = Default::default();
-    }
-    request.spill.put(&mut limits);
-    if let Some(allowance) = request.driver_allowance {
-        limits.driver_allowance_bytes = allowance.0;
     }
     Ok(PlannedPart { topology, chosen, limits })
 }
@@ -182,7 +172,7 @@ pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -
             gpu: gpu.label(),
             gpu_uuid: gpu.facts.uuid.clone(),
             sms_of_device: part.topology.sm_count(),
-            partition: PartitionRow::of(&part.limits).map_err(unproved)?,
+            partition: PartitionRow::of(&part.limits).map_err(|error| unproved(error.to_string()))?,
             moves: part.chosen.moves.iter().map(MoveRow::from).collect(),
         })
     };
@@ -202,9 +192,9 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
             None => request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         },
         started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        share: request.share.map(|share| share.to_string()),
-        place: request.place.unwrap_or_default(),
-        isolation: request.isolation,
+        share: request.limits.share.map(|share| share.to_string()),
+        place: request.limits.place.unwrap_or_default(),
+        isolation: request.limits.isolation(),
         mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
     }
 }

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use partita::limits;
 use partita_core::{Samples, TpcSet};
 use partita_driver::{Census, Cuda, Gpu, Grid};
 use partita_ledger::{Limits, LimitsFile};
@@ -176,7 +175,7 @@ fn switches() -> Result<u64> {
 
 /// The tenant's limits with one half of its TPCs, and with the other.
 fn halves(whole: &Limits) -> Result<[Limits; 2]> {
-    let topology = limits::topology(whole).map_err(anyhow::Error::msg)?;
+    let topology = whole.topology()?;
     let tpcs: Vec<u8> = TpcSet::from_words(whole.set).iter().collect();
     if tpcs.len() < 2 {
         bail!("a tenant of one TPC has no halves");

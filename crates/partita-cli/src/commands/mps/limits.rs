@@ -6,6 +6,7 @@ use partita::gpu::Gpu;
 use partita::mps::check_may_change;
 use partita::mps::provisioned::{self, PERCENTAGE_VARIABLE, Products};
 use partita::mps::status;
+use partita_core::ByteSize;
 use partita_mps::provision::{Allotment, Policy, Sms};
 use partita_mps::{ClientPriority, DeviceName, MemoryLimit};
 use serde::Serialize;
@@ -14,7 +15,7 @@ use super::Of;
 use partita_console::{Failure, print, print_json};
 
 use crate::args::{ClientPriorityArg, MpsLimits, PolicyArg};
-use crate::commands::{bytes, memory};
+use crate::commands::bytes;
 
 /// What was set, or would be set.
 #[derive(Serialize)]
@@ -44,9 +45,10 @@ struct Proved {
 pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
     let of = Of::find(&arguments.gpu)?;
     of.must_run()?;
-    let memory = memory(arguments.mem.as_deref())?;
-    let memory = memory.map(|size| MemoryLimit::from_bytes(size.0)).transpose();
-    let memory = memory.map_err(|error| Failure::Told(format!("--mem: {error}")))?;
+    let wrong = |error: &dyn std::fmt::Display| Failure::Told(format!("--mem: {error}"));
+    let memory = arguments.mem.as_deref().map(str::parse::<ByteSize>).transpose();
+    let memory = memory.map_err(|error| wrong(&error))?.map(|size| MemoryLimit::from_bytes(size.0));
+    let memory = memory.transpose().map_err(|error| wrong(&error))?;
     let priority = arguments.priority.map(|priority| match priority {
         ClientPriorityArg::Normal => ClientPriority::Normal,
         ClientPriorityArg::Below => ClientPriority::BelowNormal,

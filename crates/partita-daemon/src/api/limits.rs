@@ -1,0 +1,112 @@
+//! The limits of a tenant in bodies and in their document, from the table of limits.
+
+use std::fmt::{self, Formatter};
+use std::sync::LazyLock;
+
+use partita::limits::{Form, Given, LIMITS, Limit, Shown};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use utoipa::openapi::schema::{
+    AdditionalProperties, KnownFormat, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, SchemaType, Type,
+};
+use utoipa::openapi::{OpenApi, Ref, RefOr};
+
+/// The members of a change that are not limits.
+const OTHERS: [&str; 2] = ["gpu", "compact"];
+
+/// The limits in a change of a tenant's: those that can change while it runs.
+#[derive(Debug, Clone)]
+pub(super) struct Changes(pub Given);
+
+fn changeable() -> impl Iterator<Item = &'static Limit> {
+    LIMITS.iter().filter(|limit| limit.change.is_some())
+}
+
+impl<'de> Deserialize<'de> for Changes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        static EXPECTED: LazyLock<Vec<&'static str>> =
+            LazyLock::new(|| OTHERS.into_iter().chain(changeable().map(|limit| limit.member)).collect());
+
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Changes;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                f.write_str("limits")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Changes, A::Error> {
+                Given::of_members(members, |limit| limit.change.is_some(), &EXPECTED).map(Changes)
+            }
+        }
+
+        from.deserialize_map(Members)
+    }
+}
+
+/// Writes the limits into the document: into the schemas `change` and `part`, and a schema for each
+/// limit whose value is a word.
+pub(super) fn describe(document: &mut OpenApi, change: &str, part: &str) {
+    let Some(components) = &mut document.components else { return };
+    for limit in changeable() {
+        if let Form::Words { about, words, .. } = limit.form {
+            let schema = ObjectBuilder::new()
+                .schema_type(Type::String)
+                .description(Some(about))
+                .enum_values(Some(words.iter().copied()));
+            components.schemas.insert(schema_name(limit), RefOr::T(Schema::Object(schema.build())));
+        }
+    }
+    if let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(change) {
+        let members = changeable().filter_map(|limit| Some((limit, changed(limit, limit.change?.about))));
+        object.properties.extend(members.map(|(limit, schema)| (limit.member.to_owned(), schema)));
+        object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+    }
+    if let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(part) {
+        for limit in LIMITS {
+            if let Shown::InRest(about) = limit.shown {
+                let schema = match limit.form {
+                    Form::Size { .. } => size(0),
+                    _ => nullable(Type::String),
+                };
+                let schema = schema.description(Some(about)).build();
+                object.properties.insert(limit.member.to_owned(), RefOr::T(Schema::Object(schema)));
+            }
+        }
+    }
+}
+
+/// The schema of a limit's words: its member in capitals, as `TimePolicy`.
+fn schema_name(limit: &Limit) -> String {
+    let capital = |word: &str| word[..1].to_ascii_uppercase() + &word[1..];
+    limit.member.split('_').map(capital).collect()
+}
+
+/// The schema of a limit in a change.
+fn changed(limit: &Limit, about: &str) -> RefOr<Schema> {
+    let (object, example) = match limit.form {
+        Form::Words { .. } => {
+            let mut words = Ref::from_schema_name(schema_name(limit));
+            words.description = about.to_owned();
+            let null = ObjectBuilder::new().schema_type(Type::Null);
+            return RefOr::T(Schema::OneOf(OneOfBuilder::new().item(words).item(null).build()));
+        }
+        Form::Share => (nullable(Type::String).min_length(Some(1)), Some("50%")),
+        Form::Size { least } => (size(least), None),
+        Form::Percent => (nullable(Type::String).pattern(Some("^[0-9]{1,3}([.][0-9])?%$")), Some("30%")),
+    };
+    let mut object = object.description(Some(about)).build();
+    object.example = example.map(Into::into);
+    RefOr::T(Schema::Object(object))
+}
+
+fn nullable(kind: Type) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::Array(vec![kind, Type::Null]))
+}
+
+fn size(least: u64) -> ObjectBuilder {
+    nullable(Type::Integer)
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+        .minimum(Some(least as f64))
+}

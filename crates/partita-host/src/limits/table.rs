@@ -1,0 +1,449 @@
+//! The limits that a tenant can have, in one table.
+//!
+//! A limit is a field of [`LimitSet`], a row of [`LIMITS`], and a line each in [`LimitSet::put`] and
+//! [`LimitSet::of`], which write it to the ledger and read it there. The options of `partita run`
+//! and `partita set` with their help, the members of REST bodies and their schemas, the keys of batch
+//! requests and the members of `partita ps --json` come from the row.
+
+use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
+use partita_core::{ByteSize, ParseByteSizeError, ParseShareError, Placement, Share, UnknownWord, Words};
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, Limits, NO_QUOTA, OnMisfit, SmCount, Spill};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::Restart;
+use crate::offered::Via;
+use crate::registry::{Isolation, Meta};
+
+/// Limits of a tenant: those that a user asks for, or those that it has. The default is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LimitSet {
+    /// `--sm`, on each GPU; `None` for every TPC that is free.
+    pub share: Option<Share>,
+    /// `--place`.
+    pub place: Option<Placement>,
+    /// `--time`, on each GPU. A tenant that is started without a share of time never gets one.
+    pub time: Option<TimeShare>,
+    /// `--time-policy`; without effect without a share of time.
+    pub time_policy: Option<Policy>,
+    /// `--mem`, on each GPU; `None` for no quota.
+    pub memory: Option<ByteSize>,
+    /// `--mem-driver`; `None` for [`DRIVER_ALLOWANCE_BYTES`](partita_ledger::DRIVER_ALLOWANCE_BYTES).
+    pub driver_allowance: Option<ByteSize>,
+    /// `--isolation`; `None` for what [`LimitSet::isolation`] chooses.
+    pub isolation: Option<Isolation>,
+    /// `--priority`. A tenant that is started with normal priority keeps it.
+    pub priority: Option<Priority>,
+    /// `--via`.
+    pub via: Option<Via>,
+    /// `--restart`. Only the command itself needs it, and the next one.
+    pub restart: Option<Restart>,
+    /// `--on-misfit`.
+    pub on_misfit: Option<OnMisfit>,
+    /// `--sm-count`.
+    pub sm_count: Option<SmCount>,
+    /// `--spill`.
+    pub spill: Option<Spill>,
+}
+
+impl LimitSet {
+    /// Writes what is asked for to a ledger. Compute units are planned, and written by the planner.
+    pub fn put(&self, limits: &mut Limits) {
+        if let Some(share) = self.time {
+            limits.time_permille = share.0;
+        }
+        if let Some(policy) = self.time_policy.filter(|_| limits.flags & FLAG_TIMED != 0) {
+            limits.put_time_policy(policy);
+        }
+        if let Some(quota) = self.memory {
+            limits.memory_quota_bytes = quota.0;
+        }
+        if let Some(allowance) = self.driver_allowance {
+            limits.driver_allowance_bytes = allowance.0;
+        }
+        if let Some(priority) = self.priority {
+            limits.priority = priority as u32;
+        }
+        self.on_misfit.into_iter().for_each(|it| it.put(limits));
+        self.sm_count.into_iter().for_each(|it| it.put(limits));
+        self.spill.into_iter().for_each(|it| it.put(limits));
+    }
+
+    /// The same for a new tenant, which begins with a gate or a meter if it is ever to have one.
+    pub fn put_new(&self, limits: &mut Limits) {
+        if self.priority() != Priority::Normal {
+            limits.flags |= FLAG_GATED;
+        }
+        if self.time.is_some() {
+            limits.flags |= FLAG_TIMED;
+        }
+        self.put(limits);
+    }
+
+    /// What a tenant has, from its ledger and its `meta.json`. What a damaged file would say is
+    /// missing.
+    pub fn of(limits: Option<&Limits>, meta: Option<&Meta>) -> Self {
+        let timed = limits.filter(|limits| limits.flags & FLAG_TIMED != 0);
+        let quota = limits.map(|limits| limits.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA);
+        Self {
+            share: meta.and_then(|meta| meta.share.as_ref()?.parse().ok()),
+            place: meta.map(|meta| meta.place),
+            time: timed.map(|limits| TimeShare(limits.time_permille)),
+            time_policy: timed.map(Limits::time_policy),
+            memory: quota.map(ByteSize),
+            driver_allowance: limits.map(|limits| ByteSize(limits.driver_allowance_bytes)),
+            isolation: meta.map(|meta| meta.isolation),
+            priority: limits.map(|limits| Priority::from_number(limits.priority)),
+            via: None,
+            restart: None,
+            on_misfit: limits.map(OnMisfit::of),
+            sm_count: limits.map(SmCount::of),
+            spill: limits.map(Spill::of),
+        }
+    }
+
+    /// The priority, normal unless another one is asked for.
+    pub fn priority(&self) -> Priority {
+        self.priority.unwrap_or_default()
+    }
+
+    /// The way of enforcing, the best one unless another one is asked for.
+    pub fn via(&self) -> Via {
+        self.via.unwrap_or_default()
+    }
+
+    /// Whether it runs beside the others. One that has the whole GPU by priority alone does not
+    /// unless it is asked for: only turns can interrupt a running kernel.
+    pub fn isolation(&self) -> Isolation {
+        self.isolation.unwrap_or(match self.via() {
+            Via::Time if self.time.is_none() => Isolation::Own,
+            _ => Isolation::Shared,
+        })
+    }
+}
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    /// The option of commands without its dashes, and the key of batch requests.
+    pub name: &'static str,
+    /// The member of JSON objects.
+    pub member: &'static str,
+    /// How values are written.
+    pub form: Form,
+    /// What `partita run --help` says of it.
+    pub help: &'static str,
+    /// The default, where `--help` does not say it in other words.
+    pub default: Option<&'static str>,
+    /// What else `partita run` must be given: an option, with any value or with one value of this
+    /// limit only.
+    pub needs: Option<(Option<&'static str>, &'static str)>,
+    /// `None` if a running tenant keeps what it started with.
+    pub change: Option<Change>,
+    /// Whether batch requests can have it.
+    pub batch: bool,
+    /// Whether lists of tenants have it.
+    pub shown: Shown,
+    field: Field,
+}
+
+/// How `partita set` and `PATCH /v1/tenants/{tenant}` offer a limit.
+#[derive(Debug, Clone, Copy)]
+pub struct Change {
+    /// What `partita set --help` says of it.
+    pub help: &'static str,
+    /// What the API's document says of it.
+    pub about: &'static str,
+}
+
+/// Which lists of tenants have a limit.
+#[derive(Debug, Clone, Copy)]
+pub enum Shown {
+    /// None, or in a form of their own.
+    Not,
+    /// `partita ps --json`.
+    InPs,
+    /// That, and `GET /v1/tenants`, whose document says this of it.
+    InRest(&'static str),
+}
+
+/// How the values of a limit are written.
+#[derive(Debug, Clone, Copy)]
+pub enum Form {
+    /// One of a few words.
+    Words {
+        /// What there is to choose.
+        about: &'static str,
+        /// What help texts call a value.
+        value_name: &'static str,
+        /// The words.
+        words: &'static [&'static str],
+        /// What each means.
+        meanings: &'static [&'static str],
+    },
+    /// Compute units: `30%`, `20tpc`.
+    Share,
+    /// Memory: `20GiB`; a number of bytes in JSON.
+    Size {
+        /// The least number of bytes.
+        least: u64,
+    },
+    /// Time: `12.5%`.
+    Percent,
+}
+
+impl Form {
+    const fn words<T: Words>(value_name: &'static str) -> Self {
+        Self::Words { about: T::ABOUT, value_name, words: T::WORDS, meanings: T::MEANINGS }
+    }
+}
+
+/// A value that a limit does not take.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LimitError {
+    /// It is not a share of compute units.
+    #[error(transparent)]
+    Share(#[from] ParseShareError),
+    /// It is not a memory size.
+    #[error(transparent)]
+    Size(#[from] ParseByteSizeError),
+    /// It is not a share of time.
+    #[error(transparent)]
+    Time(#[from] ParseTimeShareError),
+    /// It is not one of the limit's words.
+    #[error(transparent)]
+    Word(#[from] UnknownWord),
+}
+
+/// The member of [`LimitSet`] that a row is about.
+#[derive(Debug, Clone, Copy)]
+struct Field {
+    read: fn(&LimitSet) -> Option<String>,
+    write: fn(&mut LimitSet, &str) -> Result<(), LimitError>,
+}
+
+macro_rules! field {
+    ($field:ident) => {
+        Field {
+            read: |limits| limits.$field.map(|value| value.to_string()),
+            write: |limits, text| {
+                limits.$field = Some(text.parse()?);
+                Ok(())
+            },
+        }
+    };
+}
+
+impl Limit {
+    /// Its value as users write it; `None` if it is not in the set.
+    pub fn text(&self, limits: &LimitSet) -> Option<String> {
+        (self.field.read)(limits)
+    }
+
+    /// Puts a value, as users write it, into a set.
+    ///
+    /// # Errors
+    /// What is wrong with it, without the limit's name.
+    pub fn put(&self, limits: &mut LimitSet, text: &str) -> Result<(), LimitError> {
+        (self.field.write)(limits, text)
+    }
+
+    /// Its value in JSON; `None` if it is not in the set.
+    pub fn json(&self, limits: &LimitSet) -> Option<Value> {
+        let text = self.text(limits)?;
+        match self.form {
+            Form::Size { .. } => text.parse().ok().map(|ByteSize(bytes)| bytes.into()),
+            _ => Some(text.into()),
+        }
+    }
+}
+
+/// A row with what most have.
+const PLAIN: Limit = Limit {
+    name: "",
+    member: "",
+    form: Form::Share,
+    help: "",
+    default: None,
+    needs: None,
+    change: None,
+    batch: false,
+    shown: Shown::Not,
+    field: field!(share),
+};
+
+/// Every limit, in the order of help texts.
+pub static LIMITS: &[Limit] = &[
+    Limit {
+        name: "sm",
+        member: "sm",
+        form: Form::Share,
+        help: "Compute units of each GPU: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all free ones]",
+        change: Some(Change {
+            help: "Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9",
+            about: "Its compute units, as `--sm` takes them.",
+        }),
+        batch: true,
+        field: field!(share),
+        ..PLAIN
+    },
+    Limit {
+        name: "place",
+        member: "place",
+        form: Form::words::<Placement>("PLACE"),
+        help: "Where the compute units lie in the GPCs [default: packed]",
+        change: Some(Change {
+            help: "Where the compute units lie in the GPCs, from their next change on; at once with --compact",
+            about: "How its TPCs lie over the GPCs.",
+        }),
+        shown: Shown::InPs,
+        field: field!(place),
+        ..PLAIN
+    },
+    Limit {
+        name: "time",
+        member: "time",
+        form: Form::Percent,
+        help: "The share of measured GPU time for all its processes together: 30%, 12.5% [default: no limit]",
+        change: Some(Change {
+            help: "The share of GPU time: 30%, 12.5%; only for tenants started with a share",
+            about: "Its share of the GPU's time, as `--time` takes it.",
+        }),
+        field: field!(time),
+        ..PLAIN
+    },
+    Limit {
+        name: "time-policy",
+        member: "time_policy",
+        form: Form::words::<Policy>("TIME_POLICY"),
+        help: "Whether the share of time is a limit while no other tenant needs the GPU",
+        default: Some("hard"),
+        needs: Some((Some("soft"), "time")),
+        change: Some(Change {
+            help: "Whether the share of time is a limit while no other tenant needs the GPU",
+            about: "What a share of time means when others rest.",
+        }),
+        field: field!(time_policy),
+        ..PLAIN
+    },
+    Limit {
+        name: "mem",
+        member: "memory_quota_bytes",
+        form: Form::Size { least: 1 },
+        help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB [default: no quota]",
+        change: Some(Change {
+            help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB",
+            about: "Its memory quota, in bytes.",
+        }),
+        batch: true,
+        shown: Shown::InRest("Its quota, in bytes."),
+        field: field!(memory),
+        ..PLAIN
+    },
+    Limit {
+        name: "mem-driver",
+        member: "memory_driver_allowance_bytes",
+        form: Form::Size { least: 0 },
+        help: "What the driver may allocate for itself in each process (context, code, variables of modules, \
+               stacks) before it counts against --mem, and four times that in all of them together; 0B counts \
+               everything [default: 1GiB]",
+        needs: Some((None, "mem")),
+        change: Some(Change {
+            help: "What the driver may allocate for itself in each process before it counts against --mem, and \
+                   four times that in all of them together; from its next allocation on",
+            about: "What the driver may take for itself in each of its processes before it counts against the\n\
+                    quota, in bytes.",
+        }),
+        shown: Shown::InRest("What of that is free of charge in each process, in bytes."),
+        field: field!(driver_allowance),
+        ..PLAIN
+    },
+    Limit {
+        name: "isolation",
+        member: "isolation",
+        form: Form::words::<Isolation>("ISOLATION"),
+        help: "shared: at the same time as other tenants (MPS); own: in turns, protected from their faults \
+               [default: shared; own for the whole GPU by priority, since only turns can interrupt a running \
+               kernel]",
+        batch: true,
+        shown: Shown::InPs,
+        field: field!(isolation),
+        ..PLAIN
+    },
+    Limit {
+        name: "priority",
+        member: "priority",
+        form: Form::words::<Priority>("PRIORITY"),
+        help: "Tenants of low priority wait while a tenant of high priority has work in flight",
+        default: Some("normal"),
+        change: Some(Change {
+            help: "Tenants of low priority wait while a tenant of high priority has work in flight; only for \
+                   tenants started with either",
+            about: "Its priority.",
+        }),
+        batch: true,
+        shown: Shown::InRest("`high`, `normal` or `low`."),
+        field: field!(priority),
+        ..PLAIN
+    },
+    Limit {
+        name: "via",
+        member: "via",
+        form: Form::words::<Via>("VIA"),
+        help: "How to enforce the partition; this build supports masks and time",
+        default: Some("auto"),
+        field: field!(via),
+        ..PLAIN
+    },
+    Limit {
+        name: "restart",
+        member: "restart",
+        form: Form::words::<Restart>("RESTART"),
+        help: "Restart the program when a neighbour's fault destroyed its work on the GPU, once MPS accepts \
+               clients again",
+        default: Some("never"),
+        field: field!(restart),
+        ..PLAIN
+    },
+    Limit {
+        name: "on-misfit",
+        member: "on_misfit",
+        form: Form::words::<OnMisfit>("ON_MISFIT"),
+        help: "What happens to launches that can never fit: clusters larger than a GPC of the partition, \
+               cooperative grids larger than its SMs",
+        default: Some("error"),
+        change: Some(Change {
+            help: "What happens to launches that can never fit",
+            about: "What a launch gets that can never fit the partition.",
+        }),
+        shown: Shown::InPs,
+        field: field!(on_misfit),
+        ..PLAIN
+    },
+    Limit {
+        name: "sm-count",
+        member: "sm_count",
+        form: Form::words::<SmCount>("SM_COUNT"),
+        help: "The SM count that the program sees. NVIDIA's libraries always see the GPU's. Do not use \
+               `partition` with a program that links one of them statically: it could compute wrong results",
+        default: Some("device"),
+        shown: Shown::InPs,
+        field: field!(sm_count),
+        ..PLAIN
+    },
+    Limit {
+        name: "spill",
+        member: "spill",
+        form: Form::words::<Spill>("SPILL"),
+        help: "What happens to allocations that do not fit the memory quota",
+        default: Some("none"),
+        needs: Some((Some("host"), "mem")),
+        change: Some(Change {
+            help: "What happens from now on to allocations that do not fit the memory quota",
+            about: "What an allocation gets that the quota has no room for.",
+        }),
+        shown: Shown::InPs,
+        field: field!(spill),
+        ..PLAIN
+    },
+];
