@@ -19,6 +19,7 @@
 //! | [`hami`] | limits in HAMi-core's environment variables |
 //! | [`time`] | shares of the GPU's time, and priorities |
 //! | [`Words`] | limits whose value is one of a few words |
+//! | [`task_slots`] | shares of the kernels that a GPU runs at once |
 //! | [`Count`] | a number of things in words: `1 TPC`, `2 TPCs` |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
@@ -37,6 +38,7 @@ mod residence;
 mod share;
 mod size;
 mod stats;
+pub mod task_slots;
 #[cfg(test)]
 mod testing;
 pub mod time;
