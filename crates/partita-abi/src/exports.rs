@@ -26,8 +26,8 @@ pub enum Policy {
     /// the gate opens behind what the program has launched; after a synchronisation, memory that
     /// pools have given up is credited.
     Wait,
-    /// Launches work that can be too large for a partition: judged at the call,
-    /// then masked by the launch callback.
+    /// Launches work that can be too large for a partition: judged at the call, then masked by the
+    /// launch callback. Or makes or ends a stream, of which the hook counts those with work.
     Launch,
     /// Makes, changes or ends an executable graph. Its kernels keep the mask with which they were
     /// uploaded, so the hook keeps track of them: after the limits change they are armed anew
@@ -121,12 +121,12 @@ exports! {
         cuMemcpyHtoA_v2_ptds cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyPeer cuMemcpyPeer_ptds
         cuMemcpy_ptds cuStreamQuery cuStreamQuery_ptsz cuStreamSynchronize cuStreamSynchronize_ptsz
     }
-    // launches work that may not fit the partition: judged, then masked
+    // launches work that may not fit the partition: judged, then masked; or makes or ends a stream
     Launch {
-        cuFuncSetAttribute cuKernelSetAttribute cuLaunch cuLaunchCooperativeKernel
+        cuFuncSetAttribute cuGreenCtxStreamCreate cuKernelSetAttribute cuLaunch cuLaunchCooperativeKernel
         cuLaunchCooperativeKernel_ptsz cuLaunchGrid cuLaunchGridAsync cuLaunchKernel cuLaunchKernelEx
-        cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload cuStreamDestroy
-        cuStreamDestroy_v2
+        cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload cuStreamCreate
+        cuStreamCreateWithPriority cuStreamDestroy cuStreamDestroy_v2
     }
     // executable graphs: their kernels are armed anew when the mask has changed
     Graph {
@@ -206,7 +206,7 @@ exports! {
         cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource
         cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface
         cuGreenCtxGetId cuGreenCtxRecordEvent
-        cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalSemaphore cuIpcGetEventHandle
+        cuGreenCtxWaitEvent cuImportExternalSemaphore cuIpcGetEventHandle
         cuIpcOpenEventHandle cuKernelGetAttribute cuKernelGetFunction cuKernelGetLibrary cuKernelGetName
         cuKernelGetParamInfo cuKernelSetCacheConfig cuLaunchHostFunc cuLaunchHostFunc_ptsz
         cuLibraryEnumerateKernels cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetKernelCount
@@ -249,8 +249,8 @@ exports! {
         cuPointerSetAttribute cuProfilerInitialize cuProfilerStart cuProfilerStop
         cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback
         cuStreamAddCallback_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
-        cuStreamBatchMemOp_v2_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamCreate
-        cuStreamCreateWithPriority cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
+        cuStreamBatchMemOp_v2_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
+        cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
         cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
         cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx cuStreamGetCtx_ptsz
         cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags

@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::string::String;
 
 /// The format name and version in a calibration's file.
-pub const BOARD: (&str, u32) = ("partita-calibration", 4);
+pub const BOARD: (&str, u32) = ("partita-calibration", 5);
 /// The same for the file with the place of a stream's mask.
 pub const STREAM_PLACE: (&str, u32) = ("partita-stream-mask", 1);
 /// No such file is longer, in bytes.

@@ -101,7 +101,7 @@ impl Queues {
 
     /// Whether a stream may launch as it likes something that runs `width` kernels at once: it and
     /// all others that do so fill no more than half of the `limit`. From the first one on that may
-    /// not, none may until [`Queues::clear`].
+    /// not, none may until [`Queues::begin_anew`].
     pub fn is_free(&mut self, stream: u32, width: u32, limit: u32) -> bool {
         if self.counts {
             return false;
@@ -193,41 +193,44 @@ impl Queues {
         }
     }
 
-    /// Forgets a stream that has no launch in flight and will have none.
-    pub fn forget(&mut self, stream: u32) {
-        for last in &mut self.last {
-            if *last == Last::Uncounted(stream) {
-                *last = Last::Nothing;
-                self.uncounted -= 1;
-            }
-        }
-        if !self.counts {
-            self.last.retain(|last| *last != Last::Nothing);
+    /// Whether launches of a stream are in flight that nobody counts, for all that is known.
+    #[must_use]
+    pub fn is_uncounted(&self, stream: u32) -> bool {
+        self.last.contains(&Last::Uncounted(stream))
+    }
+
+    /// Launches of a stream that nobody has counted end with this one.
+    pub fn count(&mut self, launch: Launch) {
+        for last in self.last.iter_mut().filter(|last| **last == Last::Uncounted(launch.stream)) {
+            *last = Last::Launch(launch);
+            self.uncounted -= 1;
         }
     }
 
-    /// Nothing is in flight: all begins anew. Launches that are just being made keep their queues.
-    pub fn clear(&mut self) {
-        for last in &mut self.last {
-            if !matches!(last, Last::Being(_)) {
-                *last = Last::Nothing;
-            }
-        }
-        self.uncounted = 0;
-        self.counts = self.last.iter().any(|last| matches!(last, Last::Being(_)));
-        if !self.counts {
+    /// What nobody counts has ended. If everything else has, too, all begins anew; returns whether
+    /// that is so.
+    pub fn begin_anew(&mut self, has_ended: impl Fn(Launch) -> bool) -> bool {
+        let is_over = |last: &Last| match last {
+            Last::Nothing | Last::Uncounted(_) => true,
+            Last::Being(_) => false,
+            Last::Launch(launch) => has_ended(*launch),
+        };
+        let all_over = self.last.iter().all(is_over);
+        if all_over {
+            *self = Self { last: core::mem::take(&mut self.last), ..Self::new() };
             self.last.clear();
         }
+        all_over
     }
 }
 
 /// A bound on how many kernels of a graph run at once: the paths, of nodes that each wait for the
 /// one before, that it takes to hold every kernel. None if the edges are no graph's.
 ///
-/// `kernels` says of each node whether it is a kernel, and an edge leads from a node to one that
-/// waits for it.
+/// `kernels` says how many kernels each node runs at once, and an edge leads from a node to one
+/// that waits for it.
 #[must_use]
-pub fn width(kernels: &[bool], edges: &[(usize, usize)]) -> Option<u32> {
+pub fn width(kernels: &[u32], edges: &[(usize, usize)]) -> Option<u32> {
     let mut before = alloc::vec![Vec::new(); kernels.len()];
     let mut behind = alloc::vec![Vec::new(); kernels.len()];
     for &(from, to) in edges {
@@ -245,14 +248,15 @@ pub fn width(kernels: &[bool], edges: &[(usize, usize)]) -> Option<u32> {
         for &from in &before[node] {
             left[from] -= 1;
             // The last that may have them gets the rest.
-            let taken = if left[from] == 0 { ends[from] } else { ends[from].min(u32::from(ends[node] == 0)) };
+            let wanted =
+                if left[from] == 0 { u32::MAX } else { kernels[node].max(1).saturating_sub(ends[node]) };
+            let taken = wanted.min(ends[from]);
             ends[from] -= taken;
             ends[node] += taken;
         }
-        if kernels[node] && ends[node] == 0 {
-            paths += 1;
-            ends[node] = 1;
-        }
+        let more = kernels[node].saturating_sub(ends[node]);
+        paths = paths.saturating_add(more);
+        ends[node] += more;
         for &to in &behind[node] {
             missing[to] -= 1;
             if missing[to] == 0 {

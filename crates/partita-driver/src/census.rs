@@ -92,16 +92,22 @@ impl<'g, 'a> Census<'g, 'a> {
 /// The driver's; [`Error::Disproved`] if a block left no record.
 pub(crate) fn read_records(buffer: &Buffer<'_>) -> Result<Vec<BlockRecord>, Error> {
     let bytes = buffer.read()?;
-    let records = bytes.chunks_exact(RECORD_BYTES).enumerate().map(|(index, record)| {
-        let word = |at: usize| {
-            let mut value = [0; 8];
-            value.copy_from_slice(&record[8 * at..8 * at + 8]);
-            u64::from_le_bytes(value)
-        };
-        if word(3) != index as u64 + 1 {
-            return Err(Error::Disproved(alloc::format!("block {index} of a census left no record")));
-        }
-        Ok(BlockRecord { block: index as u32, sm: word(0) as u32, start_ns: word(1), stop_ns: word(2) })
-    });
-    records.collect()
+    let records = bytes.chunks_exact(RECORD_BYTES).enumerate();
+    records.map(|(index, record)| read_record(index, record)).collect()
+}
+
+/// What the block of this number wrote.
+///
+/// # Errors
+/// [`Error::Disproved`] if it left no record.
+pub(crate) fn read_record(index: usize, record: &[u8]) -> Result<BlockRecord, Error> {
+    let word = |at: usize| {
+        let mut value = [0; 8];
+        value.copy_from_slice(&record[8 * at..8 * at + 8]);
+        u64::from_le_bytes(value)
+    };
+    if word(3) != index as u64 + 1 {
+        return Err(Error::Disproved(alloc::format!("block {index} of a census left no record")));
+    }
+    Ok(BlockRecord { block: index as u32, sm: word(0) as u32, start_ns: word(1), stop_ns: word(2) })
 }

@@ -46,6 +46,7 @@ mod stream_trace;
 #[path = "stream_untraced.rs"]
 mod stream_trace;
 mod subscribers;
+mod task_slots;
 mod time;
 mod workload;
 
@@ -64,5 +65,6 @@ pub use spin_graph::SpinGraph;
 pub use stages::Stages;
 pub use stream::{Stream, StreamRef};
 pub use stream_mask::{FormerMask, StreamField, StreamMasks};
+pub use task_slots::task_slots;
 pub use time::now_ns;
 pub use workload::{PreparedWork, WorkShape, Workload, Workloads};

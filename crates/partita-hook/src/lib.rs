@@ -18,6 +18,7 @@
 //! account   the tenant that this process belongs to, its account and limits on each GPU
 //! memory    charges what a program obtains, credits what it gives back
 //! time      shares of time: measures launches, and has them wait when the budget is spent
+//! slots     shares of the task slots: how many kernels of this process run at once
 //! gate      priorities: launches of low priority wait for those of high priority
 //! launch    what fits the partition, and the mask that every launch carries
 //! graph     executable graphs, which keep the mask that they were uploaded with
@@ -52,6 +53,7 @@ mod graph;
 mod launch;
 mod memory;
 mod session;
+mod slots;
 mod sys;
 mod time;
 

@@ -55,6 +55,8 @@ pub struct Measured {
     pub evidence: Evidence,
     /// The device's memory as CUDA counts it, in bytes.
     pub memory_total_bytes: u64,
+    /// How many kernels it runs at once; none if that is unknown, or more than were tried.
+    pub task_slots: Option<u32>,
 }
 
 impl Measured {
@@ -258,6 +260,9 @@ fn measure_gpu(cuda: &Cuda, gpu: &partita_driver::Gpu<'_>) -> Result<Measured, S
     let mut mask = LaunchMask::install(cuda).map_err(describe)?;
     let mut probe = partita_driver::probe_with(gpu, &mut mask).map_err(describe)?;
     let (gpcs, gpcs_proved, evidence) = evidence::gather(cuda, gpu, &mut mask, &mut probe)?;
+    // A mask would count only what some TPCs hold.
+    drop(mask);
+    let task_slots = partita_driver::task_slots(gpu).map_err(describe)?;
     Ok(Measured {
         device_class: probe.facts.compute_capability,
         qmd_version: probe.qmd_version,
@@ -266,6 +271,7 @@ fn measure_gpu(cuda: &Cuda, gpu: &partita_driver::Gpu<'_>) -> Result<Measured, S
         gpcs_proved,
         evidence,
         memory_total_bytes: probe.facts.memory_bytes,
+        task_slots,
     })
 }
 
@@ -311,6 +317,7 @@ mod tests {
             gpcs_proved: true,
             evidence: Evidence::default(),
             memory_total_bytes: 1 << 37,
+            task_slots: Some(128),
         }
     }
 

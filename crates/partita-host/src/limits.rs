@@ -5,7 +5,7 @@ mod table;
 
 use partita_core::{ByteSize, Present, Share, Topology, TpcSet, words};
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFault, MECHANISM_MASK, NO_QUOTA};
-pub use partita_ledger::{OnMisfit, SmCount, Spill};
+pub use partita_ledger::{OnMisfit, SmCount, Spill, TaskSlots};
 use thiserror::Error;
 
 pub use self::given::{Given, Refused};
@@ -151,6 +151,7 @@ mod tests {
             gpcs_proved: true,
             evidence: crate::calibration::evidence::Evidence::default(),
             memory_total_bytes: 1 << 30,
+            task_slots: Some(128),
         }
     }
 

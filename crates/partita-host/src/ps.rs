@@ -48,6 +48,8 @@ pub struct TenantRow {
     pub memory_spilled_bytes: Option<u64>,
     /// Kernel launches of its living processes there so far.
     pub launches: Option<u64>,
+    /// Its share of the kernels that the GPU runs at once; none without a limit.
+    pub task_slot_share: Option<u32>,
     /// Its share of the GPU's time, if it has one.
     pub time: Option<TimeRow>,
     /// Launches of its living processes that did not fit and ran on the whole GPU.
@@ -190,6 +192,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             .as_ref()
             .filter(|_| mps_partition.is_none())
             .map(|_| processes.iter().map(|process| process.launches).sum()),
+        task_slot_share: limits.map(|limits| limits.task_slots).filter(|slots| *slots != 0),
         time: limits.and_then(|limits| time::row(tenant, limits)),
         widened_launches: usage
             .as_ref()

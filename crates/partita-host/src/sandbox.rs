@@ -103,6 +103,7 @@ impl<'a> Sandbox<'a> {
             share: None,
             place: Default::default(),
             isolation: Isolation::Own,
+            task_slots: self.measured.task_slots,
             mps_partition: None,
         };
         let part = NewPart { gpu_key: self.gpu.key(), meta, limits };

@@ -119,7 +119,11 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     });
     // All are planned, and all files open, before the first is changed.
     let changes = changes.collect::<Result<Vec<_>, Error>>()?;
-    changes.into_iter().map(|change| change.make(request, &tenants)).collect()
+    let outcomes = changes.into_iter().map(|change| change.make(request, &tenants)).collect();
+    if request.limits.share.is_some() || request.limits.task_slots.is_some() {
+        lock.divide_task_slots()?;
+    }
+    outcomes
 }
 
 /// The parts of a tenant that `--gpu` means.

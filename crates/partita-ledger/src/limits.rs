@@ -39,6 +39,9 @@ pub const FLAG_TIME_SOFT: u32 = 32;
 /// In [`Limits::flags`]: programs that query the number of SMs get the tenant's, NVIDIA's libraries
 /// get the device's.
 pub const FLAG_SM_COUNT_PARTITION: u32 = 64;
+/// In [`Limits::flags`]: the tenant gets no share of the kernels that the device runs at once, and
+/// may run them all.
+pub const FLAG_ALL_TASK_SLOTS: u32 = 128;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.
 pub const MECHANISM_NONE: u32 = 0;
@@ -51,13 +54,14 @@ pub(crate) const WORDS: usize = 128;
 pub(crate) const MAX_CLUSTER_WORD: usize = 14;
 /// The word with [`Limits::driver_allowance_bytes`].
 pub(crate) const DRIVER_ALLOWANCE_WORD: usize = 17;
-/// The word whose low half is [`Limits::flags`].
+/// The word whose low half is [`Limits::flags`], and whose high half is [`Limits::task_slots`].
 pub(crate) const FLAGS_WORD: usize = 16;
 
 /// The limits of a tenant on its GPU.
 ///
 /// Numbers that the ledger does not interpret (`priority`) pass through unchanged. The switches in
-/// `flags` have types: [`OnMisfit`], [`Spill`], [`SmCount`], and [`Limits::time_policy`].
+/// `flags` have types: [`OnMisfit`], [`Spill`], [`SmCount`],
+/// [`TaskSlots`], and [`Limits::time_policy`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The GPU's UUID.
@@ -92,8 +96,10 @@ pub struct Limits {
     pub priority: u32,
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`],
     /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
-    /// [`FLAG_SM_COUNT_PARTITION`].
+    /// [`FLAG_SM_COUNT_PARTITION`], [`FLAG_ALL_TASK_SLOTS`].
     pub flags: u32,
+    /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
+    pub task_slots: u32,
     /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`].
     pub mechanism: u32,
     /// The tenant's name: UTF-8, padded with zero bytes, of which it has at least one.
@@ -134,6 +140,17 @@ words! {
     }
 }
 
+words! {
+    /// How many of the kernels that the GPU runs at once the tenant may have beside neighbours.
+    pub enum TaskSlots: Share {
+        /// Its share: further kernels wait for others of the tenant.
+        Share => "share",
+        /// All, for programs with many kernels that wait for each other. Kernels of neighbours may
+        /// then wait for the tenant's.
+        All => "all",
+    }
+}
+
 /// The two values of a switch, and its bit: set for the second value.
 macro_rules! switch {
     ($Type:ident, $clear:ident, $set:ident, $flag:ident) => {
@@ -154,6 +171,7 @@ macro_rules! switch {
 switch!(OnMisfit, Error, Widen, FLAG_ON_MISFIT_WIDEN);
 switch!(Spill, None, Host, FLAG_SPILL_HOST);
 switch!(SmCount, Device, Partition, FLAG_SM_COUNT_PARTITION);
+switch!(TaskSlots, Share, All, FLAG_ALL_TASK_SLOTS);
 
 impl Default for Limits {
     /// No device, no name, no limit: a value to fill in. It does not pass [`Limits::check`]
@@ -174,6 +192,7 @@ impl Default for Limits {
             time_permille: 1000,
             priority: 0,
             flags: 0,
+            task_slots: 0,
             mechanism: 0,
             name: [0; NAME_BYTES_MAX + 1],
             physical_of_logical: [0; 256],
@@ -269,7 +288,7 @@ impl Limits {
         put(pair(self.sms_per_tpc, self.tpc_count));
         put(pair(self.max_cluster_sms, self.mechanism));
         put(pair(self.time_permille, self.priority));
-        put(pair(self.flags, 0));
+        put(pair(self.flags, self.task_slots));
         put(self.driver_allowance_bytes);
         self.name.as_chunks::<8>().0.iter().for_each(|&bytes| put(u64::from_le_bytes(bytes)));
         for &[a, b, c, d] in self.physical_of_logical.as_chunks::<4>().0 {
@@ -294,7 +313,7 @@ impl Limits {
         (limits.sms_per_tpc, limits.tpc_count) = split(get());
         (limits.max_cluster_sms, limits.mechanism) = split(get());
         (limits.time_permille, limits.priority) = split(get());
-        (limits.flags, _) = split(get());
+        (limits.flags, limits.task_slots) = split(get());
         limits.driver_allowance_bytes = get();
         limits.name.as_chunks_mut::<8>().0.iter_mut().for_each(|to| *to = get().to_le_bytes());
         for to in limits.physical_of_logical.as_chunks_mut::<4>().0 {

@@ -262,6 +262,15 @@ impl LimitsMap {
         Ok((words[crate::limits::MAX_CLUSTER_WORD] as u32, words[crate::limits::FLAGS_WORD] as u32))
     }
 
+    /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
+    ///
+    /// # Errors
+    /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
+    pub fn task_slots(&self) -> Result<u32, LimitsBusy> {
+        let (_, [.., flags]) = self.limits().read::<{ crate::limits::FLAGS_WORD + 1 }>().ok_or(LimitsBusy)?;
+        Ok((flags >> 32) as u32)
+    }
+
     /// The memory quota ([`NO_QUOTA`](crate::NO_QUOTA) for none) and the device's memory, in bytes.
     /// As cheap as [`LimitsMap::disable_words`].
     ///

@@ -89,14 +89,17 @@ impl AsRef<Account> for SlotCells {
 #[repr(C)]
 struct Layout {
     header: Header,
-    last: LastLine,
-    unused: [u64; (SLOTS_OFFSET - size_of::<Header>() - size_of::<LastLine>()) / 8],
+    /// The last operation: every operation replaces it.
+    last: OwnLine,
+    /// How many processes have claimed a slot so far.
+    claims: OwnLine,
+    unused: [u64; (SLOTS_OFFSET - size_of::<Header>() - 2 * size_of::<OwnLine>()) / 8],
     slots: [SlotCells; SLOTS],
 }
 
-/// The word that every operation replaces, alone on its cache line.
+/// A word alone on its cache line.
 #[repr(C, align(64))]
-struct LastLine(Word);
+struct OwnLine(Word);
 
 const _: () = {
     assert!(size_of::<Account>() == 64);
@@ -168,6 +171,7 @@ impl UsageMap {
     /// [`Problem::Damaged`]; or the failed system call.
     pub fn claim(self, owner: Owner) -> Result<Slot, LedgerError> {
         let index = self.take_place(owner)?;
+        self.layout().claims.0.count();
         Ok(Slot::new(self, index))
     }
 
@@ -287,6 +291,27 @@ impl UsageMap {
             let named = self.cells(slot).holder.pid.load() != 0 || self.key_of(slot) != Key([0, 0]);
             named || self.book().bytes(slot) > 0
         })
+    }
+
+    /// How many processes have claimed a slot so far. One load from memory.
+    #[inline]
+    pub fn claims(&self) -> u64 {
+        self.layout().claims.0.load()
+    }
+
+    /// How many living processes have a slot, the caller's included.
+    ///
+    /// # Errors
+    /// The file's problem, or the failed system call.
+    pub fn processes(&self) -> Result<u32, LedgerError> {
+        // Opened again, because a description sees its own locks as free.
+        let fd = self.file.opened_anew(Access::ReadOnly)?;
+        let mut living = 0;
+        for slot in (0..PROCESS_SLOTS).filter(|&slot| self.cells(slot).holder.pid.load() != 0) {
+            let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
+            living += u32::from(lock::is_locked(self.file.path(), &fd, start, length)?);
+        }
+        Ok(living)
     }
 
     /// Bytes that all processes hold together and their highest number so far, including dead

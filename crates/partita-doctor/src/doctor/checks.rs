@@ -511,6 +511,7 @@ mod tests {
             pci: None,
             compute_capability: (9, 0),
             memory_total_bytes: 1 << 37,
+            task_slots: Some(128),
             memory_used_bytes: 0,
             mig_enabled: None,
             mig_instances: Vec::new(),
@@ -537,6 +538,7 @@ mod tests {
             gpcs_proved: true,
             evidence: Default::default(),
             memory_total_bytes: 1 << 37,
+            task_slots: Some(128),
         });
         found.sandbox = Some(Err("the disk is full".to_owned()));
         found.checks = vec![Check::ok("mps program", "")];

@@ -92,6 +92,7 @@ pub(crate) mod tests {
             pci: None,
             compute_capability,
             memory_total_bytes: 1 << 37,
+            task_slots: Some(128),
             memory_used_bytes: 0,
             mig_enabled: None,
             mig_instances: Vec::new(),
@@ -132,6 +133,7 @@ pub(crate) mod tests {
             gpcs_proved: true,
             evidence: record(&sms),
             memory_total_bytes: 1 << 37,
+            task_slots: Some(128),
         };
         chart(&gpu("NVIDIA H200", (9, 0)), &measured, &[("serve", "0,8,16,24"), ("<train>", "1-7")])
     }
@@ -149,6 +151,7 @@ pub(crate) mod tests {
             gpcs_proved: true,
             evidence,
             memory_total_bytes: 1 << 37,
+            task_slots: Some(128),
         };
         chart(&gpu("NVIDIA A100", (8, 0)), &measured, &[])
     }

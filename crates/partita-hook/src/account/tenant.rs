@@ -2,11 +2,14 @@
 
 use alloc::vec::Vec;
 
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::account::gpu::Gpu;
 use crate::driver::calls::{DriverCalls, GraphCalls, ModuleCalls};
+use crate::driver::capture;
 use crate::driver::places::PlaceCalls;
+use crate::driver::stream::PER_THREAD;
 use crate::sys::fork::in_child;
 
 /// Null before attaching, [`refused`] after a refusal, else the tenant.
@@ -120,6 +123,15 @@ impl Tenant {
     /// The driver's calls that look into modules, if it has them all.
     pub fn module_calls(&self) -> Option<&ModuleCalls> {
         self.module_calls.as_ref()
+    }
+
+    /// Whether a launch in the stream is captured rather than run: null may mean the thread's own.
+    pub fn is_captured(&self, stream: *mut c_void) -> bool {
+        if !capture::is_any() {
+            return false;
+        }
+        let asked = if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream };
+        self.driver.is_capturing(asked)
     }
 
     /// Whether launches carry a mask on any of the GPUs.

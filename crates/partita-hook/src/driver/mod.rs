@@ -2,6 +2,8 @@
 
 pub mod calls;
 pub mod capture;
+pub mod edges;
+pub mod memory_ops;
 pub mod page;
 pub mod places;
 pub mod quiet;

@@ -305,6 +305,9 @@ hooks! {
     Launch cuLaunchGridAsync = launch::calls::legacy_grid_async;
     Launch cuFuncSetAttribute = launch::calls::set_attribute;
     Launch cuKernelSetAttribute = launch::calls::set_kernel_attribute;
+    Launch cuStreamCreate = launch::calls::create_stream;
+    Launch cuStreamCreateWithPriority = launch::calls::create_stream_with_priority;
+    Launch cuGreenCtxStreamCreate = launch::calls::create_green_stream;
     Launch cuStreamDestroy = waits::destroy_stream;
     Launch cuStreamDestroy_v2 = waits::destroy_stream;
     Launch cuModuleUnload = launch::calls::unload;

@@ -35,11 +35,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
 use partita_abi::CuResult;
-use partita_abi::prototypes;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL,
     CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE, CUDA_BATCH_MEM_OP_NODE_PARAMS, CUcontext,
-    CUgraphEdgeData,
 };
 use partita_core::time::{GraphShape, Pacer, Priority};
 
@@ -47,7 +45,7 @@ use crate::account::gpu::Gpu;
 use crate::account::locate;
 use crate::account::tenant::Tenant;
 use crate::driver::calls::{GraphCalls, calls};
-use crate::driver::real;
+use crate::driver::edges::edges;
 use crate::gate::lanes::Gate;
 use crate::gate::low;
 use crate::sys::fork::in_child;
@@ -60,8 +58,6 @@ calls! {
     connect = cuGraphAddDependencies;
     disconnect = cuGraphRemoveDependencies;
     destroy = cuGraphDestroyNode;
-    // Without their properties; refused by the driver if one of them has some.
-    edges = cuGraphGetEdges;
 }
 
 /// Lanes that nodes always wait for. A lane that a stream claims later is among them as long as
@@ -205,7 +201,7 @@ pub fn insert_as(
         return None;
     }
     let calls = NodeCalls::resolve().inspect_err(|_| refused(CuResult::NOT_SUPPORTED)).ok()?;
-    let places = places(tenant.graph_calls()?, &calls, graph, plan.every)?;
+    let places = places(tenant.graph_calls()?, graph, plan.every)?;
     if places.is_empty() {
         return None;
     }
@@ -289,44 +285,8 @@ fn weigh(driver: &GraphCalls, node: *mut c_void, depth: u32) -> Option<u32> {
     }
 }
 
-/// An edge, and whether the second node waits for the end of the first.
-struct Edge {
-    from: *mut c_void,
-    to: *mut c_void,
-    is_plain: bool,
-}
-
-fn edges(calls: &NodeCalls, graph: *mut c_void) -> Option<Vec<Edge>> {
-    let address = real::symbol(c"cuGraphGetEdges_v2");
-    // SAFETY: the prototype of that name in cuda.h.
-    let with_data = (!address.is_null())
-        .then(|| unsafe { core::mem::transmute::<*mut c_void, prototypes::cuGraphGetEdges_v2>(address) });
-    let ask = |from: *mut *mut c_void, to, data, count: &mut usize| match with_data {
-        // SAFETY: null asks for the number alone; else there is room for as many as `count` says.
-        Some(ask) => unsafe { ask(graph, from, to, data, count) },
-        // SAFETY: as above.
-        None => unsafe { (calls.edges)(graph, from, to, count) },
-    };
-    let mut count = 0;
-    let nowhere = core::ptr::null_mut();
-    ask(nowhere, nowhere, core::ptr::null_mut(), &mut count).ok().ok()?;
-    let none: *mut c_void = core::ptr::null_mut();
-    let mut ends = [alloc::vec![none; count], alloc::vec![none; count]];
-    let mut data = alloc::vec![CUgraphEdgeData::default(); count];
-    let [from, to] = &mut ends;
-    if count > 0 {
-        ask(from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr(), &mut count).ok().ok()?;
-    }
-    let pairs = from.iter().zip(to.iter()).zip(&data).take(count);
-    Some(
-        pairs
-            .map(|((&from, &to), data)| Edge { from, to, is_plain: *data == CUgraphEdgeData::default() })
-            .collect(),
-    )
-}
-
 /// The kernels of a graph that are to wait.
-fn places(driver: &GraphCalls, calls: &NodeCalls, graph: *mut c_void, every: u32) -> Option<Vec<Place>> {
+fn places(driver: &GraphCalls, graph: *mut c_void, every: u32) -> Option<Vec<Place>> {
     let nodes = driver.nodes(graph)?;
     let weights: Vec<u32> =
         nodes.iter().map(|&node| weigh(driver, node, DEPTH_MAX)).collect::<Option<_>>()?;
@@ -338,7 +298,7 @@ fn places(driver: &GraphCalls, calls: &NodeCalls, graph: *mut c_void, every: u32
     let mut shape = GraphShape::new(weights);
     let mut before: Vec<Vec<usize>> = alloc::vec![Vec::new(); nodes.len()];
     let mut behind = alloc::vec![0u32; nodes.len()];
-    for edge in edges(calls, graph)? {
+    for edge in edges(graph)? {
         let (from, to) = (*number.get(&edge.from)?, *number.get(&edge.to)?);
         before.get_mut(to)?.push(from);
         *behind.get_mut(from)? += 1;

@@ -5,7 +5,6 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use partita_abi::CuResult;
-use partita_abi::prototypes;
 use partita_core::time::{Hold, Priority};
 use partita_ledger::mutex::Mutex;
 use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
@@ -13,22 +12,15 @@ use partita_ledger::{GATE_FILE_BYTES, GATE_LANES, GateMap, Lane, OPEN};
 use crate::account::gpu::Gpu;
 use crate::account::per_gpu::PerGpu;
 use crate::account::tenant::{self, Tenant};
-use crate::driver::calls::calls;
+use crate::driver::capture;
+use crate::driver::memory_ops::MemoryOps;
 use crate::driver::page::PageCalls;
-use crate::driver::stream::{LEGACY, PER_THREAD};
-use crate::driver::{capture, real};
+use crate::driver::stream::LEGACY;
 use crate::gate::pace::Paces;
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 use crate::sys::{report, watcher};
 use crate::time::beside;
-
-calls! {
-    /// Entry points of gates, complete from CUDA 11.7 on.
-    struct GateCalls;
-    wait = cuStreamWaitValue32_v2;
-    write = cuStreamWriteValue32_v2;
-}
 
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs
 /// others.
@@ -38,15 +30,6 @@ const WATCH_NS: u64 = 5_000_000;
 const IDLE_WATCH_NS: u64 = 25_000_000;
 /// How often it looks who else has low priority, in nanoseconds: it reads a few files for that.
 const CROWD_NS: u64 = 100_000_000;
-
-/// The call that puts several waits into a stream, if the driver has it. They cost the GPU about 1
-/// µs each so, and 2 µs one by one.
-fn batch() -> Option<prototypes::cuStreamBatchMemOp_v2> {
-    let address = real::symbol(c"cuStreamBatchMemOp_v2");
-    // SAFETY: the prototype of that name in cuda.h.
-    (!address.is_null())
-        .then(|| unsafe { core::mem::transmute::<*mut c_void, prototypes::cuStreamBatchMemOp_v2>(address) })
-}
 
 /// The gates of the tenant's GPUs, where it has a priority.
 static GATES: PerGpu<Gate> = PerGpu::new();
@@ -149,7 +132,7 @@ pub struct Gate {
     crowd_looked_ns: AtomicU64,
     is_crowded: AtomicBool,
     page_calls: PageCalls,
-    pub(super) calls: GateCalls,
+    pub(super) memory: MemoryOps,
     /// Where the GPU has the page; 0 before it is mapped.
     device: AtomicU64,
     /// The limits' epoch above two bits of the priority in them.
@@ -158,10 +141,6 @@ pub struct Gate {
     making: Mutex<()>,
     watched: AtomicBool,
     pub(super) paces: Paces,
-    /// Several waits in one call, where the driver has that.
-    pub(super) batch: Option<prototypes::cuStreamBatchMemOp_v2>,
-    /// Whether the driver has refused it.
-    pub(super) batch_fails: AtomicBool,
 }
 
 impl Gate {
@@ -176,7 +155,7 @@ impl Gate {
             crowd_looked_ns: AtomicU64::new(0),
             is_crowded: AtomicBool::new(false),
             page_calls: PageCalls::resolve()?,
-            calls: GateCalls::resolve()?,
+            memory: MemoryOps::resolve()?,
             device: AtomicU64::new(0),
             priority: AtomicU64::new(u64::MAX),
             holders: [const {
@@ -190,8 +169,6 @@ impl Gate {
             making: Mutex::new(()),
             watched: AtomicBool::new(false),
             paces: Paces::new()?,
-            batch: batch(),
-            batch_fails: AtomicBool::new(false),
         })
     }
 
@@ -282,7 +259,7 @@ impl Gate {
         if !was_closed && opening != 0 && state != opening {
             let word = self.word(lane)?;
             // SAFETY: the program's stream, and a word that stays mapped.
-            unsafe { (self.calls.write)(stream, word, closed, 0) }.ok()?;
+            unsafe { self.memory.write(stream, word, closed) }?;
         }
         Ok(())
     }
@@ -292,7 +269,7 @@ impl Gate {
         let Some(key) = holder.stream.load(Ordering::Relaxed).checked_sub(1) else { return };
         let stream = core::ptr::with_exposed_provenance_mut::<c_void>(key);
         let Some(lane) = holder.lane.load(Ordering::Relaxed).checked_sub(1) else { return };
-        if !holder.closed.load(Ordering::Relaxed) || is_captured(tenant, stream) {
+        if !holder.closed.load(Ordering::Relaxed) || tenant.is_captured(stream) {
             return;
         }
         // A write into the legacy stream would spoil the captures of blocking streams. The lane
@@ -306,9 +283,8 @@ impl Gate {
         let open = closed_after(holder.opening.load(Ordering::Relaxed)) | OPEN;
         holder.opening.store(open, Ordering::Relaxed);
         // SAFETY: as in hold_others().
-        let written = self
-            .word(lane as usize)
-            .and_then(|word| unsafe { (self.calls.write)(stream, word, open, 0) }.ok());
+        let written =
+            self.word(lane as usize).and_then(|word| unsafe { self.memory.write(stream, word, open) });
         if written.is_err() {
             // Nothing of the stream will open it: a failed context runs nothing either.
             self.page.open_lane(lane as usize, open);
@@ -366,13 +342,4 @@ impl Gate {
 /// time.
 fn closed_after(opening: u32) -> u32 {
     opening.wrapping_add(1) & !OPEN
-}
-
-/// Whether a launch in the stream is captured rather than run: null may mean the thread's own.
-pub(super) fn is_captured(tenant: &Tenant, stream: *mut c_void) -> bool {
-    if !capture::is_any() {
-        return false;
-    }
-    let asked = if stream.is_null() { core::ptr::without_provenance_mut(PER_THREAD) } else { stream };
-    tenant.driver().is_capturing(asked)
 }

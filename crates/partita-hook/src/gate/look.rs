@@ -4,6 +4,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::account::tenant::Tenant;
 use crate::gate::{lanes, slices};
+use crate::slots;
+use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 use crate::sys::watcher;
 use crate::time::watch;
@@ -25,7 +27,7 @@ pub fn prepare(tenant: &'static Tenant) {
 fn look() -> Option<u64> {
     // SAFETY: null, or stored by prepare().
     let tenant = unsafe { TENANT.load(Ordering::Acquire).as_ref() }?;
-    let next = [lanes::look(), watch::look(tenant)].into_iter().flatten().min();
+    let next = [lanes::look(), watch::look(tenant), slots::watch::look(now_ns())].into_iter().flatten().min();
     // A process has its slices on all of its GPUs together.
     slices::shorten(lanes::gives_way(tenant));
     next

@@ -1,15 +1,13 @@
 //! Launches of low priority, which wait until no lane is closed.
 
-use core::ffi::{c_uint, c_void};
-use core::sync::atomic::Ordering;
+use core::ffi::c_void;
 
 use partita_abi::CuResult;
-use partita_abi::types::{
-    CU_STREAM_MEM_OP_WAIT_VALUE_32, CU_STREAM_WAIT_VALUE_AND, CUdeviceptr, CUstreamBatchMemOpParams,
-};
+use partita_abi::types::{CU_STREAM_WAIT_VALUE_AND, CUstreamBatchMemOpParams};
 use partita_ledger::{GATE_LANES, OPEN};
 
 use crate::account::tenant::Tenant;
+use crate::driver::memory_ops;
 use crate::driver::stream::key_of;
 use crate::gate::lanes::Gate;
 
@@ -26,13 +24,7 @@ pub fn waits(
     let mut waits = [CUstreamBatchMemOpParams::default(); GATE_LANES];
     let mut count = 0;
     for (wait, lane) in waits.iter_mut().zip(lanes_of(lanes)) {
-        *wait = CUstreamBatchMemOpParams {
-            operation: CU_STREAM_MEM_OP_WAIT_VALUE_32,
-            address: word(lane)? as CUdeviceptr,
-            value: OPEN.into(),
-            flags: CU_STREAM_WAIT_VALUE_AND,
-            ..CUstreamBatchMemOpParams::default()
-        };
+        *wait = memory_ops::wait(word(lane)?, OPEN, CU_STREAM_WAIT_VALUE_AND);
         count += 1;
     }
     Ok((count, waits))
@@ -71,19 +63,6 @@ fn closed(gate: &Gate, claimed: u64) -> u32 {
 fn wait_for_others(gate: &Gate, lanes: u64, stream: *mut c_void) -> Result<(), CuResult> {
     gate.watch()?;
     let (count, mut waits) = waits(lanes, |lane| gate.word(lane))?;
-    if let Some(batch) = gate.batch
-        && !gate.batch_fails.load(Ordering::Relaxed)
-    {
-        // SAFETY: the program's stream, as many operations as said, and words that stay mapped.
-        if unsafe { batch(stream, count as c_uint, waits.as_mut_ptr(), 0) }.is_ok() {
-            return Ok(());
-        }
-    }
-    for wait in &waits[..count] {
-        // SAFETY: the program's stream, and a word that stays mapped.
-        unsafe { (gate.calls.wait)(stream, wait.address, OPEN, CU_STREAM_WAIT_VALUE_AND) }.ok()?;
-    }
-    // They can be had one by one alone.
-    gate.batch_fails.store(true, Ordering::Relaxed);
-    Ok(())
+    // SAFETY: words that stay mapped.
+    unsafe { gate.memory.put(stream, &mut waits[..count]) }
 }

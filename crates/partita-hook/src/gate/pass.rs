@@ -10,6 +10,7 @@ use crate::account::gpu::Gpu;
 use crate::account::tenant::Tenant;
 use crate::gate::lanes::{self, Gate};
 use crate::gate::{inside, low};
+use crate::slots::hold;
 use crate::sys::fork::in_child;
 use crate::time::meter;
 
@@ -32,16 +33,30 @@ pub fn is_any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// Runs a launch on `gpu` once its tenant's priority and share of time have been seen to.
-/// `is_graph`: it is long enough to open the lane right behind it, and to be measured alone.
+/// What is launched.
+#[derive(Debug, Clone, Copy)]
+pub enum What {
+    /// A kernel.
+    Kernel,
+    /// A graph, which runs up to so many kernels at once. It is long enough to open the lane right
+    /// behind it, and to be measured alone.
+    Graph(u32),
+}
+
+/// Runs a launch on `gpu` once its tenant's priority and shares have been seen to.
 #[inline]
 pub fn through(
     tenant: &Tenant,
     gpu: &Gpu,
     stream: *mut c_void,
-    is_graph: bool,
+    what: What,
     launch: impl Fn() -> CuResult,
 ) -> CuResult {
+    let (width, is_graph) = match what {
+        What::Kernel => (1, false),
+        What::Graph(width) => (width, true),
+    };
+    let launch = || hold::through(tenant, gpu, stream, width, &launch);
     if !is_any() {
         return launch();
     }
@@ -75,7 +90,7 @@ fn gated(
     launch: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let priority = gate.priority(gpu);
-    if priority == Priority::Normal || lanes::is_captured(tenant, stream) {
+    if priority == Priority::Normal || tenant.is_captured(stream) {
         return launch();
     }
     if priority == Priority::Low {

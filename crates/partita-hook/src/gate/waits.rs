@@ -7,9 +7,10 @@ use core::ffi::c_void;
 use partita_abi::CuResult;
 use partita_abi::prototypes;
 
-use crate::account::locate;
+use crate::account::{locate, tenant};
 use crate::gate::lanes;
 use crate::memory::pools;
+use crate::slots::{hold, seen};
 use crate::time::meter;
 
 /// The program is about to wait, for a stream or for anything: has the GPU open every lane of this
@@ -42,7 +43,14 @@ pub unsafe fn synchronize_stream(real: prototypes::cuStreamSynchronize, stream: 
 pub unsafe fn synchronize_current(real: prototypes::cuCtxSynchronize) -> CuResult {
     before_waiting(None);
     // SAFETY: nothing is passed.
-    unsafe { pools::synchronize_current(real) }
+    let result = unsafe { pools::synchronize_current(real) };
+    if result.is_ok()
+        && seen::counts()
+        && let Some(tenant) = tenant::current()
+    {
+        hold::synchronized(tenant.driver().current_context());
+    }
+    result
 }
 
 /// Wraps `cuStreamQuery`: whoever asks until a stream is done waits for it, too.
@@ -112,6 +120,11 @@ pub unsafe fn destroy_stream(real: prototypes::cuStreamDestroy, stream: *mut c_v
     if meter::measures() {
         meter::end_stream(stream);
     }
+    hold::end_stream(stream);
     // SAFETY: the caller's handle, passed on.
-    unsafe { locate::destroy_stream(real, stream) }
+    let result = unsafe { locate::destroy_stream(real, stream) };
+    if result.is_ok() {
+        seen::ended();
+    }
+    result
 }

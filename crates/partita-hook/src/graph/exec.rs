@@ -20,13 +20,14 @@ use crate::account::tenant::{self, Tenant};
 use crate::account::{graph_gpus, locate};
 use crate::driver::calls::GraphCalls;
 use crate::gate::inside::{self, Waits};
-use crate::gate::{lanes, pass};
+use crate::gate::lanes;
+use crate::gate::pass::{self, What};
 use crate::graph::executables::{self, Armed, Destroy, Executable};
-use crate::graph::nodes;
+use crate::graph::{nodes, width};
 use crate::launch::carried::Carried;
 use crate::launch::misfit::{self, Verdict};
 use crate::launch::noted::{self, Call};
-use crate::launch::{green, widen};
+use crate::launch::{fast_path, green, widen};
 use crate::memory::graph_memory;
 use crate::sys::report;
 
@@ -71,9 +72,12 @@ fn ready_or_prepared(
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { call() };
     };
     let epoch_of = |index: usize| tenant.gpus().get(index).map(|gpu| gpu.limits.epoch());
-    match executables::ready_on(executable as usize, epoch_of).and_then(|index| tenant.gpus().get(index)) {
-        Some(gpu) if is_launch => pass::through(tenant, gpu, stream, true, || locate::on(tenant, gpu, &call)),
-        Some(gpu) => locate::on(tenant, gpu, &call),
+    let ready = executables::ready_on(executable as usize, epoch_of);
+    match ready.and_then(|(index, width)| Some((tenant.gpus().get(index)?, width))) {
+        Some((gpu, width)) if is_launch => {
+            pass::through(tenant, gpu, stream, What::Graph(width), || locate::on(tenant, gpu, &call))
+        }
+        Some((gpu, _)) => locate::on(tenant, gpu, &call),
         None => prepared(tenant, executable, stream, is_launch, call),
     }
 }
@@ -86,7 +90,7 @@ fn prepared(
     is_launch: bool,
     call: impl Fn() -> CuResult,
 ) -> CuResult {
-    let Prepared { gpu, epoch, wide, carried } = match prepare(tenant, executable, stream) {
+    let Prepared { gpu, epoch, wide, width, carried } = match prepare(tenant, executable, stream) {
         Ok(Some(prepared)) => prepared,
         // Not an executable of this process: the driver says so.
         Ok(None) => return call(),
@@ -96,7 +100,8 @@ fn prepared(
     let armed = || {
         locate::on(tenant, gpu, || noted::within(&noted, &call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES)
     };
-    let result = if is_launch { pass::through(tenant, gpu, stream, true, armed) } else { armed() };
+    let result =
+        if is_launch { pass::through(tenant, gpu, stream, What::Graph(width), armed) } else { armed() };
     // Each kernel was uploaded with the mask of its own moment.
     if result.is_err() || gpu.limits.epoch() != epoch {
         executables::forget_ready(executable as usize);
@@ -115,6 +120,8 @@ struct Prepared<'t> {
     epoch: u64,
     /// Whether some of its kernels leave the partition.
     wide: bool,
+    /// How many of its kernels run at once, at most.
+    width: u32,
     /// What its descriptors carry.
     carried: Arc<Carried>,
 }
@@ -133,8 +140,15 @@ fn prepare<'t>(
     let gpu = locate::gpu_of_device(tenant, executable.gpu.into())?;
     let (epoch, limits) = gpu.limits.load().map_err(|_| CuResult::LAUNCH_OUT_OF_RESOURCES)?;
     if gpu.mask.is_none() {
-        executables::note_ready(handle as usize, gpu.index, epoch);
-        return Ok(Some(Prepared { gpu, epoch, wide: false, carried: Arc::clone(&executable.carried) }));
+        executables::note_ready(handle as usize, gpu.index, executable.width, epoch);
+        let width = executable.width;
+        return Ok(Some(Prepared {
+            gpu,
+            epoch,
+            wide: false,
+            width,
+            carried: Arc::clone(&executable.carried),
+        }));
     }
     let wide = judge(tenant, driver, &limits, handle, executable)?;
     let wanted = Armed::Masked(limits.qmd_disable);
@@ -145,9 +159,9 @@ fn prepare<'t>(
         }
     }
     if !wide && executable.armed == wanted {
-        executables::note_ready(handle as usize, gpu.index, epoch);
+        executables::note_ready(handle as usize, gpu.index, executable.width, epoch);
     }
-    Ok(Some(Prepared { gpu, epoch, wide, carried: Arc::clone(&executable.carried) }))
+    Ok(Some(Prepared { gpu, epoch, wide, width: executable.width, carried: Arc::clone(&executable.carried) }))
 }
 
 /// Marks the kernels that do not fit the partition; whether there are any.
@@ -312,6 +326,10 @@ unsafe fn made(
     };
     let mut made = Executable::new(graph as usize, gpu.index, kernels, armed, carried);
     made.waits = plan.map(Waits::from);
+    made.width = width::of(tenant, graph as usize).unwrap_or(made.kernels.len() as u32);
+    if made.width > 1 {
+        fast_path::count_streams();
+    }
     let unused = executables::lock().insert(handle as usize, made);
     if let (Some(graph), Some(driver)) = (unused, tenant.graph_calls()) {
         driver.destroy(graph);

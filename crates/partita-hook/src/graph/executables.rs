@@ -72,12 +72,14 @@ pub struct Executable {
     pub carried: Arc<Carried>,
     /// The waits inside, if it has any.
     pub waits: Option<Waits>,
+    /// How many of its kernels run at once, at most.
+    pub width: u32,
 }
 
 impl Executable {
     /// An executable made from `graph`, for one GPU.
     pub fn new(graph: usize, gpu: u8, kernels: Vec<KernelNode>, armed: Armed, carried: Arc<Carried>) -> Self {
-        Self { graph, gpu, kernels, complete: true, armed, wide: false, carried, waits: None }
+        Self { graph, gpu, kernels, complete: true, armed, wide: false, carried, waits: None, width: 1 }
     }
 
     /// The graph that it was made from.
@@ -173,7 +175,7 @@ impl Executables {
 }
 
 /// Executables whose kernels carry the mask of their GPU's limits at the epoch in
-/// [`EPOCHS`]: one word each, its address above the GPU's index. A collision only
+/// [`EPOCHS`]: one word each, its address above its width and the GPU's index. A collision only
 /// costs a look at the table.
 static READY: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
 static EPOCHS: [AtomicU64; GPUS_MAX] = [const { AtomicU64::new(u64::MAX) }; GPUS_MAX];
@@ -182,31 +184,36 @@ fn ready(executable: usize) -> &'static AtomicU64 {
     &READY[(executable >> 4) % READY.len()]
 }
 
-/// The index of the GPU of an executable that needs nothing before it is launched, if the limits
-/// there are of the epoch that `epoch_of` tells. Three loads.
+/// The largest width that a word can hold. Wider ones are stored as this one, which is more than a
+/// launch waits for.
+const WIDTH_MAX: u32 = 0xff;
+
+/// The index of the GPU of an executable that needs nothing before it is launched, and its width,
+/// if the limits there are of the epoch that `epoch_of` tells. Three loads.
 #[inline]
-pub fn ready_on(executable: usize, epoch_of: impl FnOnce(usize) -> Option<u64>) -> Option<usize> {
+pub fn ready_on(executable: usize, epoch_of: impl FnOnce(usize) -> Option<u64>) -> Option<(usize, u32)> {
     let entry = ready(executable);
     let found = entry.load(Ordering::Relaxed);
-    let gpu = (found & 0xffff) as usize;
+    let gpu = (found & 0xff) as usize;
     let epoch = EPOCHS.get(gpu)?.load(Ordering::Acquire);
     // Again, because an entry of an earlier epoch is gone before the next epoch appears.
     let stands = found >> 16 == executable as u64 && entry.load(Ordering::Acquire) == found;
-    (stands && epoch_of(gpu) == Some(epoch)).then_some(gpu)
+    (stands && epoch_of(gpu) == Some(epoch)).then_some((gpu, (found >> 8 & 0xff) as u32))
 }
 
 /// Notes that it needs nothing. Called with the table locked, so that no other
 /// thread moves an epoch meanwhile.
-pub fn note_ready(executable: usize, gpu: u8, epoch: u64) {
+pub fn note_ready(executable: usize, gpu: u8, width: u32, epoch: u64) {
     let Some(of_gpu) = EPOCHS.get(usize::from(gpu)) else { return };
     if of_gpu.load(Ordering::Relaxed) != epoch {
         // No reader may find an old entry under the new epoch: none is left when it appears.
         of_gpu.store(u64::MAX, Ordering::Release);
-        let is_of_gpu = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) & 0xffff == u64::from(gpu);
+        let is_of_gpu = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) & 0xff == u64::from(gpu);
         READY.iter().filter(is_of_gpu).for_each(|entry| entry.store(0, Ordering::Release));
         of_gpu.store(epoch, Ordering::Release);
     }
-    ready(executable).store((executable as u64) << 16 | u64::from(gpu), Ordering::Release);
+    let width = u64::from(width.min(WIDTH_MAX));
+    ready(executable).store((executable as u64) << 16 | width << 8 | u64::from(gpu), Ordering::Release);
 }
 
 /// Has the next launch look at the table.

@@ -6,3 +6,4 @@ pub mod exec;
 pub mod executables;
 pub mod nodes;
 pub mod place;
+pub mod width;

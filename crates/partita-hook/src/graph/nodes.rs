@@ -29,6 +29,11 @@ pub fn note_bodies(node: usize, bodies: Vec<usize>) {
     BODIES.lock().get_or_insert_default().insert(node, bodies);
 }
 
+/// The bodies of a conditional node; none if nobody has seen it being made.
+pub fn bodies(node: usize) -> Option<Vec<usize>> {
+    BODIES.lock().as_ref()?.get(&node).cloned()
+}
+
 // Forgets them in a child of `fork`.
 in_child! {
     renew(&BODIES, None);
@@ -54,7 +59,7 @@ fn gpus_within(tenant: &Tenant, graph: usize, depth: u32) -> Option<Gpus> {
     for node in driver.nodes(graph as *mut c_void)? {
         let parts = match driver.node_type(node)? {
             CU_GRAPH_NODE_TYPE_GRAPH => alloc::vec![driver.child(node)? as usize],
-            CU_GRAPH_NODE_TYPE_CONDITIONAL => BODIES.lock().as_ref()?.get(&(node as usize))?.clone(),
+            CU_GRAPH_NODE_TYPE_CONDITIONAL => bodies(node as usize)?,
             _ => continue,
         };
         let depth = depth.checked_sub(1)?;
@@ -76,8 +81,7 @@ fn collect(tenant: &Tenant, graph: usize, depth: u32, found: &mut Vec<KernelNode
                 collect(tenant, driver.child(node)? as usize, depth - 1, found)?;
             }
             CU_GRAPH_NODE_TYPE_CONDITIONAL => {
-                let bodies = BODIES.lock().as_ref()?.get(&(node as usize))?.clone();
-                for body in bodies {
+                for body in bodies(node as usize)? {
                     collect(tenant, body, depth - 1, found)?;
                 }
             }

@@ -11,9 +11,10 @@ use partita_abi::types::{
 
 use crate::account::{locate, tenant};
 use crate::driver::stream;
-use crate::gate::pass;
+use crate::gate::pass::{self, What};
 use crate::launch::misfit::{self, Shape, Verdict, volume};
 use crate::launch::{fast_path, functions, widen};
+use crate::slots::seen;
 use crate::sys::report;
 
 /// Runs `launch` in `stream` as the tenant's partition allows for the shape.
@@ -25,11 +26,15 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl Fn() 
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
+    if stream.addr() == stream::PER_THREAD {
+        // Each thread has one, and nobody knows how many launch.
+        fast_path::count_streams();
+    }
     let result = match misfit::judge(tenant, gpu, stream, &shape()) {
-        Verdict::Fits => {
-            pass::through(tenant, gpu, stream, false, || locate::launch_on(tenant, gpu, stream, &launch))
-        }
-        Verdict::Widen => pass::through(tenant, gpu, stream, false, || {
+        Verdict::Fits => pass::through(tenant, gpu, stream, What::Kernel, || {
+            locate::launch_on(tenant, gpu, stream, &launch)
+        }),
+        Verdict::Widen => pass::through(tenant, gpu, stream, What::Kernel, || {
             widen::run(gpu, || locate::launch_on(tenant, gpu, stream, &launch))
         }),
         Verdict::Refuse(code) => code,
@@ -40,7 +45,7 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl Fn() 
     result
 }
 
-/// Wraps `cuLaunchKernel`, for a launch that is not plain.
+/// Wraps `cuLaunchKernel`, for a launch that does not go straight to the driver.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn kernel(
     real: prototypes::cuLaunchKernel,
@@ -72,6 +77,9 @@ pub unsafe fn kernel(
             extra,
         )
     };
+    if fast_path::is_plain_in(function, stream) {
+        return launch();
+    }
     judged(stream, || Shape::plain(function), launch)
 }
 
@@ -207,6 +215,46 @@ pub unsafe fn legacy_grid_async(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     judged(stream, || Shape::plain(function), move || unsafe { real(function, width, height, stream) })
+}
+
+/// Wraps `cuStreamCreate`.
+pub unsafe fn create_stream(
+    real: prototypes::cuStreamCreate,
+    stream: *mut *mut c_void,
+    flags: c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    made_stream(unsafe { real(stream, flags) })
+}
+
+/// Wraps `cuStreamCreateWithPriority`.
+pub unsafe fn create_stream_with_priority(
+    real: prototypes::cuStreamCreateWithPriority,
+    stream: *mut *mut c_void,
+    flags: c_uint,
+    priority: c_int,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    made_stream(unsafe { real(stream, flags, priority) })
+}
+
+/// Wraps `cuGreenCtxStreamCreate`.
+pub unsafe fn create_green_stream(
+    real: prototypes::cuGreenCtxStreamCreate,
+    stream: *mut *mut c_void,
+    context: *mut c_void,
+    flags: c_uint,
+    priority: c_int,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    made_stream(unsafe { real(stream, context, flags, priority) })
+}
+
+fn made_stream(result: CuResult) -> CuResult {
+    if result.is_ok() && seen::made() {
+        fast_path::count_streams();
+    }
+    result
 }
 
 /// Wraps `cuFuncSetAttribute`, which can give a function a cluster.

@@ -6,7 +6,8 @@
 //! 3. The driver calls back before it uploads the descriptor of the launch, and
 //!    [`on_launch`](crate::launch::mask::on_launch) writes the tenant's mask there.
 //!
-//! Every other launch takes the slow path, [`launch::calls`](crate::launch::calls). So do the first
+//! Where streams are counted ([`slots`](crate::slots)), [`is_plain_in`] takes the place of the first
+//! step. Every other launch takes the slow path, [`launch::calls`](crate::launch::calls). So do the first
 //! launch of each function and every launch of a process where [`SLOW_PATH`] holds.
 //!
 //! What is known of a function is one word in a table: its address in the upper 48 bits, and below
@@ -17,10 +18,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::account::tenant::{self, Tenant};
 use crate::gate::pass;
+use crate::slots::seen;
 
 /// The largest cluster that a word can hold, in blocks. Larger ones are stored as this one; devices
 /// run 16.
-pub const CLUSTER_BLOCKS_MAX: u32 = 0x3fff;
+pub const CLUSTER_BLOCKS_MAX: u32 = 0x1fff;
+/// Launches are looked at for their streams, which are counted.
+const COUNTED: u32 = 0x2000;
 /// The function may launch kernels.
 const LAUNCHES: u32 = 0x4000;
 /// No launch of this process takes the fast path: it sees several GPUs, so that each launch is to
@@ -53,6 +57,24 @@ pub fn is_plain(function: *mut c_void) -> bool {
     known == (function as u64) << 16 | u64::from(PLAIN) && tenant::current().is_some()
 }
 
+/// Whether a launch of the function in this stream is the driver's alone, where streams are
+/// counted.
+#[inline]
+pub fn is_plain_in(function: *mut c_void, stream: *mut c_void) -> bool {
+    let known = entry_of(function).load(Ordering::Relaxed);
+    known == (function as u64) << 16 | u64::from(PLAIN | COUNTED)
+        && tenant::current().is_some_and(|tenant| seen::is_free(tenant.first(), stream.addr()))
+}
+
+/// Has streams counted from now on.
+#[cold]
+pub fn count_streams() {
+    if seen::count() {
+        // Whoever notes a function from here on notes that, too.
+        forget();
+    }
+}
+
 /// What is known of a function.
 pub fn known(function: *mut c_void) -> Option<Traits> {
     let known = entry_of(function).load(Ordering::Relaxed);
@@ -65,9 +87,14 @@ pub fn known(function: *mut c_void) -> Option<Traits> {
 /// Notes what the driver has told of a function.
 pub fn note(tenant: &Tenant, function: *mut c_void, traits: Traits) {
     let slow = if tenant.places().is_some() || pass::is_any() { SLOW_PATH } else { 0 };
+    let counted = if seen::counts() { COUNTED } else { 0 };
     let launches = if traits.launches { LAUNCHES } else { 0 };
-    let word = (function as u64) << 16 | u64::from(traits.cluster_blocks | launches | slow);
+    let word = (function as u64) << 16 | u64::from(traits.cluster_blocks | launches | slow | counted);
     entry_of(function).store(word, Ordering::Relaxed);
+    if counted == 0 && seen::counts() {
+        // Another thread has begun to count, and may have been here before.
+        entry_of(function).store(0, Ordering::Relaxed);
+    }
 }
 
 /// Forgets all functions: what is loaded next may give another function the same address.

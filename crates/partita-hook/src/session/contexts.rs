@@ -11,6 +11,7 @@ use crate::driver::quiet;
 use crate::gate::lanes;
 use crate::launch::green::sets;
 use crate::memory::holdings;
+use crate::slots;
 use crate::time::meter;
 
 /// Forgets everything that ended with a context. The caller keeps [`quiet`] and has
@@ -18,6 +19,7 @@ use crate::time::meter;
 fn end(tenant: &Tenant, context: usize) {
     locate::forget_contexts();
     lanes::context_ended();
+    slots::pools::context_ended(context);
     meter::context_ended(context);
     holdings::context_ended(tenant, context);
 }

@@ -7,7 +7,7 @@
 
 use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
 use partita_core::{ByteSize, ParseByteSizeError, ParseShareError, Placement, Share, UnknownWord, Words};
-use partita_ledger::{FLAG_GATED, FLAG_TIMED, Limits, NO_QUOTA, OnMisfit, SmCount, Spill};
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, Limits, NO_QUOTA, OnMisfit, SmCount, Spill, TaskSlots};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -42,6 +42,8 @@ pub struct LimitSet {
     pub on_misfit: Option<OnMisfit>,
     /// `--sm-count`.
     pub sm_count: Option<SmCount>,
+    /// `--task-slots`.
+    pub task_slots: Option<TaskSlots>,
     /// `--spill`.
     pub spill: Option<Spill>,
 }
@@ -66,6 +68,7 @@ impl LimitSet {
         }
         self.on_misfit.into_iter().for_each(|it| it.put(limits));
         self.sm_count.into_iter().for_each(|it| it.put(limits));
+        self.task_slots.into_iter().for_each(|it| it.put(limits));
         self.spill.into_iter().for_each(|it| it.put(limits));
     }
 
@@ -98,6 +101,7 @@ impl LimitSet {
             restart: None,
             on_misfit: limits.map(OnMisfit::of),
             sm_count: limits.map(SmCount::of),
+            task_slots: limits.map(TaskSlots::of),
             spill: limits.map(Spill::of),
         }
     }
@@ -429,6 +433,20 @@ pub static LIMITS: &[Limit] = &[
         default: Some("device"),
         shown: Shown::InPs,
         field: field!(sm_count),
+        ..PLAIN
+    },
+    Limit {
+        name: "task-slots",
+        member: "task_slots",
+        form: Form::words::<TaskSlots>("TASK_SLOTS"),
+        help: "How many of the kernels that the GPU runs at once the program may have beside other tenants",
+        default: Some("share"),
+        change: Some(Change {
+            help: "How many of the kernels that the GPU runs at once it may have beside other tenants",
+            about: "How many of the kernels that the GPU runs at once it may have beside other tenants.",
+        }),
+        shown: Shown::InPs,
+        field: field!(task_slots),
         ..PLAIN
     },
     Limit {

@@ -22,6 +22,7 @@ use super::layout::{
 use super::name::check_name;
 use super::owned::{NewPart, OwnedPart, OwnedTenant, make, make_gate};
 use super::root::{Registry, Role};
+use super::task_slots;
 use super::tenant::{Patience, Tenant, has_live_slot};
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
@@ -179,14 +180,18 @@ impl<'a> RegistryLock<'a> {
         // A process may use one GPU of several, and then holds no slot on the others.
         let groups: BTreeSet<_> = found.iter().filter(|part| part.alive).filter_map(Tenant::group).collect();
         let mut living = Vec::new();
+        let mut is_any_removed = false;
         for mut tenant in found {
             tenant.alive |= tenant.group().is_some_and(|group| groups.contains(&group));
             if tenant.alive {
                 living.push(tenant);
             } else if tenant.is_own() {
                 // What is left of it is removed by the next command, if not by this one.
-                let _ = self.remove(&tenant);
+                is_any_removed |= self.remove(&tenant).unwrap_or(false);
             }
+        }
+        if is_any_removed {
+            task_slots::divide(&living);
         }
         for Home { dir: home, user } in self.kept()? {
             for (key, gpu) in gpus(&home)? {
@@ -339,7 +344,17 @@ impl<'a> RegistryLock<'a> {
                 }
             }
         }
+        task_slots::divide(&self.tenants()?);
         Ok(OwnedTenant { parts: made.into() })
+    }
+
+    /// Divides the task slots of every GPU anew, after tenants were changed.
+    ///
+    /// # Errors
+    /// As [`RegistryLock::tenants`].
+    pub(crate) fn divide_task_slots(&self) -> Result<(), Error> {
+        task_slots::divide(&self.tenants()?);
+        Ok(())
     }
 
     fn create_part(&self, part: NewPart, links: &[PathBuf]) -> Result<OwnedPart, Error> {

@@ -43,6 +43,7 @@ mod lock;
 mod name;
 mod owned;
 mod root;
+mod task_slots;
 mod tenant;
 #[cfg(test)]
 mod tests;

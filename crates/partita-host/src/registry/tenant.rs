@@ -146,6 +146,9 @@ pub struct Meta {
     /// Whether it is a client of MPS.
     #[serde(with = "crate::text")]
     pub isolation: Isolation,
+    /// How many kernels the GPU runs at once; none if that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_slots: Option<u32>,
     /// `--mps-partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_partition: Option<String>,

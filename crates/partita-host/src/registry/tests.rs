@@ -48,6 +48,7 @@ fn meta(name: &str) -> Meta {
         share: None,
         place: Default::default(),
         isolation: Isolation::Shared,
+        task_slots: None,
         mps_partition: None,
     }
 }

@@ -33,6 +33,8 @@ struct PlannedPart {
     topology: Topology,
     chosen: Compaction,
     limits: Limits,
+    /// How many kernels the GPU runs at once, where that was measured.
+    task_slots: Option<u32>,
 }
 
 /// Plans the partitions; the registry stays locked. `name` is none for a tenant that is not to be
@@ -117,7 +119,7 @@ fn plan_on(
         // It has none of the TPCs that plans divide.
         limits.set = Default::default();
     }
-    Ok(PlannedPart { topology, chosen, limits })
+    Ok(PlannedPart { topology, chosen, limits, task_slots: measured.task_slots })
 }
 
 /// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's
@@ -131,14 +133,14 @@ pub(crate) fn make(
     run: ProcessId,
 ) -> Result<OwnedTenant, Error> {
     let Planned { lock, tenants, parts } = plan(install, request, registry, gpus, Some(name))?;
-    let metas = gpus.iter().map(|gpu| new_meta(request, gpu, gpus, name, run));
     for (gpu, part) in gpus.iter().zip(&parts) {
         partition::store(&part.chosen.stores, &tenants, &gpu.key(), &part.topology)?;
     }
-    let parts = gpus.iter().zip(parts).zip(metas);
-    lock.create(
-        parts.map(|((gpu, part), meta)| NewPart { gpu_key: gpu.key(), meta, limits: part.limits }).collect(),
-    )
+    let new = |(gpu, part): (&Gpu, PlannedPart)| {
+        let meta = Meta { task_slots: part.task_slots, ..new_meta(request, gpu, gpus, name, run) };
+        NewPart { gpu_key: gpu.key(), meta, limits: part.limits }
+    };
+    lock.create(gpus.iter().zip(parts).map(new).collect())
 }
 
 /// What a run would get on one GPU.
@@ -195,6 +197,7 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
         share: request.limits.share.map(|share| share.to_string()),
         place: request.limits.place.unwrap_or_default(),
         isolation: request.limits.isolation(),
+        task_slots: None,
         mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
     }
 }

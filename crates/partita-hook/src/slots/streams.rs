@@ -1,0 +1,146 @@
+//! The streams that launch, and how many launches each had.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use partita_ledger::mutex::Mutex;
+
+use crate::driver::stream::places;
+use crate::sys::fork::in_child;
+
+/// Streams that are known at a time.
+pub const STREAMS: usize = 2048;
+/// Places of the table that are tried for a stream.
+const TRIES: usize = 64;
+
+/// A stream.
+pub struct Stream {
+    /// What tells it apart ([`key_of`](crate::driver::stream::key_of)); 0 for none.
+    key: AtomicUsize,
+    /// One more than the number of the pool of its context; 0 for none.
+    pool: AtomicU32,
+    /// Launches that were counted so far. A new stream in the same place counts on.
+    pub launches: AtomicU32,
+    /// Held by the thread that makes a launch in the stream: the queue of the launch before.
+    pub turn: Mutex<Option<usize>>,
+}
+
+impl Stream {
+    fn new() -> Self {
+        Self {
+            key: AtomicUsize::new(0),
+            pool: AtomicU32::new(0),
+            launches: AtomicU32::new(0),
+            turn: Mutex::new(None),
+        }
+    }
+
+    pub fn key(&self) -> usize {
+        self.key.load(Ordering::Acquire)
+    }
+
+    /// The pool of its context.
+    pub fn pool(&self) -> Option<usize> {
+        (self.pool.load(Ordering::Acquire) as usize).checked_sub(1)
+    }
+
+    /// Has no stream in this place from now on. Its pool stays until another stream comes: what it
+    /// launched may still be in flight.
+    pub fn end(&self) {
+        self.key.store(0, Ordering::Release);
+    }
+
+    /// As [`Stream::end`], when nothing of it is in flight any more.
+    pub fn leave_pool(&self) {
+        self.end();
+        self.pool.store(0, Ordering::Release);
+    }
+}
+
+/// Every stream of the process that was ever counted.
+pub struct Streams {
+    streams: Vec<Stream>,
+    adding: Mutex<()>,
+}
+
+/// Null before streams are counted. Made once and kept for ever.
+static TABLE: AtomicPtr<Streams> = AtomicPtr::new(core::ptr::null_mut());
+
+// Leaves the parent's streams to the parent.
+in_child! {
+    TABLE.store(core::ptr::null_mut(), Ordering::Relaxed);
+}
+
+/// The table, if there is one.
+pub fn table() -> Option<&'static Streams> {
+    // SAFETY: null, or leaked by made().
+    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
+}
+
+/// The table, made when it is first needed.
+pub fn made() -> &'static Streams {
+    table().unwrap_or_else(make)
+}
+
+#[cold]
+fn make() -> &'static Streams {
+    let streams = (0..STREAMS).map(|_| Stream::new()).collect();
+    let made = Box::into_raw(Box::new(Streams { streams, adding: Mutex::new(()) }));
+    match TABLE.compare_exchange(core::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: leaked above.
+        Ok(_) => unsafe { &*made },
+        Err(other) => {
+            // SAFETY: nobody else knows of it.
+            drop(unsafe { Box::from_raw(made) });
+            // SAFETY: leaked by another thread, here.
+            unsafe { &*other }
+        }
+    }
+}
+
+impl Streams {
+    fn places(key: usize) -> impl Iterator<Item = usize> {
+        places::<STREAMS>(key).take(TRIES)
+    }
+
+    /// The stream with a key, and its number.
+    #[inline]
+    pub fn find(&self, key: usize) -> Option<(usize, &Stream)> {
+        Self::places(key).map(|at| (at, &self.streams[at])).find(|(_, stream)| stream.key() == key)
+    }
+
+    /// The same, or a new one, of this pool; none where there is no room. `is_over` says whether
+    /// all launches of a stream that has ended are over, and `begin` makes a place ready.
+    pub fn find_or_add(
+        &self,
+        key: usize,
+        pool: impl FnOnce() -> Option<usize>,
+        is_over: impl Fn(usize, &Stream) -> bool,
+        begin: impl FnOnce(usize, usize, &Stream),
+    ) -> Option<(usize, &Stream)> {
+        if let Some(found) = self.find(key) {
+            return Some(found);
+        }
+        let pool = pool()?;
+        let _adding = self.adding.lock();
+        // Another thread may have added it.
+        if let Some(found) = self.find(key) {
+            return Some(found);
+        }
+        let mut places = Self::places(key).map(|at| (at, &self.streams[at]));
+        let (at, stream) = places
+            .find(|(at, stream)| stream.key() == 0 && (stream.pool().is_none() || is_over(*at, stream)))?;
+        *stream.turn.lock() = None;
+        begin(pool, at, stream);
+        stream.pool.store(pool as u32 + 1, Ordering::Release);
+        stream.key.store(key, Ordering::Release);
+        Some((at, stream))
+    }
+
+    /// Every stream in a pool, with its number, those that have ended included.
+    pub fn in_pools(&self) -> impl Iterator<Item = (usize, usize, &Stream)> {
+        let streams = self.streams.iter().enumerate();
+        streams.filter_map(|(at, stream)| Some((stream.pool()?, at, stream)))
+    }
+}

@@ -1,0 +1,69 @@
+//! Tenants that run at the same time on a GPU divide its task slots, in proportion to their TPCs.
+//!
+//! Whoever makes, changes or removes a tenant divides them anew: first some shares become smaller,
+//! then others larger, so that they never add up to more than there is. A user's command writes the
+//! shares of that user's tenants alone; those of others count, and are written by their commands.
+
+use std::collections::BTreeMap;
+
+use partita_core::{TpcSet, task_slots};
+use partita_ledger::TaskSlots;
+
+use super::tenant::{Isolation, Tenant};
+
+/// Divides the slots of every GPU among these tenants.
+pub(super) fn divide(tenants: &[Tenant]) {
+    let mut gpus: BTreeMap<&str, Vec<&Tenant>> = BTreeMap::new();
+    for tenant in tenants {
+        gpus.entry(&tenant.gpu_key).or_default().push(tenant);
+    }
+    for tenants in gpus.values() {
+        divide_gpu(tenants);
+    }
+}
+
+fn divide_gpu(tenants: &[&Tenant]) {
+    let slots = tenants.iter().find_map(|tenant| tenant.meta().ok()?.task_slots);
+    let (sharing, alone): (Vec<&Tenant>, Vec<&Tenant>) =
+        tenants.iter().partition(|tenant| is_sharing(tenant));
+    let weights: Vec<u32> = sharing.iter().map(|tenant| weight(tenant)).collect();
+    let shares = slots.and_then(|slots| task_slots::shares(slots, &weights));
+    let shares = shares.unwrap_or_else(|| vec![0; sharing.len()]);
+    // 0 is no limit, and so more than any share.
+    let shares = sharing.iter().zip(shares).map(|(tenant, share)| match tenant.limits().map(TaskSlots::of) {
+        Ok(TaskSlots::All) => 0,
+        _ => share,
+    });
+    let shares: Vec<u32> = shares.collect();
+    let all = sharing.into_iter().zip(shares).chain(alone.into_iter().map(|tenant| (tenant, 0)));
+    let grows = |tenant: &Tenant, share: u32| {
+        let before = tenant.limits().map_or(0, |limits| limits.task_slots);
+        share.wrapping_sub(1) > before.wrapping_sub(1)
+    };
+    let (larger, smaller): (Vec<_>, Vec<_>) = all.partition(|(tenant, share)| grows(tenant, *share));
+    for (tenant, share) in smaller.into_iter().chain(larger) {
+        store(tenant, share);
+    }
+}
+
+/// Whether a tenant's kernels run beside those of others, and may have a share.
+fn is_sharing(tenant: &Tenant) -> bool {
+    tenant.counts() && tenant.meta().is_ok_and(|meta| meta.isolation == Isolation::Shared)
+}
+
+/// A tenant without TPCs of its own, such as a client of an MPS partition, may use all.
+fn weight(tenant: &Tenant) -> u32 {
+    tenant.limits().map_or(0, |limits| match TpcSet::from_words(limits.set).len() {
+        0 => limits.tpc_count,
+        tpcs => tpcs,
+    })
+}
+
+fn store(tenant: &Tenant, share: u32) {
+    if tenant.limits().is_ok_and(|limits| limits.task_slots != share)
+        && let Ok(mut file) = tenant.limits_file()
+    {
+        // A damaged file is reported by whoever reads it next.
+        let _ = file.update(|limits| limits.task_slots = share);
+    }
+}
