@@ -7,7 +7,6 @@ use partita_ledger::GPUS_MAX;
 use partita_ledger::mutex::Mutex;
 
 use crate::account::gpu::Gpu;
-use crate::slots::seen;
 use crate::sys::fork::in_child;
 
 /// No limit: the tenant has no neighbours, or its GPU's slots were never measured.
@@ -54,10 +53,9 @@ fn look(gpu: &Gpu, known: &Known, version: u64) {
     let Ok(share) = gpu.limits.task_slots() else { return };
     let slots = match share {
         0 => NONE,
-        // As if alone: the other processes do the same, and each has seen the others by then.
+        // Where they cannot be counted, the others are not known to be there either.
         share => task_slots::of_process(share, gpu.slot.map().processes().unwrap_or(1)),
     };
     known.slots.store(slots, Ordering::Relaxed);
-    seen::forget();
     known.version.store(version, Ordering::Release);
 }
