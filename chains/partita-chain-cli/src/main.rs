@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::CommandFactory;
 use partita::install::Install;
 use partita::registry::Registry;
-use partita_chain_host::{self as chain, Algorithm, ChainView, Definition, Definitions, Order, Steering};
+use partita_chain_host::{self as chain, Algorithm, ChainRun, ChainView, Definition, Definitions, Steering};
 use partita_console::{Failure, Table, print, print_json, tell};
 use partita_core::{ByteSize, Count};
 use serde::Serialize;
@@ -30,7 +30,7 @@ fn dispatch(command: &Chain) -> Result<ExitCode, Failure> {
     match command {
         Chain::Define(arguments) => define(arguments)?,
         Chain::Forget(arguments) => {
-            definitions()?.forget(&arguments.name)?;
+            definitions()?.remove(&arguments.name)?;
             print(&format!("{}: forgotten\n", arguments.name))?;
         }
         Chain::Start(arguments) => return start(arguments),
@@ -61,9 +61,9 @@ fn definitions() -> Result<Definitions, Failure> {
 
 /// Runs a chain in its tenant.
 fn supervise(arguments: &InternalChain) -> Result<ExitCode, Failure> {
-    let order: Order = serde_json::from_str(&arguments.order)
+    let run: ChainRun = serde_json::from_str(&arguments.order)
         .map_err(|error| Failure::Told(format!("invalid order: {error}")))?;
-    Ok(ExitCode::from(chain::supervise(&Install::of_this_program()?, &order, tell)?))
+    Ok(ExitCode::from(chain::supervise(&Install::of_this_program()?, &run, tell)?))
 }
 
 fn define(arguments: &ChainDefine) -> Result<(), Failure> {
@@ -77,7 +77,7 @@ fn define(arguments: &ChainDefine) -> Result<(), Failure> {
         return Err(Failure::Told("name a definition's file".to_owned()));
     };
     let (definition, text) = chain::read_file(file)?;
-    definitions()?.keep(&text)?;
+    definitions()?.save(&text)?;
     let names: Vec<&str> = definition.components.iter().map(|component| component.name.as_str()).collect();
     print(&format!(
         "{}: {}, {} of {}; `partita chain start {}` starts it\n",
@@ -102,7 +102,7 @@ fn start(arguments: &ChainStart) -> Result<ExitCode, Failure> {
     // The process that runs the chain is a different one, perhaps with another working directory.
     let absolute = |path| std::path::absolute(path).map_err(|error| Failure::Told(format!("--log: {error}")));
     let log = arguments.log.as_ref().map(absolute).transpose()?;
-    Ok(ExitCode::from(chain::start(&Install::of_this_program()?, &Order { definition, log }, tell)?))
+    Ok(ExitCode::from(chain::start(&Install::of_this_program()?, &ChainRun { definition, log }, tell)?))
 }
 
 fn steer(arguments: &ChainSteer) -> Result<(), Failure> {

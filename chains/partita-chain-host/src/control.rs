@@ -1,4 +1,4 @@
-//! The thread that has a chain's compute units divided.
+//! The thread that divides a chain's compute units.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -17,10 +17,10 @@ use partita_steering::{
 use super::plant::{Interruption, RunningChain};
 use super::shared::Shared;
 use super::state::{ChainState, Phase};
-use super::steer::Orders;
+use super::steer::SteeringRequests;
 use super::{Algorithm, Definition, Steering};
 
-/// Has a chain's compute units divided until the chain ends.
+/// Divides a chain's compute units until the chain ends.
 #[derive(Debug)]
 pub(super) struct Control {
     chain: RunningChain,
@@ -41,14 +41,14 @@ impl Control {
             file,
             limits,
             Arc::clone(ending),
-            Orders::of(tenant),
+            SteeringRequests::of(tenant),
             Duration::from_millis(definition.period_ms.into()),
             Arc::clone(shared),
         )?;
         Ok(Self { chain, steering: Steering::Algorithm(definition.algorithm), shared: Arc::clone(shared) })
     }
 
-    /// Runs to the end of the chain.
+    /// Runs until the chain ends.
     pub(super) fn run(mut self) {
         loop {
             let stopped = match self.steering.clone() {
@@ -66,7 +66,7 @@ impl Control {
             };
             match (stopped, self.chain.interruption.take()) {
                 (Stop::Asked, Some(Interruption::Ending) | None) => return,
-                (Stop::Asked, Some(Interruption::Order)) => self.take_order(),
+                (Stop::Asked, Some(Interruption::Steering)) => self.take_request(),
                 (Stop::Asked, Some(Interruption::Resized)) => {
                     let tpcs = self.chain.tpcs();
                     self.shared.change(true, |state, at_s| {
@@ -75,7 +75,7 @@ impl Control {
                     });
                 }
                 (stop, _) => {
-                    // The chain goes on as it is divided.
+                    // The current division stays.
                     self.shared.change(true, |state, at_s| {
                         state.phase = Phase::Off;
                         state.note(at_s, stop.to_string(), None);
@@ -86,21 +86,21 @@ impl Control {
         }
     }
 
-    fn take_order(&mut self) {
-        let Some(order) = self.chain.orders().next() else { return };
-        let checked = order.map_err(|error| error.to_string()).and_then(|order| {
-            order.check(self.chain.name(), self.chain.components()).map_err(|error| error.to_string())?;
-            Ok(order)
+    fn take_request(&mut self) {
+        let Some(request) = self.chain.requests().next() else { return };
+        let checked = request.map_err(|error| error.to_string()).and_then(|request| {
+            request.check(self.chain.name(), self.chain.components()).map_err(|error| error.to_string())?;
+            Ok(request)
         });
         self.shared.change(true, |state, at_s| match &checked {
-            Ok(order) => {
-                state.steering = order.clone();
+            Ok(request) => {
+                state.steering = request.clone();
                 state.note(at_s, "steered otherwise".to_owned(), None);
             }
-            Err(error) => state.note(at_s, format!("an order that is none: {error}"), None),
+            Err(error) => state.note(at_s, format!("an invalid steering request: {error}"), None),
         });
-        if let Ok(order) = checked {
-            self.steering = order;
+        if let Ok(request) = checked {
+            self.steering = request;
         }
     }
 
@@ -108,8 +108,7 @@ impl Control {
         self.shared.change(true, |state, _| state.phase = phase);
     }
 
-    /// Gives the components these TPCs and leaves it at that. Returns when something else is to be
-    /// done.
+    /// Gives the components these TPCs and does not change them. Returns on an interruption.
     fn hold(&mut self, tpcs: &[u32]) -> Stop {
         self.set_phase(Phase::Off);
         let applied = Allocation::new(tpcs)
@@ -120,7 +119,7 @@ impl Control {
         }
         if let Some(applied) = &self.chain.applied {
             self.shared.change(true, |state, at_s| {
-                let text = format!("divided by nobody's search: {applied}");
+                let text = format!("divided by hand: {applied}");
                 state.note(at_s, text, Some(applied.tpcs().to_vec()));
             });
         }
@@ -129,11 +128,11 @@ impl Control {
 }
 
 impl Control {
-    /// Has an algorithm divide the compute units. Returns when something else is to be done.
+    /// Lets an algorithm divide the compute units. Returns on an interruption.
     fn optimize(&mut self, algorithm: core::Algorithm) -> Stop {
         let tpcs = self.chain.tpcs();
-        // What is in force, as far as there is as much; at first all for everybody, as with MPS
-        // alone.
+        // Starts from the current division if there are as many TPCs; otherwise every component
+        // gets all TPCs, as with MPS alone.
         let before = self.chain.applied.as_ref().map(|applied| applied.within(tpcs));
         let start = before.unwrap_or_else(|| Allocation::uniform(self.chain.components(), tpcs));
         self.set_phase(Phase::Waiting);
@@ -148,12 +147,12 @@ impl Control {
             let news: Vec<Record> =
                 controller.records().filter(|record| record.period > told).cloned().collect();
             told = controller.periods();
-            // After a search the level is new, and the chain no less settled.
+            // A search changes the level, but the chain is as settled as before.
             let knows_level = controller.level_frames_per_s().is_some() || controller.records().len() > 0;
             let has_news = !news.is_empty();
             self.shared.change(has_news, |state, at_s| {
                 state.phase = if knows_level { Phase::Settled } else { Phase::Waiting };
-                news.into_iter().for_each(|record| tell(state, at_s, &record.what));
+                news.into_iter().for_each(|record| record_event(state, at_s, &record.what));
             });
             if let Err(stop) = step {
                 return stop;
@@ -170,8 +169,8 @@ impl Control {
     }
 }
 
-/// What the controller found or did, for people.
-fn tell(state: &mut ChainState, at_s: f64, what: &Happening) {
+/// Records in the chain's events what the controller found or did.
+fn record_event(state: &mut ChainState, at_s: f64, what: &Happening) {
     let (text, tpcs) = match what {
         Happening::Deviation { level_frames_per_s, frames_per_s, periods } => (
             format!(
@@ -181,7 +180,10 @@ fn tell(state: &mut ChainState, at_s: f64, what: &Happening) {
             None,
         ),
         Happening::Shift { level_frames_per_s, frames_per_s } => (
-            format!("from {level_frames_per_s:.1} to {frames_per_s:.1} frames/s for good: a new search"),
+            format!(
+                "from {level_frames_per_s:.1} to {frames_per_s:.1} frames/s for several periods: a \
+                new search"
+            ),
             None,
         ),
         Happening::Search { before, after, before_frames_per_s, after_frames_per_s, trials, periods } => (
@@ -195,7 +197,8 @@ fn tell(state: &mut ChainState, at_s: f64, what: &Happening) {
         ),
         Happening::Rollback { from, to, frames_per_s, before_frames_per_s } => (
             format!(
-                "{from} taken back for {to}: {frames_per_s:.1} frames/s instead of {before_frames_per_s:.1}"
+                "{from} reverted to {to}: {frames_per_s:.1} frames/s instead of \
+                 {before_frames_per_s:.1}"
             ),
             Some(to.tpcs().to_vec()),
         ),

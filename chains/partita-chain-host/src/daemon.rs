@@ -1,9 +1,8 @@
-//! The daemon `partitad`, as a client sees it: where its socket is, who listens there, and
-//! requests.
+//! A client of the daemon `partitad`: it finds the socket, checks who listens, and sends requests.
 //!
-//! HTTP/1.1 over a Unix socket, one connection a request, blocking: what commands need, and no
-//! more. The kernel says whose process listens; only the same user's and root's daemons are talked
-//! to, since the directory of the socket is everybody's.
+//! HTTP/1.1 over a Unix socket, one blocking connection for each request. Every user can write to
+//! the directory of the socket, so the client asks the kernel which user listens. It talks only to
+//! daemons of root and of its own user.
 //!
 //! ```no_run
 //! use partita_chain_host::daemon::Client;
@@ -30,19 +29,19 @@ use serde_json::Value;
 
 /// Overrides where the daemon's socket is.
 pub const SOCKET_VARIABLE: &str = "PARTITAD_SOCKET";
-/// The daemon answers within ten seconds, or says that it does not.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// The most that is read of an answer, in bytes.
+/// Timeout of an answer. The daemon itself answers or reports a timeout within ten seconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// The most that is read of one line of headers, in bytes.
+/// The longest header line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Where the daemon of a user listens unless it was told otherwise.
+/// The default socket of a user's daemon.
 pub fn socket_of(registry: &Registry, user: u32) -> PathBuf {
     registry.root().join(format!(".partitad-{user}.sock"))
 }
 
-/// A daemon that runs.
+/// A running daemon.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
@@ -53,16 +52,17 @@ pub struct Client {
 pub struct Answer {
     /// Its status.
     pub status: u16,
-    /// Its body; null if there is none.
+    /// Its body; null without one.
     pub body: Value,
 }
 
 impl Client {
     /// The daemon that serves the current user: the one that `PARTITAD_SOCKET` names, else the
-    /// user's own, else root's. None if none runs.
+    /// user's, else root's. `None` if no daemon runs.
     ///
     /// # Errors
-    /// [`Error::Daemon`] if the variable names a socket and nobody is there, or somebody else.
+    /// [`Error::Daemon`] if the variable names a socket that no daemon of root or of this user
+    /// listens on.
     pub fn find(registry: &Registry) -> Result<Option<Self>, Error> {
         if let Some(path) = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()) {
             let client = Self::at(Path::new(&path));
@@ -71,27 +71,27 @@ impl Client {
         }
         let user = rustix::process::geteuid().as_raw();
         let sockets = [socket_of(registry, user), socket_of(registry, 0)];
-        // What nobody listens to any more was left by one that was killed.
+        // A daemon that was killed leaves its socket, which refuses connections.
         Ok(sockets.iter().map(|path| Self::at(path)).find(|client| client.connect().is_ok()))
     }
 
-    /// The daemon at a socket, which may not be there.
+    /// The daemon at a socket, which need not exist.
     pub fn at(socket: &Path) -> Self {
         Self { socket: socket.to_owned() }
     }
 
-    /// What is at a path of the daemon's.
+    /// Sends `GET` for a path and returns the body of the answer.
     ///
     /// # Errors
-    /// [`Error::Daemon`], with the daemon's words if it refuses.
+    /// [`Error::Daemon`], with the daemon's message if it refuses.
     pub fn get(&self, path: &str) -> Result<Value, Error> {
         self.ask("GET", path, None)
     }
 
-    /// Has the daemon do something, and returns its answer's body.
+    /// Sends a request and returns the body of the answer.
     ///
     /// # Errors
-    /// [`Error::Daemon`], with the daemon's words if it refuses.
+    /// [`Error::Daemon`], with the daemon's message if it refuses.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Error> {
         let answer = self.request(method, path, body)?;
         if (200..300).contains(&answer.status) {
@@ -100,11 +100,11 @@ impl Client {
         let detail = answer.body.get("detail").and_then(Value::as_str);
         Err(self.failed(match detail {
             Some(detail) => detail.to_owned(),
-            None => format!("{method} {path} was answered with {}", answer.status),
+            None => format!("{method} {path} failed with status {}", answer.status),
         }))
     }
 
-    /// One request, and its answer whatever its status.
+    /// Sends a request and returns the answer, whatever its status.
     ///
     /// # Errors
     /// [`Error::Daemon`] if there is no answer.
@@ -139,9 +139,9 @@ impl Client {
             true => String::new(),
             false => format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()),
         };
-        // A path with a space or a line break would be another request.
+        // A path with a space or a line break would start a second request.
         if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(self.failed(format!("{path:?} is no path; percent-encode names")));
+            return Err(self.failed(format!("{path:?} is not a path; percent-encode names")));
         }
         let request =
             format!("{method} {path} HTTP/1.1\r\nhost: partitad\r\nconnection: close\r\n{of_body}\r\n{body}");
@@ -159,14 +159,14 @@ impl Client {
         let own = rustix::process::geteuid();
         if !peer.uid.is_root() && peer.uid != own {
             return Err(self.failed(format!(
-                "user {} listens there, who is neither root nor you; remove the socket, or start your own daemon elsewhere and name it \
-                 in {SOCKET_VARIABLE}",
+                "user {} listens there, who is neither root nor you; remove the socket, or start your \
+                 own daemon on another one and name it in {SOCKET_VARIABLE}",
                 peer.uid.as_raw()
             )));
         }
         stream
-            .set_read_timeout(Some(ANSWER_LIMIT))
-            .and_then(|()| stream.set_write_timeout(Some(ANSWER_LIMIT)))
+            .set_read_timeout(Some(ANSWER_TIMEOUT))
+            .and_then(|()| stream.set_write_timeout(Some(ANSWER_TIMEOUT)))
             .map_err(failed)?;
         Ok(stream)
     }
@@ -180,7 +180,7 @@ fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the answer is not HTTP: {what}"))
 }
 
-/// An answer whose body has not been read yet.
+/// An answer whose body is not yet read.
 struct Reply {
     status: u16,
     body: Box<dyn Read>,
@@ -194,7 +194,7 @@ impl Reply {
             (&mut stream).take(LINE_BYTES_MAX).read_line(&mut line)?;
             match line.strip_suffix("\r\n") {
                 Some(line) => Ok(line.to_owned()),
-                None => Err(malformed("a line has no end")),
+                None => Err(malformed("a line does not end")),
             }
         };
         let first = line()?;
@@ -218,7 +218,7 @@ impl Reply {
         let body: Box<dyn Read> = match (chunked, length) {
             (true, _) => Box::new(Chunks { stream, left: 0, first: true }),
             (false, Some(length)) => Box::new(stream.take(length)),
-            // The daemon closes the connection behind it.
+            // The daemon closes the connection after the body.
             (false, None) => Box::new(stream),
         };
         Ok(Self { status, body })
@@ -235,7 +235,7 @@ impl Reply {
 /// A body in chunks (RFC 9112, 7.1).
 struct Chunks<R> {
     stream: BufReader<R>,
-    /// Bytes of the current chunk that were not read yet.
+    /// Unread bytes of the current chunk.
     left: u64,
     first: bool,
 }
@@ -250,11 +250,11 @@ impl<R: Read> Read for Chunks<R> {
             }
             (&mut self.stream).take(LINE_BYTES_MAX).read_line(&mut line)?;
             let size = line.trim_end().split(';').next().unwrap_or_default();
-            // An end without the last chunk is not the end of the body.
-            self.left = u64::from_str_radix(size, 16).map_err(|_| malformed("a chunk has no size"))?;
+            // Only the last chunk, of size 0, ends the body.
+            self.left = u64::from_str_radix(size, 16).map_err(|_| malformed("a chunk has no valid size"))?;
             self.first = false;
             if self.left == 0 {
-                // Nothing follows but what nobody needs.
+                // Only trailers follow, which are ignored.
                 self.first = true;
                 return Ok(0);
             }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_no_http_is_an_error() {
+    fn truncated_or_malformed_answers_are_errors() {
         for text in [
             "",
             "HTTP/1.1 200 OK",
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_said_with_the_remedy() {
+    fn a_missing_daemon_is_reported_with_the_remedy() {
         let client = Client::at(Path::new("/nowhere/partitad.sock"));
         let error = client.get("/healthz").unwrap_err().to_string();
         assert!(

@@ -1,4 +1,4 @@
-//! What a chain is: its components, its frames and what it may use, as people write it down.
+//! The definition of a chain: its components, its frames and its limits, as users write them.
 //!
 //! The form is the same in a TOML file (`partita chain define`) and in JSON (`partitad`):
 //!
@@ -29,62 +29,63 @@ use partita_host::gpu::Selector;
 use partita_host::registry::check_name;
 use serde::{Deserialize, Serialize};
 
-/// Components of a chain at most; the chain file has so many places.
+/// Components of a chain at most; the chain file has room for no more.
 pub const COMPONENTS_MAX: usize = ROLES_MAX;
-/// The shortest period, in milliseconds: below it a chain of thousand frames a second is counted to
-/// 1 % at best.
+/// The shortest period, in milliseconds. In it, one frame more or less changes the throughput of a
+/// chain of 1000 frames a second by 10 %.
 pub const PERIOD_MS_MIN: u32 = 10;
-/// The longest, in milliseconds.
+/// The longest period, in milliseconds.
 pub const PERIOD_MS_MAX: u32 = 60_000;
-/// The most restarts that may be asked for.
+/// The largest number of restarts that a definition can set.
 const RESTARTS_MAX: u32 = 1_000_000;
 /// The longest command, in words, and the longest word, in bytes.
 const WORDS_MAX: usize = 256;
 const WORD_BYTES_MAX: usize = 4096;
-/// The longest definition, in bytes of JSON: it is an argument of the process that runs the chain.
+/// The longest definition, in bytes of JSON: the process that runs the chain gets it as an
+/// argument.
 const JSON_BYTES_MAX: usize = 64 << 10;
 
-/// A chain, as it is written down.
+/// The definition of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
-    /// Its name, which is its tenant's.
+    /// The name of the chain and of its tenant.
     pub name: String,
-    /// The GPU, as `--gpu` takes it; none for the default one.
+    /// The GPU, in the form of `--gpu`; by default the default GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// The compute units of all components together, as `--sm` takes them; none for every TPC that
-    /// is free.
+    /// The compute units of all components together, in the form of `--sm`; by default every free
+    /// TPC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm: Option<String>,
-    /// The memory of all components together, as `--mem` takes it; none for no quota.
+    /// The memory of all components together, in the form of `--mem`; by default without a quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<String>,
     /// The size of a frame.
     pub frame: String,
-    /// Frames that there are in all; none for as many as fill all queues and keep each component
-    /// busy: fewer hold the first component back before a queue is full.
+    /// Frames of the chain in all; by default as many as fill all queues and keep each component
+    /// busy. With fewer, the first component waits before a queue is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames: Option<u32>,
-    /// Frames that wait between two components at most.
+    /// Frames that can wait between two components.
     #[serde(default = "default_capacity")]
     pub capacity: u32,
-    /// What happens to a frame for which there is no room.
+    /// What happens to a frame when the queue is full.
     #[serde(default, with = "policy_name")]
     pub policy: Policy,
-    /// Whose the frames' memory is.
+    /// The owner of the frames' memory.
     #[serde(default)]
     pub memory: MemoryOwner,
-    /// By what the components open the keeper's memory.
+    /// The kind of handle by which components open the keeper's memory.
     #[serde(default)]
     pub handles: Handles,
     /// The optimizer's period, in milliseconds.
     #[serde(default = "default_period_ms")]
     pub period_ms: u32,
-    /// Who divides the compute units.
+    /// The algorithm that divides the compute units.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// How often each component that fails is started anew.
+    /// How many times each component is restarted after failures.
     #[serde(default = "default_restarts")]
     pub restarts: u32,
     /// The components, in the order in which frames go through them.
@@ -92,17 +93,17 @@ pub struct Definition {
     pub components: Vec<ComponentDefinition>,
 }
 
-/// A component, as it is written down.
+/// The definition of a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComponentDefinition {
-    /// Its name, one of its own within the chain.
+    /// Its name, unique in the chain.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
 }
 
-/// [`Policy`] as it is written down: by its name.
+/// Serializes a [`Policy`] as its name.
 mod policy_name {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -122,18 +123,18 @@ mod policy_name {
     }
 }
 
-/// Whose the frames' memory is.
+/// The owner of the frames' memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryOwner {
-    /// A process of its own that the chain has: no component's death loses frames of others.
+    /// A separate process of the chain: when a component dies, the others keep their frames.
     #[default]
     Keeper,
-    /// The first component: when it dies, all frames are begun anew.
+    /// The first component: when it dies, all frames are lost and the chain starts over.
     FirstComponent,
 }
 
-/// By what components open a keeper's memory.
+/// The kind of handle by which components open a keeper's memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Handles {
@@ -145,7 +146,7 @@ pub enum Handles {
 }
 
 impl Handles {
-    /// Its name, in definitions and as `partitad keeper --handles` takes it.
+    /// Its name in definitions and for `partitad keeper --handles`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -155,16 +156,16 @@ impl Handles {
     }
 }
 
-/// Who divides the chain's compute units among its components.
+/// The algorithm that divides the chain's compute units among its components.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
     /// Partita's own.
     #[default]
     Steady,
-    /// The paper's: bottleneck search and Algorithm 1.
+    /// The published one: bottleneck search and Algorithm 1.
     Published,
-    /// Nobody: all components share all compute units, as with MPS alone.
+    /// No algorithm: all components share all compute units, as with MPS alone.
     None,
 }
 
@@ -181,15 +182,15 @@ fn default_restarts() -> u32 {
 }
 
 impl Definition {
-    /// Reads one from TOML.
+    /// Reads a definition from TOML.
     ///
     /// # Errors
-    /// [`Error::Refused`], with the line where the form is wrong.
+    /// [`Error::Refused`], with the line of the mistake.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
         Self::from_toml_of("the definition of a chain", text)
     }
 
-    /// The same, for messages that say what the text is.
+    /// The same, for messages that name the text.
     pub(super) fn from_toml_of(what: &str, text: &str) -> Result<Self, Error> {
         let definition: Self = toml::from_str(text).map_err(|error| Error::Refused {
             what: what.to_owned(),
@@ -199,10 +200,10 @@ impl Definition {
         Ok(definition)
     }
 
-    /// Checks what its form alone does not.
+    /// Checks the values, beyond the form that the parser checks.
     ///
     /// # Errors
-    /// [`Error::Name`] or [`Error::Refused`]: the first value that cannot be.
+    /// [`Error::Name`] or [`Error::Refused`] for the first invalid value.
     pub fn check(&self) -> Result<(), Error> {
         check_name(&self.name)?;
         let refuse = |reason: String| Err(Error::Refused { what: format!("chain {}", self.name), reason });
@@ -246,7 +247,10 @@ impl Definition {
         }
         let (frames, most) = (self.frame_count(), FRAMES_MAX as u32);
         if !(1..=most).contains(&frames) {
-            return refuse(format!("it would have {}; set `frames` to 1 to {most}", Count(frames, "frame")));
+            return refuse(format!(
+                "the chain would have {}; set `frames` to 1 to {most}",
+                Count(frames, "frame")
+            ));
         }
         if let Some(quota) = self.quota()?
             && frame.saturating_mul(frames.into()) > quota.0
@@ -269,7 +273,7 @@ impl Definition {
         }
         if serde_json::to_string(self).map_or(usize::MAX, |json| json.len()) > JSON_BYTES_MAX {
             return refuse(format!(
-                "it takes more than {} as JSON; put long commands into scripts",
+                "it is longer than {} as JSON; put long commands into scripts",
                 ByteSize(JSON_BYTES_MAX as u64)
             ));
         }
@@ -279,7 +283,7 @@ impl Definition {
         Ok(())
     }
 
-    /// The compute units; none for every TPC that is free.
+    /// The compute units; `None` for every free TPC.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -287,7 +291,7 @@ impl Definition {
         self.sm.as_deref().map(|text| text.parse().map_err(|error| self.wrong("sm", &error))).transpose()
     }
 
-    /// The quota; none for none.
+    /// The quota; `None` without one.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -307,7 +311,7 @@ impl Definition {
         }
     }
 
-    /// Frames that there are in all.
+    /// Frames of the chain in all.
     #[must_use]
     pub fn frame_count(&self) -> u32 {
         let components = self.components.len() as u32;
@@ -315,7 +319,7 @@ impl Definition {
         self.frames.unwrap_or_else(|| in_queues.saturating_add(components).min(FRAMES_MAX as u32))
     }
 
-    /// What its file is made of.
+    /// The plan from which the chain file is made.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -335,7 +339,7 @@ impl Definition {
         Error::Refused { what: format!("chain {}, `{key}`", self.name), reason: error.to_string() }
     }
 
-    /// A definition to start from.
+    /// A definition to begin with.
     #[must_use]
     pub fn example() -> &'static str {
         include_str!("example.toml")
@@ -367,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_values_are_refused_by_name() {
         for (from, to, expected) in [
             ("\"cameras\"", "\"came/ras\"", "came/ras"),
             ("\"50%\"", "\"half\"", "`sm`"),

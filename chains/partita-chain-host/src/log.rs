@@ -1,4 +1,4 @@
-//! The log of a chain's run: a line of JSON that says what it is, and one for each period.
+//! The log of a chain's run: a line of JSON that names the format, and one line for each period.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -12,21 +12,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Definition, Phase};
 
-/// A line of a log, in bytes at most.
+/// The longest line of a log, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// A period of a chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Period {
-    /// When it ended, in seconds since the chain began.
+    /// When it ended, in seconds since the start of the chain.
     pub at_s: f64,
     /// Frames per second in it.
     pub throughput_fps: f64,
-    /// TPCs of each component in it; none before they were divided.
+    /// TPCs of each component; `None` before the first division.
     pub tpcs: Option<Vec<u32>>,
-    /// TPCs that the chain had in all.
+    /// TPCs of the whole chain.
     pub tpcs_of_chain: u32,
-    /// What the optimizer did.
+    /// The content of a log.
     pub phase: Phase,
 }
 
@@ -35,12 +35,12 @@ pub struct Period {
 pub struct History {
     /// The chain.
     pub definition: Definition,
-    /// Its periods, in their order.
+    /// Its periods, in order.
     pub periods: Vec<Period>,
 }
 
-/// A log that is being written. A pipe that nobody empties holds the chain up neither at its
-/// beginning nor later: what it does not take is an error.
+/// A log that is being written. A full pipe never blocks the chain: writes that it does not take
+/// are errors.
 #[derive(Debug)]
 pub(super) struct Log {
     to: BufWriter<File>,
@@ -53,7 +53,7 @@ impl Log {
             let flags = OFlags::NONBLOCK.bits().cast_signed();
             let file =
                 OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path);
-            let mut log = Self { to: BufWriter::new(file.map_err(unread)?), path: path.to_owned() };
+            let mut log = Self { to: BufWriter::new(file.map_err(no_reader)?), path: path.to_owned() };
             log.line(definition)?;
             log.flush()?;
             io::Result::Ok(log)
@@ -70,24 +70,21 @@ impl Log {
         self.to.write_all(b"\n")
     }
 
-    /// Whoever reads it now sees what was written so far.
+    /// Flushes buffered lines, so that readers see them now.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
 
-    /// That it ends here, and why, for people.
+    /// Why the log ends here, as a message.
     pub(super) fn ends_by(&self, error: &io::Error) -> String {
-        format!(
-            "{} cannot be written any more, and the chain goes on without a log: {error}",
-            self.path.display()
-        )
+        format!("writing to {} failed; the chain continues without a log: {error}", self.path.display())
     }
 }
 
-/// A pipe cannot be opened to write without a reader.
-fn unread(error: io::Error) -> io::Error {
+/// A pipe without a reader cannot be opened for writing.
+fn no_reader(error: io::Error) -> io::Error {
     match error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) {
-        true => io::Error::other("nobody reads this pipe; start whoever is to read it first, or name a file"),
+        true => io::Error::other("this pipe has no reader; start the reader first, or name a file"),
         false => error,
     }
 }
@@ -95,8 +92,8 @@ fn unread(error: io::Error) -> io::Error {
 /// Reads a log.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Refused`] with the first line that is not a log's. A last line that was
-/// not finished is left out.
+/// [`Error::Io`]; [`Error::Refused`] with the first invalid line. An unfinished last line is
+/// ignored.
 pub fn read_log(path: &Path) -> Result<History, Error> {
     let failed = |error: io::Error| Error::io(path.display().to_string())(error);
     let mut lines = BufReader::new(File::open(path).map_err(failed)?);
@@ -104,9 +101,9 @@ pub fn read_log(path: &Path) -> Result<History, Error> {
         let mut line = String::new();
         let bytes = io::Read::take(&mut lines, LINE_BYTES_MAX).read_line(&mut line).map_err(failed)?;
         if bytes as u64 == LINE_BYTES_MAX && !line.ends_with('\n') {
-            return Err(wrong(path, number, "it is too long"));
+            return Err(wrong(path, number, "the line is too long"));
         }
-        // The chain runs, or was killed as it wrote.
+        // The chain still runs, or was killed while it wrote.
         Ok(line.ends_with('\n').then_some(line))
     };
     let first = next(1)?.ok_or_else(|| wrong(path, 1, "it has none"))?;
@@ -147,7 +144,7 @@ mod tests {
         periods.iter().for_each(|period| log.period(period).unwrap());
         log.flush().unwrap();
         assert_eq!(read_log(&path).unwrap(), History { definition, periods: periods.to_vec() });
-        // Cut anywhere, it is what was finished, or it is refused.
+        // A log cut at any byte either reads as its finished lines or is refused.
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();

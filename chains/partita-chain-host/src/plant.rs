@@ -1,4 +1,4 @@
-//! A running chain as the optimizers see it: a throughput to be read, and TPCs to be set.
+//! A running chain as the optimizers see it: a throughput to read, and TPCs to set.
 
 use std::ffi::CString;
 use std::io;
@@ -14,25 +14,25 @@ use partita_steering::{Actuator, Allocation, Objective, Stop, place};
 
 use super::shared::Shared;
 use super::state::of_file;
-use super::steer::Orders;
+use super::steer::SteeringRequests;
 
-/// Frames that a throughput is counted from, if need be by a longer period: one more or less is
-/// then 5 %.
+/// A throughput is counted from at least so many frames, if necessary over a longer period: one
+/// frame more or less then changes it by 5 %.
 const FRAMES_MIN: u64 = 20;
-/// The longest period, in periods: a slow chain is measured coarsely, one that stands still is
-/// found to.
+/// The longest measurement, in periods. A slow chain gets a coarse result, and a chain that stands
+/// still gets one at all.
 const PERIODS_MAX: u32 = 50;
-/// The longest that nobody looks whether the chain is to stop.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long the thread sleeps between two checks for an interruption.
+const POLL: Duration = Duration::from_millis(20);
 
-/// What happens to the chain that its optimizer must know.
+/// A reason for the optimizer to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Interruption {
     /// The chain ends.
     Ending,
-    /// Somebody wants it steered otherwise.
-    Order,
-    /// Its tenant has other TPCs now.
+    /// A request to steer the chain differently.
+    Steering,
+    /// The tenant's TPCs changed.
     Resized,
 }
 
@@ -41,21 +41,21 @@ pub(super) enum Interruption {
 pub(super) struct RunningChain {
     file: ChainFile,
     limits: LimitsMap,
-    /// The epoch of the limits that were applied last.
+    /// The epoch of the limits as last applied.
     limits_epoch: u64,
     topology: Topology,
     set: TpcSet,
     ending: Arc<AtomicBool>,
-    orders: Orders,
+    requests: SteeringRequests,
     period: Duration,
-    /// Frames that had passed, and when, at the end of the last period; none if something was
+    /// Frames that had passed at the end of the last period, and its time; `None` if something has
     /// changed since.
     counted: Option<(u64, Instant)>,
     /// Why the last call stopped.
     pub(super) interruption: Option<Interruption>,
-    /// What was applied last.
+    /// The last division.
     pub(super) applied: Option<Allocation>,
-    /// Told of each measurement and each division.
+    /// Receives each measurement and each division.
     shared: Arc<Shared>,
 }
 
@@ -64,7 +64,7 @@ impl RunningChain {
         file: ChainFile,
         limits_path: &CString,
         ending: Arc<AtomicBool>,
-        orders: Orders,
+        requests: SteeringRequests,
         period: Duration,
         shared: Arc<Shared>,
     ) -> Result<Self, Error> {
@@ -79,7 +79,7 @@ impl RunningChain {
             topology,
             set: TpcSet::from_words(now.set),
             ending,
-            orders,
+            requests,
             period,
             counted: None,
             interruption: None,
@@ -98,34 +98,34 @@ impl RunningChain {
         self.file.plan().roles.len()
     }
 
-    /// TPCs that the chain has in all.
+    /// TPCs of the whole chain.
     pub(super) fn tpcs(&self) -> u32 {
         self.set.len()
     }
 
-    pub(super) fn orders(&mut self) -> &mut Orders {
-        &mut self.orders
+    pub(super) fn requests(&mut self) -> &mut SteeringRequests {
+        &mut self.requests
     }
 
-    /// Takes up what the tenant's limits say now. Whether the set has changed.
+    /// Reads the tenant's limits. Returns whether the set of TPCs changed.
     fn look_at_limits(&mut self) -> bool {
         if self.limits.epoch() == self.limits_epoch {
             return false;
         }
-        // One that is being written over and over is read at the next look.
+        // If a writer is busy, the next check reads the limits.
         let Ok((epoch, now)) = self.limits.load() else { return false };
         self.limits_epoch = epoch;
         let set = TpcSet::from_words(now.set);
         std::mem::replace(&mut self.set, set) != set
     }
 
-    /// What must be seen to before the optimizer goes on.
+    /// The interruption that the optimizer must handle first, if any.
     fn interrupted(&mut self) -> Option<Interruption> {
         if self.ending.load(Ordering::Relaxed) {
             return Some(Interruption::Ending);
         }
-        if self.orders.is_new() {
-            return Some(Interruption::Order);
+        if self.requests.is_new() {
+            return Some(Interruption::Steering);
         }
         self.look_at_limits().then_some(Interruption::Resized)
     }
@@ -142,11 +142,11 @@ impl RunningChain {
 }
 
 impl RunningChain {
-    /// Lets a period pass, as long as it takes to count so many frames but no longer than
+    /// Waits for a period that is long enough to count so many frames, but no longer than
     /// [`PERIODS_MAX`], and returns its throughput in frames per second.
     fn measure(&mut self, frames_min: u64) -> Result<f64, Stop> {
-        // A period begins where the one before ended, or after a change or a pause now.
-        let before = self.counted.take().filter(|(_, at)| at.elapsed() < LOOK);
+        // A period begins at the end of the last one, or now after a change or a pause.
+        let before = self.counted.take().filter(|(_, at)| at.elapsed() < POLL);
         let (frames_before, begun) = before.unwrap_or_else(|| (self.file.frames_finished(), Instant::now()));
         loop {
             self.stop_if_interrupted()?;
@@ -156,7 +156,7 @@ impl RunningChain {
             if passed >= period {
                 break;
             }
-            std::thread::sleep((self.period.saturating_sub(passed)).clamp(LOOK / 20, LOOK));
+            std::thread::sleep((self.period.saturating_sub(passed)).clamp(POLL / 20, POLL));
         }
         let (frames, now) = (self.file.frames_finished(), Instant::now());
         let passed_s = now.duration_since(begun).as_secs_f64();
@@ -166,7 +166,7 @@ impl RunningChain {
         Ok(throughput)
     }
 
-    /// Lets a period pass, whatever comes out of the chain in it.
+    /// Waits for a period, however many frames pass in it.
     ///
     /// # Errors
     /// [`Stop::Asked`].
@@ -190,7 +190,7 @@ impl Actuator for RunningChain {
             suggested.map_err(|error| Stop::Failed { reason: of_file(self.name(), &error).to_string() })?;
         }
         self.counted = None;
-        // What they have, which is no more than there is.
+        // The division cannot exceed the chain's TPCs.
         let applied = allocation.within(self.set.len());
         self.shared.applied(&applied);
         self.applied = Some(applied);

@@ -1,4 +1,5 @@
-//! What the process that runs a chain knows of it, for both of its threads, and for others to read.
+//! What the process that runs a chain knows about it, shared by its two threads and written for
+//! readers.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,10 @@ use partita_steering::Allocation;
 use super::log::{Log, Period};
 use super::state::{ChainState, ComponentState, Phase};
 
-/// How often the state is written for others, at most.
+/// The shortest time between two writes of the state.
 const WRITE: Duration = Duration::from_millis(100);
 
-/// What the process knows of its chain, for both of its threads.
+/// What the process knows about its chain, for both of its threads.
 #[derive(Debug)]
 pub(super) struct Shared {
     inner: Mutex<Inner>,
@@ -27,7 +28,7 @@ struct Inner {
     state: ChainState,
     written: Option<Instant>,
     log: Option<Log>,
-    /// That the log has ended before the chain, if nobody was told yet.
+    /// Why the log ended before the chain; until it is reported.
     log_ended: Option<String>,
 }
 
@@ -58,7 +59,7 @@ impl Shared {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// Notes that something happened.
+    /// Records an event.
     pub(super) fn note(&self, what: String) {
         self.lock().state.note(self.at_s(), what, None);
     }
@@ -67,12 +68,12 @@ impl Shared {
         self.lock().state.components = components;
     }
 
-    /// That the log has ended before the chain, once.
+    /// Why the log ended before the chain; returned once.
     pub(super) fn take_log_end(&self) -> Option<String> {
         self.lock().log_ended.take()
     }
 
-    /// Writes the state for others to read.
+    /// Writes the state for readers.
     pub(super) fn write(&self) -> Result<(), Error> {
         let mut inner = self.lock();
         inner.written = Some(Instant::now());
@@ -80,19 +81,19 @@ impl Shared {
         inner.state.write(&self.tenant)
     }
 
-    /// Changes the state, and writes it if it was not for a while, or `now`.
+    /// Changes the state, and writes it if [`WRITE`] has passed or if `now` is set.
     pub(super) fn change(&self, now: bool, change: impl FnOnce(&mut ChainState, f64)) {
         let mut inner = self.lock();
         change(&mut inner.state, self.at_s());
         let is_due = inner.written.is_none_or(|written| written.elapsed() >= WRITE);
         drop(inner);
         if is_due || now {
-            // Who cannot see it now sees it after the next period.
+            // After a failure, the next period writes it.
             let _ = self.write();
         }
     }
 
-    /// A period is over.
+    /// Records the end of a period.
     pub(super) fn measured(&self, throughput_fps: f64, applied: Option<&Allocation>) {
         self.change(false, |state, _| {
             state.periods += 1;
@@ -110,10 +111,10 @@ impl Shared {
         });
     }
 
-    /// The TPCs were divided anew.
+    /// Records a new division of the TPCs.
     pub(super) fn applied(&self, allocation: &Allocation) {
         self.change(true, |state, _| {
-            // It is one trial of many, unless nobody optimizes.
+            // While an algorithm searches, this is one trial of many and no event.
             if matches!(state.phase, Phase::Settled) {
                 state.phase = Phase::Searching;
             }

@@ -1,4 +1,4 @@
-//! What a running chain shows, and to whom: to `ps`, `watch` and the daemon.
+//! The state of a running chain, for `ps`, `watch` and the daemon.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,41 +14,41 @@ use super::show::show;
 use super::supervisor::is_supervised;
 use super::{Definition, Steering};
 
-/// The file in the tenant's directory with what the process that runs the chain knows.
+/// The file in the tenant's directory with the state of the process that runs the chain.
 const FILE: &str = "chain.state.json";
-/// Of that file, at most.
+/// The longest such file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
-/// Events that are kept.
+/// The number of last events that are stored.
 pub const EVENTS_MAX: usize = 256;
 
-/// What the process that runs a chain knows of it.
+/// What the process that runs a chain knows about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChainState {
-    /// What it runs.
+    /// The chain's definition.
     pub definition: Definition,
     /// That process.
     pub supervisor: ProcessId,
-    /// When it began, in seconds since 1970.
+    /// When it started, in seconds since 1970.
     pub started_unix_s: u64,
-    /// Who divides the compute units.
+    /// How the compute units are divided.
     pub steering: Steering,
-    /// What the optimizer is doing.
+    /// The state of the optimizer.
     pub phase: Phase,
-    /// Periods that were measured.
+    /// Number of measured periods.
     pub periods: u64,
-    /// Frames per second of the period before this one; none before the first.
+    /// Frames per second of the last period; `None` before the first.
     pub throughput_fps: Option<f64>,
-    /// TPCs of each component; none before the first division.
+    /// TPCs of each component; `None` before the first division.
     pub tpcs: Option<Vec<u32>>,
-    /// TPCs that the chain has in all.
+    /// TPCs of the whole chain.
     pub tpcs_of_chain: u32,
-    /// What the process knows of the components.
+    /// The components, in order.
     pub components: Vec<ComponentState>,
-    /// What happened last, [`EVENTS_MAX`] at most.
+    /// The last events, [`EVENTS_MAX`] at most.
     pub events: Vec<Event>,
 }
 
-/// What the optimizer is doing.
+/// The state of the optimizer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -57,40 +57,40 @@ pub enum Phase {
     Waiting,
     /// It tries divisions.
     Searching,
-    /// It has found one, and watches the throughput.
+    /// It has chosen one, and watches the throughput.
     Settled,
     /// Nobody optimizes.
     Off,
 }
 
-/// What the process that runs a chain knows of a component.
+/// What the process that runs a chain knows about a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComponentState {
     /// Its name.
     pub name: String,
-    /// Its process; none while it does not run.
+    /// Its process; `None` while it does not run.
     pub process: Option<ProcessId>,
-    /// How often it was started anew.
+    /// Number of restarts.
     pub restarts: u32,
-    /// How it ended last; none if it never did.
+    /// How it last ended; `None` if it never did.
     pub ended: Option<String>,
 }
 
-/// Something that happened to a chain.
+/// An event of a chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in seconds since the chain began.
+    /// When, in seconds since the start of the chain.
     pub at_s: f64,
     /// What.
     pub what: String,
-    /// Frames per second of the last period then; none if none was measured.
+    /// Frames per second of the last period at that time; `None` before the first.
     pub throughput_fps: Option<f64>,
-    /// TPCs of each component since then; none if they did not change.
+    /// The new TPCs of each component; `None` if they did not change.
     pub tpcs: Option<Vec<u32>>,
 }
 
 impl ChainState {
-    /// Notes that something happened.
+    /// Records an event.
     pub(super) fn note(&mut self, at_s: f64, what: String, tpcs: Option<Vec<u32>>) {
         if self.events.len() == EVENTS_MAX {
             self.events.remove(0);
@@ -98,7 +98,7 @@ impl ChainState {
         self.events.push(Event { at_s, what, throughput_fps: self.throughput_fps, tpcs });
     }
 
-    /// Writes it for others to read.
+    /// Writes it for readers.
     pub(super) fn write(&self, tenant: &Path) -> Result<(), Error> {
         show(&tenant.join(FILE), self)
     }
@@ -112,64 +112,64 @@ impl ChainState {
     }
 }
 
-/// A chain that runs, as it shows itself.
+/// The view of a running chain.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChainView {
     /// Its name.
     pub name: String,
     /// Its GPU's short name.
     pub gpu: String,
-    /// Whether that process lives. Otherwise what it knew is old, and components that fail are not
-    /// started anew.
+    /// Whether the process that runs it is alive. Otherwise the state is old, and failed components
+    /// are not restarted.
     pub supervised: bool,
-    /// What the process that runs it knows.
+    /// What the process that runs it last wrote.
     #[serde(flatten)]
     pub state: ChainState,
-    /// What its file says of each component.
+    /// What the chain file says about each component.
     pub roles: Vec<RoleView>,
-    /// Frames that have passed through it.
+    /// Frames that have left the chain.
     pub frames_finished: u64,
-    /// Frames that are nowhere: 0, but for a damaged file.
+    /// Frames that are in no queue and in no component: 0, except in a damaged file.
     pub frames_lost: u32,
 }
 
-/// What a chain's file says of a component. Counts are since the chain began.
+/// What a chain file says about a component. Counts begin with the chain.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RoleView {
     /// Its name.
     pub name: String,
     /// Whether a living process has its place.
     pub live: bool,
-    /// That process, as it sees itself; 0 for none yet.
+    /// The process's id in its own namespace; 0 before the first.
     pub pid: u64,
-    /// How often a process took its place.
+    /// How many processes have taken its place so far.
     pub incarnation: u64,
-    /// Frames that it got.
+    /// Frames that it received.
     pub frames_in: u64,
     /// Frames that it passed on.
     pub frames_out: u64,
-    /// Frames that wait for it; free ones for the first.
+    /// Frames that wait for it; for the first component, free frames.
     pub queued: u32,
     /// Frames that it holds.
     pub held: u32,
-    /// Frames that were dropped because there was no room behind it, by itself, and because
-    /// somebody died.
+    /// Frames that were dropped: because the next queue was full, by the component itself, and
+    /// because a component died.
     pub dropped_full: u64,
     /// See above.
     pub dropped_by_owner: u64,
     /// See above.
     pub dropped_of_dead: u64,
-    /// How long it worked, in nanoseconds.
+    /// Time at work, in nanoseconds.
     pub busy_ns: u64,
-    /// How long it waited for frames, in nanoseconds.
+    /// Time waiting for frames, in nanoseconds.
     pub wait_in_ns: u64,
-    /// How long it waited for room, in nanoseconds.
+    /// Time waiting for room, in nanoseconds.
     pub wait_out_ns: u64,
-    /// How long ago it last moved a frame or gave up waiting, in nanoseconds; none if it never did.
+    /// Time since it last moved a frame or gave up waiting, in nanoseconds; `None` if it never did.
     pub seen_ago_ns: Option<u64>,
-    /// The TPCs that it was told to use; none if it was told nothing.
+    /// The TPCs that it shall use; `None` without a division.
     pub tpcs: Option<String>,
-    /// Whether it does.
+    /// Whether it uses only these.
     pub obeys: bool,
 }
 
@@ -198,34 +198,34 @@ impl RoleView {
     }
 }
 
-/// Every chain of the current user that runs. Those of others are not looked into: a chain's file
-/// is mapped, and whoever cuts a mapped file short ends those who read it.
+/// All running chains of the current user. Other users' chains are not opened: a reader maps the
+/// chain file and dies if its owner truncates it.
 ///
 /// # Errors
 /// [`Error::RunDirectory`], [`Error::Io`].
 pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
     let tenants = registry.lock()?.tenants()?;
-    // One that ends while it is looked at is none.
+    // A chain that ends meanwhile is left out.
     let own = tenants.iter().filter(|tenant| tenant.is_own());
     Ok(own.filter_map(|tenant| view_of(tenant).ok().flatten()).collect())
 }
 
-/// A chain that runs.
+/// A running chain.
 ///
 /// # Errors
-/// [`Error::Refused`] if no chain of this name runs. [`Error::Io`] or [`Error::Refused`] if its files
-/// cannot be read.
+/// [`Error::Refused`] if no chain of this name runs. [`Error::Io`] or [`Error::Refused`] if its
+/// files cannot be read.
 pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
     let tenant = tenant(registry, name)?;
     tenant.check_yours()?;
     view_of(&tenant)?.ok_or_else(|| not_begun(name))
 }
 
-/// Has a running chain's compute units divided so from now on.
+/// Changes how a running chain's compute units are divided.
 ///
 /// # Errors
-/// As [`view`]; [`Error::NotYours`]; [`Error::Refused`] for numbers that the chain cannot have, and
-/// if the process that would do it has died.
+/// As [`view`]; [`Error::NotYours`]; [`Error::Refused`] for invalid numbers, and if the process
+/// that runs the chain has died.
 pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(), Error> {
     let tenant = tenant(registry, name)?;
     tenant.check_yours()?;
@@ -235,18 +235,19 @@ pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(),
         return Err(Error::Refused {
             what: format!("chain {name}"),
             reason: format!(
-                "the process that ran it has died, so nobody divides its compute units; `partita chain start {name}` begins it anew"
+                "the process that ran it has died, so its compute units stay as they are; restart the \
+                 chain with `partita chain start {name}`"
             ),
         });
     }
-    steering.leave(&tenant.dir)
+    steering.write(&tenant.dir)
 }
 
 fn tenant(registry: &Registry, name: &str) -> Result<Tenant, Error> {
     Ok(parts(registry, name)?.0)
 }
 
-/// The tenant of a chain: its first part, which the chain's file is in, and all of them.
+/// The tenant of a chain: its first part, which has the chain file, and all parts.
 pub(super) fn parts(registry: &Registry, name: &str) -> Result<(Tenant, Vec<Tenant>), Error> {
     partita_host::registry::check_name(name)?;
     let parts = registry.lock()?.tenant(name).map_err(|error| match error {
@@ -261,17 +262,19 @@ fn no_chain(name: &str) -> Error {
     Error::Refused {
         what: format!("chain {name}"),
         reason: format!(
-            "no chain of that name runs; `partita chain ps` lists those that do, `partita chain start {name}` starts it"
+            "no chain of that name runs; `partita chain ps` lists running chains, `partita chain start \
+             {name}` starts it"
         ),
     }
 }
 
-/// A tenant that shows nothing of a chain.
+/// A tenant without files of a chain.
 fn not_begun(name: &str) -> Error {
     Error::Refused {
         what: format!("chain {name}"),
         reason: format!(
-            "the tenant of that name is no chain, or one that has not begun yet; try again, or see `partita ps`; `partita kill {name}` ends it"
+            "the tenant of that name is not a chain, or the chain has not started yet; try again, or \
+             see `partita ps`; `partita kill {name}` ends it"
         ),
     }
 }
@@ -294,7 +297,7 @@ fn view_of(tenant: &Tenant) -> Result<Option<ChainView>, Error> {
     }))
 }
 
-/// The path of the chain's file in a tenant's directory.
+/// The path of the chain file in a tenant's directory.
 pub(super) fn file_path(tenant: &Path) -> PathBuf {
     tenant.join(CHAIN_FILE_NAME.to_str().unwrap_or_default())
 }
@@ -304,7 +307,7 @@ pub(super) fn open_file(tenant: &Path) -> Result<ChainFile, Error> {
     ChainFile::open(&c_path(&path)?).map_err(|error| of_file(&path.display().to_string(), &error))
 }
 
-/// A chain's file cannot be used: it is damaged, or the system refuses it.
+/// The chain file is damaged, or the system refuses to open it.
 pub(super) fn of_file(chain: &str, error: &dyn std::error::Error) -> Error {
     Error::io(format!("chain {chain}"))(io::Error::other(error.to_string()))
 }

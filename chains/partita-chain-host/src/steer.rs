@@ -1,5 +1,5 @@
-//! Who divides a running chain's compute units: a word from outside to the process that runs the
-//! chain.
+//! How a running chain's compute units are divided, and the request that changes it: a file that
+//! the process that runs the chain reads.
 
 use std::fs;
 use std::io;
@@ -15,23 +15,23 @@ use serde::{Deserialize, Serialize};
 use super::Algorithm;
 use super::show::show;
 
-/// The file in the tenant's directory that says it.
+/// The name of that file in the tenant's directory.
 const FILE: &str = "chain.steer.json";
-/// Of that file, at most.
+/// The longest such file, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Who divides a chain's compute units.
+/// How a chain's compute units are divided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Steering {
-    /// An algorithm, online.
+    /// By an algorithm, online.
     Algorithm(Algorithm),
-    /// Somebody by hand: the TPCs of each component, in the chain's order.
+    /// By hand: the TPCs of each component, in the chain's request.
     Tpcs(Vec<u32>),
 }
 
 impl Steering {
-    /// Checks that a chain of so many components can be steered so.
+    /// Checks that a chain of so many components can be divided in this way.
     ///
     /// # Errors
     /// [`Error::Refused`].
@@ -40,7 +40,7 @@ impl Steering {
         let refuse = |reason| Err(Error::Refused { what: format!("chain {chain}"), reason });
         if tpcs.len() != components {
             return refuse(format!(
-                "it has {components} components, and --tpcs has {}; give one for each",
+                "it has {components} components, and --tpcs has {}; give one number for each",
                 Count(tpcs.len(), "number")
             ));
         }
@@ -50,24 +50,24 @@ impl Steering {
         }
     }
 
-    /// Leaves the word for the chain in this tenant's directory.
+    /// Writes the request into this tenant's directory.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub(super) fn leave(&self, tenant: &Path) -> Result<(), Error> {
+    pub(super) fn write(&self, tenant: &Path) -> Result<(), Error> {
         show(&tenant.join(FILE), self)
     }
 }
 
-/// What was said last, looked for now and then.
+/// Polls for steering requests.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(super) struct SteeringRequests {
     path: PathBuf,
-    /// The file's number and time of change, of the order that was read last.
+    /// Inode number and modification time of the request that was read last.
     seen: Option<(u64, i64, i64)>,
 }
 
-impl Orders {
+impl SteeringRequests {
     pub(super) fn of(tenant: &Path) -> Self {
         Self { path: tenant.join(FILE), seen: None }
     }
@@ -77,12 +77,12 @@ impl Orders {
         Some((meta.ino(), meta.mtime(), meta.mtime_nsec()))
     }
 
-    /// Whether there is one that was not read yet.
+    /// Whether there is an unread request.
     pub(super) fn is_new(&self) -> bool {
         self.stamp().is_some_and(|stamp| Some(stamp) != self.seen)
     }
 
-    /// The new one, if there is one that is any.
+    /// The unread request, if there is one.
     pub(super) fn next(&mut self) -> Option<io::Result<Steering>> {
         let stamp = self.stamp().filter(|stamp| Some(*stamp) != self.seen)?;
         self.seen = Some(stamp);
@@ -95,20 +95,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_read_once() {
+    fn a_request_is_read_once() {
         let dir = tempfile::tempdir().unwrap();
-        let mut orders = Orders::of(dir.path());
-        assert!(!orders.is_new() && orders.next().is_none());
-        for order in [Steering::Tpcs(vec![4, 4, 25]), Steering::Algorithm(Algorithm::Published)] {
-            order.leave(dir.path()).unwrap();
-            assert!(orders.is_new());
-            assert_eq!(orders.next().unwrap().unwrap(), order);
-            assert!(!orders.is_new() && orders.next().is_none());
+        let mut requests = SteeringRequests::of(dir.path());
+        assert!(!requests.is_new() && requests.next().is_none());
+        for request in [Steering::Tpcs(vec![4, 4, 25]), Steering::Algorithm(Algorithm::Published)] {
+            request.write(dir.path()).unwrap();
+            assert!(requests.is_new());
+            assert_eq!(requests.next().unwrap().unwrap(), request);
+            assert!(!requests.is_new() && requests.next().is_none());
         }
         fs::remove_file(dir.path().join(FILE)).unwrap();
         fs::write(dir.path().join(FILE), "{\"tpcs\": \"all\"}").unwrap();
-        assert!(orders.next().unwrap().is_err());
-        assert!(orders.next().is_none());
+        assert!(requests.next().unwrap().is_err());
+        assert!(requests.next().is_none());
     }
 
     #[test]

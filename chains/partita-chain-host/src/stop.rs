@@ -1,8 +1,8 @@
-//! `partita chain stop`: a chain ends in order, and by force only where that takes too long.
+//! `partita chain stop`: ends a chain in order, and by force only after a timeout.
 //!
-//! The word to end is in the chain's file: components find it when they ask for their next frame,
-//! and the process that runs the chain finds it when it looks at them. `partita kill` would begin
-//! with their work on the GPU, whose loss is an error to each that is about to launch.
+//! The chain file has the flag to end: components see it when they ask for their next frame, and
+//! the process that runs the chain sees it when it checks them. `partita kill` would first end
+//! their GPU work, which is an error for each component that is about to launch.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,12 +20,12 @@ use partita_host::registry::Registry;
 use super::state::{of_file, open_file, parts};
 use super::supervisor::is_supervised;
 
-/// How often it is looked whether the chain has ended.
+/// The interval between two checks whether the chain has ended.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Has a chain end: no frame begins any more, those on their way are finished, and its components
-/// leave. What is left of it after `grace` is ended as [`kill::kill`] does it, with the same grace
-/// once more. `user` asks, who must be allowed to do it, as the current one must.
+/// Ends a chain: no new frame begins, frames in the chain are finished, and its components exit.
+/// After `grace`, [`kill::kill`] ends what is left, again with `grace`. Both `user` and the current
+/// user must have the right to end it.
 ///
 /// # Errors
 /// As [`super::view`], and those of [`kill::kill`].
@@ -39,17 +39,17 @@ pub fn stop(
     let (first, tenant) = parts(registry, name)?;
     kill::check_may_end(&tenant, user)?;
     if !first.is_own() {
-        // Its file is another user's, and not opened. Its processes can be ended all the same.
+        // The chain file belongs to another user and must not be opened. Its processes can still be
+        // ended.
         return kill::end(install, registry, name, &tenant, grace);
     }
-    let here = Here::of(&first.dir).map_err(Error::io(first.dir.display().to_string()))?;
+    let tenant_dir = TenantDir::of(&first.dir).map_err(Error::io(first.dir.display().to_string()))?;
     let file = open_file(&first.dir)?;
     let processes = kill::processes(&tenant).len();
-    // Without a process that runs it nobody removes the tenant; then its components are all that
-    // can be waited for.
+    // Only the process that runs the chain removes the tenant. Without it, wait for the components.
     let is_supervised = is_supervised(&first.dir);
     let has_ended = || -> Result<bool, Error> {
-        if is_supervised { here.is_gone(registry) } else { has_nobody(&file, name) }
+        if is_supervised { tenant_dir.is_gone(registry) } else { is_empty(&file, name) }
     };
     file.stop();
     let deadline = Instant::now() + grace;
@@ -58,16 +58,16 @@ pub fn stop(
         thread::sleep(POLL);
         ended = has_ended()?;
     }
-    if here.is_gone(registry)? {
+    if tenant_dir.is_gone(registry)? {
         return Ok(KillOutcome { processes, notices: Vec::new() });
     }
     let outcome = kill::end(install, registry, name, &tenant, grace)?;
-    // Those that have left by themselves have ended as well.
+    // Processes that exited by themselves count too.
     Ok(KillOutcome { processes: processes.max(outcome.processes), ..outcome })
 }
 
 /// Whether no process has a place in the chain.
-fn has_nobody(file: &ChainFile, name: &str) -> Result<bool, Error> {
+fn is_empty(file: &ChainFile, name: &str) -> Result<bool, Error> {
     for role in 0..file.roles() {
         if file.is_held(role).map_err(|error| of_file(name, &error))? {
             return Ok(false);
@@ -76,19 +76,19 @@ fn has_nobody(file: &ChainFile, name: &str) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// A tenant's directory, which one of the same name that begins later does not have.
-struct Here {
+/// A tenant's directory; a later tenant of the same name has another one.
+struct TenantDir {
     path: PathBuf,
-    /// Open, so that its number goes to no other.
+    /// Stays open, so that no other directory gets the inode number.
     dir: File,
 }
 
-impl Here {
+impl TenantDir {
     fn of(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), dir: File::open(path)? })
     }
 
-    /// Whether the tenant is no more.
+    /// Whether the tenant is gone.
     fn is_gone(&self, registry: &Registry) -> Result<bool, Error> {
         let is = |now: &fs::Metadata| {
             self.dir.metadata().is_ok_and(|then| (then.dev(), then.ino()) == (now.dev(), now.ino()))
@@ -96,7 +96,7 @@ impl Here {
         if !fs::symlink_metadata(&self.path).is_ok_and(|now| is(&now)) {
             return Ok(true);
         }
-        // One whose `partita run` has died is removed by whoever looks.
+        // Reading the tenants removes those whose `partita run` has died.
         Ok(!registry.lock()?.tenants()?.iter().any(|tenant| tenant.dir == self.path))
     }
 }
@@ -106,19 +106,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_of_the_same_name_that_begins_later_is_another_one() {
+    fn a_later_tenant_of_the_same_name_is_another_one() {
         let temp = tempfile::tempdir().unwrap();
         let registry = Registry::at(&temp.path().join("run")).unwrap();
         let dir = temp.path().join("toy");
         fs::create_dir(&dir).unwrap();
-        let here = Here::of(&dir).unwrap();
+        let tenant_dir = TenantDir::of(&dir).unwrap();
         fs::remove_dir(&dir).unwrap();
-        assert!(here.is_gone(&registry).unwrap());
+        assert!(tenant_dir.is_gone(&registry).unwrap());
         for _ in 0..100 {
             fs::create_dir(&dir).unwrap();
-            let is_same =
-                Here::of(&dir).unwrap().dir.metadata().unwrap().ino() == here.dir.metadata().unwrap().ino();
-            assert!(!is_same && here.is_gone(&registry).unwrap());
+            let is_same = TenantDir::of(&dir).unwrap().dir.metadata().unwrap().ino()
+                == tenant_dir.dir.metadata().unwrap().ino();
+            assert!(!is_same && tenant_dir.is_gone(&registry).unwrap());
             fs::remove_dir(&dir).unwrap();
         }
     }

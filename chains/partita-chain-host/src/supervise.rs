@@ -1,8 +1,8 @@
-//! The process that runs a chain: it starts the components, starts those anew that fail, and ends
-//! them in order.
+//! The process that runs a chain: it starts the components, restarts those that fail, and ends them
+//! in order.
 
 mod keeper;
-mod left;
+mod orphans;
 mod process;
 
 use std::ffi::OsString;
@@ -32,7 +32,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use self::keeper::Keeper;
-use self::left::Left;
+use self::orphans::Orphans;
 use self::process::Process;
 use super::control::Control;
 use super::shared::Shared;
@@ -40,46 +40,46 @@ use super::state::{ChainState, Phase, file_path, of_file};
 use super::supervisor::{self, Supervisor};
 use super::{Definition, MemoryOwner, Steering};
 
-/// The hidden subcommand by which a program runs a chain in its tenant.
+/// The hidden subcommand that runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
-/// How long a component may take to end by itself once the chain is to end and no frame is on its
-/// way, before a signal ends it.
+/// How long a component may take to exit when the chain ends and no frame is left in it. Then it
+/// gets a signal.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
-/// The same where a signal ends the chain: what is on its way is dropped.
+/// The same when a signal ends the chain, which drops its frames.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
-/// How long it may take after SIGTERM.
+/// How long a component may take to exit after SIGTERM.
 const TERM_LIMIT: Duration = Duration::from_secs(5);
-/// How long nobody looks at the components, at most.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long the memory of a dead component rests: the GPU may not have stopped yet when the process
-/// is gone.
-const REST: Duration = Duration::from_millis(20);
+/// The longest time between two checks of the components.
+const POLL: Duration = Duration::from_millis(50);
+/// How long the memory of a dead component stays unused: the GPU may still write to it when the
+/// process is gone.
+const MEMORY_REST: Duration = Duration::from_millis(20);
 
-/// A chain to be run.
+/// A chain to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct ChainRun {
     /// The chain.
     pub definition: Definition,
-    /// Where to write a line of JSON for each period.
+    /// The file that gets a line of JSON for each period.
     pub log: Option<PathBuf>,
 }
 
-/// Runs a chain as a tenant, to its end, and returns the exit code: 0 if every component ended
-/// well. What is left of the same chain whose process has died is ended first.
+/// Runs a chain as a tenant until it ends. Returns the exit code: 0 if every component exited with
+/// 0. If a chain of this name has lost the process that ran it, that chain is ended first.
 ///
 /// # Errors
-/// Any [`Error`]; the chain was not started then, and nothing is left behind.
-pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Result<u8, Error> {
-    let definition = &order.definition;
+/// Any [`Error`]; then the chain was not started, and nothing is left behind.
+pub fn start(install: &Install, chain: &ChainRun, mut say: impl FnMut(&str)) -> Result<u8, Error> {
+    let definition = &chain.definition;
     definition.check()?;
     let registry = Registry::open()?;
     if registry.is_client() {
-        // Its processes write in the tenant's directory, which is root's there.
+        // Its processes write into the tenant's directory, which belongs to root in system mode.
         return Err(only_the_daemon(registry.root()));
     }
     supervisor::clear(install, &registry, &definition.name, &mut say)?;
     let one = |text: &String| Ok::<_, Error>(Selectors::List(vec![text.parse::<Selector>()?]));
-    let order = serde_json::to_string(order).map_err(|error| Error::Refused {
+    let json = serde_json::to_string(chain).map_err(|error| Error::Refused {
         what: format!("chain {}", definition.name),
         reason: error.to_string(),
     })?;
@@ -88,65 +88,65 @@ pub fn start(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Res
         gpus: definition.gpu.as_ref().map(one).transpose()?,
         limits: LimitSet { share: definition.share()?, memory: definition.quota()?, ..LimitSet::default() },
         name: Some(definition.name.clone()),
-        command: vec![program, SUBCOMMAND.into(), OsString::from(order)],
+        command: vec![program, SUBCOMMAND.into(), OsString::from(json)],
         description: Some(format!("chain of {} components", definition.components.len())),
         ..RunRequest::default()
     };
     run(install, &request, say)
 }
 
-/// Runs the components; called in the chain's tenant, by the hidden subcommand `internal-chain`.
-/// `say` gets what is to be told on stderr.
+/// Runs the components. The hidden subcommand `internal-chain` calls this in the chain's tenant.
+/// `say` gets the messages for standard error.
 ///
 /// # Errors
-/// [`Error::Refused`], [`Error::Program`] and the system's. No component lives then.
-pub fn supervise(install: &Install, order: &Order, mut say: impl FnMut(&str)) -> Result<u8, Error> {
+/// [`Error::Refused`], [`Error::Program`] and those of the system. No component is alive then.
+pub fn supervise(install: &Install, chain: &ChainRun, mut say: impl FnMut(&str)) -> Result<u8, Error> {
     signals::end_in_order().map_err(Error::io("signal handlers"))?;
-    let definition = &order.definition;
+    let definition = &chain.definition;
     definition.check()?;
     let tenant = std::env::var_os(LEDGER_VARIABLE).map(PathBuf::from).ok_or_else(|| Error::Refused {
         what: format!("chain {}", definition.name),
         reason: format!("a chain runs in a tenant; use `partita chain start {}`", definition.name),
     })?;
     let _supervisor = Supervisor::begin(&tenant, &definition.name)?;
-    let mut chain = Running::begin(install, order, &tenant)?;
-    let outcome = chain.attend(&mut say);
-    let ended = chain.end(matches!(outcome, Ok(0)), &mut say);
+    let mut running = Running::begin(install, chain, &tenant)?;
+    let outcome = running.attend(&mut say);
+    let ended = running.end(matches!(outcome, Ok(0)), &mut say);
     outcome.and_then(|outcome| ended.map(|()| outcome))
 }
 
-/// Which of a chain's processes.
+/// One of a chain's processes.
 #[derive(Clone, Copy)]
-enum Whose {
+enum Failed {
     Component(usize),
     Keeper,
 }
 
-/// A chain that runs.
+/// A running chain.
 struct Running {
     tenant: PathBuf,
     file: ChainFile,
-    /// What the components are clients of, if they are: one that dies with work in flight takes
-    /// others along.
+    /// The MPS service, if the components are its clients: a client that dies with work in flight
+    /// takes others with it.
     service: Option<Service>,
-    /// The service has a fault, which lasts until everybody whom it hit has left. Nobody is started
-    /// before.
+    /// The service has a fault, which lasts until all affected clients have left. Until then no
+    /// component is started.
     in_fault: bool,
     keeper: Option<Keeper>,
-    left: Left,
-    /// The components, in the chain's order.
+    orphans: Orphans,
+    /// The components, in order.
     members: Vec<Process>,
     restarts_max: u32,
     shared: Arc<Shared>,
-    /// Whether the state could be written when it was last.
+    /// Whether the last write of the state succeeded.
     is_shown: bool,
     ending: Arc<AtomicBool>,
     control: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Running {
-    fn begin(install: &Install, order: &Order, tenant: &Path) -> Result<Self, Error> {
-        let definition = &order.definition;
+    fn begin(install: &Install, chain: &ChainRun, tenant: &Path) -> Result<Self, Error> {
+        let definition = &chain.definition;
         let limits = tenant.join(partita_ledger::LIMITS_FILE_NAME.to_str().unwrap_or_default());
         let limits = c_path(&limits)?;
         let path = file_path(tenant);
@@ -172,7 +172,7 @@ impl Running {
             components: Vec::new(),
             events: Vec::new(),
         };
-        let shared = Arc::new(Shared::new(state, tenant, order.log.as_deref())?);
+        let shared = Arc::new(Shared::new(state, tenant, chain.log.as_deref())?);
         let keeper = match definition.memory {
             MemoryOwner::Keeper => Some(Keeper::new(install, tenant, definition.handles)?),
             MemoryOwner::FirstComponent => None,
@@ -195,7 +195,7 @@ impl Running {
             service,
             in_fault: false,
             keeper,
-            left: Left::new(install, registry, &definition.name, parts),
+            orphans: Orphans::new(install, registry, &definition.name, parts),
             members,
             restarts_max: definition.restarts,
             shared,
@@ -205,7 +205,7 @@ impl Running {
         };
         this.note_components();
         this.shared.write()?;
-        // The division first: components that come find what they may use.
+        // The division comes first, so that components find it when they start.
         let own_file = ChainFile::open(&name).map_err(of_path)?;
         let control = Control::new(own_file, &limits, tenant, definition, &this.ending, &this.shared)?;
         let thread = std::thread::Builder::new().name("optimizer".to_owned());
@@ -213,8 +213,7 @@ impl Running {
         Ok(this)
     }
 
-    /// Starts the components and keeps them running, until the chain is to end. Returns its exit
-    /// code.
+    /// Starts the components and restarts them until the chain ends. Returns its exit code.
     fn attend(&mut self, say: &mut dyn FnMut(&str)) -> Result<u8, Error> {
         loop {
             if let Some(signal) = signals::ending() {
@@ -225,7 +224,7 @@ impl Running {
                 return Ok(128 + 15);
             }
             if self.file.is_stopping() {
-                self.shared.note("asked to stop: the chain ends".to_owned());
+                self.shared.note("stop requested: the chain ends".to_owned());
                 return Ok(0);
             }
             self.recover_from_fault()?;
@@ -236,9 +235,9 @@ impl Running {
             if changed {
                 self.show(say);
             }
-            // One that has ended well has no more frames for the others, or wants none.
+            // A component that exits with 0 has no more frames for the others, or wants no more.
             if self.members.iter().any(Process::has_ended_well) {
-                self.shared.note("a component has ended well: the chain ends".to_owned());
+                self.shared.note("a component exited with 0: the chain ends".to_owned());
                 return Ok(0);
             }
             self.shared.take_log_end().iter().for_each(|line| say(line));
@@ -246,12 +245,12 @@ impl Running {
         }
     }
 
-    /// Starts a component whose time it is, or sees what became of it. Whether anything has
+    /// Starts a component that is due, or checks whether it has ended. Returns whether anything
     /// changed.
     fn look_at(&mut self, at: usize, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
         let member = &mut self.members[at];
         let Some(status) = member.poll()? else {
-            // Without memory there is nothing for it to do.
+            // Without the frames' memory, a component has no work.
             let has_memory = self.keeper.as_ref().is_none_or(Keeper::is_ready);
             if !member.is_due() || self.in_fault || !has_memory {
                 return Ok(false);
@@ -265,30 +264,30 @@ impl Running {
             self.shared.note(format!("{}: {text}", member.title));
             return Ok(true);
         }
-        self.left.end_of(at, say)?;
-        // What it held is of use to the others at once, not only when its place is taken again.
-        let rests_until_ns = monotonic_ns() + REST.as_nanos() as u64;
+        self.orphans.end_of_component(at, say)?;
+        // The others can use its frames at once, before a new process takes its place.
+        let rests_until_ns = monotonic_ns() + MEMORY_REST.as_nanos() as u64;
         let recovered = self.file.recover(at as u8, rests_until_ns);
         let recovered = recovered.map_err(|error| of_file(&self.file.plan().name, &error))?;
         let frames = recovered.map_or(0, |recovered| recovered.dropped + recovered.stranded);
-        // A signal that ends all of them comes to this process too.
+        // A signal to the whole process group reaches this process too.
         if signals::ending().is_some() || kill::was_asked_for(&self.tenant) || member.take_replaced() {
             return Ok(true);
         }
-        self.meet_fault(say);
-        self.restart(Whose::Component(at), &format!("{text}; {} dropped", Count(frames, "frame")), say)
+        self.handle_fault(say);
+        self.restart(Failed::Component(at), &format!("{text}; {} dropped", Count(frames, "frame")), say)
     }
 
-    /// If the service is in a fault, whoever of the chain lives has been hit by it, whether it
-    /// knows or waits for frames: it ends, and begins anew when the service takes clients again.
-    fn meet_fault(&mut self, say: &mut dyn FnMut(&str)) {
+    /// Handles a fault of the service: it has hit every living component, whether or not the
+    /// component knows. All end now and restart when the service takes clients again.
+    fn handle_fault(&mut self, say: &mut dyn FnMut(&str)) {
         let Some(service) =
             self.service.as_ref().filter(|service| !self.in_fault && ready::is_in_fault(service))
         else {
             return;
         };
         let line =
-            "a fault of the Multi-Process Service has hit the chain: all its processes begin anew".to_owned();
+            "a fault of the Multi-Process Service has hit the chain: all its processes restart".to_owned();
         say(&line);
         self.shared.note(line);
         self.in_fault = true;
@@ -296,7 +295,7 @@ impl Running {
         self.members.iter_mut().for_each(|member| member.replace(Some(service)));
     }
 
-    /// Ends the pause that a fault makes, once the service takes clients.
+    /// Ends the pause after a fault, once the service takes clients.
     fn recover_from_fault(&mut self) -> Result<(), Error> {
         let keeper_lives = self.keeper.as_mut().is_some_and(|keeper| keeper.process().lives());
         if !self.in_fault || keeper_lives || self.members.iter().any(Process::lives) {
@@ -304,7 +303,7 @@ impl Running {
         }
         if let Some(service) = &self.service {
             match ready::wait(service, READY_LIMIT) {
-                // The loop sees it too.
+                // The main loop handles the signal.
                 Err(Error::Interrupted { .. }) => return Ok(()),
                 waited => waited?,
             };
@@ -313,7 +312,7 @@ impl Running {
         Ok(())
     }
 
-    /// Starts the keeper, or sees what became of it. Whether anything has changed.
+    /// Starts the keeper, or checks whether it has ended. Returns whether anything changed.
     fn look_at_keeper(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
         let Some(keeper) = &mut self.keeper else { return Ok(false) };
         let Some(status) = keeper.look(!self.in_fault)? else { return Ok(false) };
@@ -321,52 +320,52 @@ impl Running {
         if is_ending || keeper.process().take_replaced() {
             return Ok(true);
         }
-        // What they have open is nobody's now.
+        // The memory that they have open is lost.
         self.members.iter_mut().for_each(|member| member.replace(self.service.as_ref()));
-        let text = format!("{}; all frames are lost, and all components begin anew", describe(status));
-        self.restart(Whose::Keeper, &text, say)
+        let text = format!("{}; all frames are lost, and all components restart", describe(status));
+        self.restart(Failed::Keeper, &text, say)
     }
 
-    /// Has a process that has failed started anew, unless it has failed too often.
-    fn restart(&mut self, whose: Whose, text: &str, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
-        let process = match (whose, &mut self.keeper) {
-            (Whose::Component(at), _) => &mut self.members[at],
-            (Whose::Keeper, Some(keeper)) => keeper.process(),
-            (Whose::Keeper, None) => return Ok(false),
+    /// Schedules the restart of a process that failed, unless it has failed too often.
+    fn restart(&mut self, failed: Failed, text: &str, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
+        let process = match (failed, &mut self.keeper) {
+            (Failed::Component(at), _) => &mut self.members[at],
+            (Failed::Keeper, Some(keeper)) => keeper.process(),
+            (Failed::Keeper, None) => return Ok(false),
         };
         if process.restarts >= self.restarts_max {
             return Err(Error::Refused {
                 what: process.title.clone(),
                 reason: format!(
-                    "it has failed {} ({text}); see what it printed, or raise `restarts`",
+                    "it has failed {} ({text}); see its output, or raise `restarts`",
                     Count(process.restarts + 1, "time")
                 ),
             });
         }
         let pause = process.schedule_restart();
-        let line = format!("{}: {text}; it is started anew in {} ms", process.title, pause.as_millis());
+        let line = format!("{}: {text}; restart in {} ms", process.title, pause.as_millis());
         say(&line);
         self.shared.note(line);
         Ok(true)
     }
 
-    /// Waits until a component has ended, or for [`LOOK`].
+    /// Waits until a component ends, or for [`POLL`].
     fn wait(&self) {
         let keeper = self.keeper.iter().filter_map(Keeper::handle);
         let fds: Vec<_> = self.members.iter().filter_map(Process::handle).chain(keeper).collect();
         let mut polled: Vec<_> =
             fds.iter().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
-        let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
-        // A signal ends it early, which is as well.
+        let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
+        // A signal ends the wait early, which does no harm.
         let _ = rustix::event::poll(&mut polled, Some(&limit));
     }
 
-    /// Shows the chain as it is. That it cannot be shown is no reason to end it, and is told once.
+    /// Writes the chain's state. A failure does not end the chain and is reported once.
     fn show(&mut self, say: &mut dyn FnMut(&str)) {
         self.note_components();
         let shown = self.shared.write();
         if let (Err(error), true) = (&shown, self.is_shown) {
-            say(&format!("{error}; the chain goes on, and `partita chain watch` shows it as it was before"));
+            say(&format!("{error}; the chain continues, and `partita chain watch` shows an old state"));
         }
         self.is_shown = shown.is_ok();
     }
@@ -377,8 +376,8 @@ impl Running {
         self.shared.set_components(components.collect());
     }
 
-    /// Has everybody end: those who wait for frames find that none will come, those who do not heed
-    /// it get a signal. `in_order`: what is on its way is finished first.
+    /// Ends all components: those that wait for frames learn that none will come, and those that
+    /// stay get a signal. With `in_order`, frames in the chain are finished first.
     fn end(&mut self, in_order: bool, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
         self.ending.store(true, Ordering::Relaxed);
         self.file.stop();
@@ -418,8 +417,8 @@ impl Running {
             }
         }
         let keeper = self.keeper.as_mut().and_then(|keeper| keeper.process().id());
-        self.left.end_all(keeper, say)?;
-        // Not before them: it has their memory.
+        self.orphans.end_all(keeper, say)?;
+        // Last, because it owns their memory.
         if let Some(keeper) = &mut self.keeper {
             keeper.end()?;
         }
@@ -431,21 +430,21 @@ impl Running {
         Ok(())
     }
 
-    /// One that has ended is waited for no more.
+    /// After the keeper has ended, there is nothing to wait for.
     fn poll_keeper(&mut self) -> Result<(), Error> {
         self.keeper.iter_mut().try_for_each(|keeper| keeper.process().poll().map(drop))
     }
 
-    /// Whether a component finds out that the chain ends: who has no place in it does not, and who
-    /// has given it back has, and is leaving.
+    /// Whether a component learns that the chain ends. A component that never took its place does
+    /// not. One that has released its place does, and is exiting.
     fn knows_of_end(&self, at: usize) -> bool {
         let role = at as u8;
         self.file.is_held(role).unwrap_or(false)
             || self.file.incarnation(role) != self.members[at].incarnation_before
     }
 
-    /// Whether a component that has its place has frames, or will get some. One that has none takes
-    /// no frame, however long it lives.
+    /// Whether a component that has its place holds frames or will get some. Without a place, a
+    /// component takes no frame, however long it lives.
     fn has_frames_on_their_way(&self) -> bool {
         let census = self.file.census();
         let is_there = |role| self.file.is_held(role).unwrap_or(false);
@@ -456,9 +455,9 @@ impl Running {
 
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(0), _) => "it has ended well".to_owned(),
-        (Some(code), _) => format!("it ended with exit code {code}"),
-        (None, Some(signal)) => format!("it was ended by signal {signal}"),
+        (Some(0), _) => "it exited with 0".to_owned(),
+        (Some(code), _) => format!("it exited with code {code}"),
+        (None, Some(signal)) => format!("signal {signal} ended it"),
         (None, None) => "it ended".to_owned(),
     }
 }

@@ -1,10 +1,9 @@
-//! Who runs a chain: one process, by a lock that it holds for life.
+//! Which process runs a chain: the one that holds a lock for its whole life.
 //!
-//! The lock is that of a file in the tenant's directory. The file gets its name when it is locked
-//! already, so whoever finds it unlocked finds a chain whose process has died: its components go on
-//! with nobody to start them anew. Such a chain is not adopted. How a component of a dead parent
-//! ends nobody is told, and what the definition says may be another thing by now: what is left of
-//! it is ended, and the chain begins anew.
+//! The lock is on a file in the tenant's directory. The file gets its name after it is locked, so
+//! if it is unlocked, the process that ran the chain has died and nothing restarts its components.
+//! A new process does not adopt such a chain: it could not learn how orphaned components exit, and
+//! the definition may have changed. It ends what is left and starts the chain from the beginning.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -19,29 +18,29 @@ use partita_host::kill;
 use partita_host::registry::Registry;
 use partita_mps::lock::lock_within;
 
-/// The file in the tenant's directory.
+/// The name of the file in the tenant's directory.
 const FILE: &str = "chain.supervisor";
-/// How long others look at the lock at most, which they hold meanwhile.
-const LOOKS: Duration = Duration::from_millis(100);
+/// The longest time that a check of the lock by others, which holds it, can take.
+const PROBE_LIMIT: Duration = Duration::from_millis(100);
 
-/// The right to run the chain of a tenant, until this is dropped or the process ends.
+/// The right to run the chain of a tenant, until it is dropped or the process ends.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     _file: File,
 }
 
 impl Supervisor {
-    /// Becomes the process that runs a chain that has just begun.
+    /// Acquires the right to run a new chain.
     ///
     /// # Errors
-    /// [`Error::Refused`] if another process runs it, or ran it and has died; the system's.
+    /// [`Error::Refused`] if another process runs it, or ran it and has died; those of the system.
     pub(super) fn begin(tenant: &Path, chain: &str) -> Result<Self, Error> {
         let fresh = PathBuf::from(format!("{}.new-{}", path(tenant).display(), std::process::id()));
         let made = (|| {
             let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
             file.set_permissions(Permissions::from_mode(0o600))?;
             file.try_lock().map_err(io::Error::from)?;
-            // Not a rename: that would take the name from whoever has it.
+            // Not a rename, which would replace another process's file.
             fs::hard_link(&fresh, path(tenant)).map(|()| file)
         })();
         let _ = fs::remove_file(&fresh);
@@ -52,7 +51,8 @@ impl Supervisor {
                 reason: match is_supervised(tenant) {
                     true => runs(chain),
                     false => format!(
-                        "the process that ran it has died; `partita chain start {chain}` begins it anew"
+                        "the process that ran it has died; restart it with `partita chain start \
+                         {chain}`"
                     ),
                 },
             }),
@@ -60,10 +60,11 @@ impl Supervisor {
         }
     }
 
-    /// Takes the place of a process that has died; none if it lives, or the tenant is no chain.
+    /// Takes over from a process that has died; `None` if it is alive, or if the tenant is not a
+    /// chain.
     fn of_dead(tenant: &Path) -> Option<Self> {
         let file = open_regular(&path(tenant)).ok()?;
-        lock_within(&file, LOOKS).is_ok_and(|locked| locked).then_some(Self { _file: file })
+        lock_within(&file, PROBE_LIMIT).is_ok_and(|locked| locked).then_some(Self { _file: file })
     }
 }
 
@@ -77,13 +78,13 @@ fn path(tenant: &Path) -> PathBuf {
 
 /// Whether a living process runs the chain in this tenant's directory.
 pub(super) fn is_supervised(tenant: &Path) -> bool {
-    // A shared lock: two who look at the same time do not see each other.
+    // A shared lock, so that two checks at the same time do not disturb each other.
     open_regular(&path(tenant))
         .is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }
 
-/// Ends what is left of a chain whose process has died, so that it can begin anew. Of two that try,
-/// one does it, and for the other the name is in use.
+/// Ends what is left of a chain whose process has died, so that it can restart. If two processes
+/// try, one succeeds, and the other finds the name in use.
 ///
 /// # Errors
 /// [`Error::Refused`] if the chain runs; those of [`kill::kill`].
@@ -103,7 +104,8 @@ pub(super) fn clear(
     }
     let Some(_supervisor) = Supervisor::of_dead(&first.dir) else { return Ok(()) };
     say(&format!(
-        "chain {chain}: the process that ran it has died; its components are ended, and it begins anew"
+        "chain {chain}: the process that ran it has died; its components are ended, and the chain \
+         restarts"
     ));
     let outcome = kill::end(install, registry, chain, &tenant, kill::GRACE_DEFAULT)?;
     outcome.notices.iter().for_each(|notice| say(notice));
@@ -121,7 +123,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let tenant = temp.path();
         assert!(!is_supervised(tenant));
-        assert!(Supervisor::of_dead(tenant).is_none(), "no chain, or one that is about to begin");
+        assert!(Supervisor::of_dead(tenant).is_none(), "not a chain, or a chain that is about to start");
         let first = Supervisor::begin(tenant, "toy").unwrap();
         assert!(is_supervised(tenant) && Supervisor::of_dead(tenant).is_none());
         let error = Supervisor::begin(tenant, "toy").unwrap_err().to_string();
@@ -130,7 +132,7 @@ mod tests {
         assert!(!is_supervised(tenant));
         let error = Supervisor::begin(tenant, "toy").unwrap_err().to_string();
         assert!(error.contains("has died") && error.contains("partita chain start toy"), "{error}");
-        // Many try at once, while many look.
+        // Several threads try to take the lock while others check it.
         let taken = std::sync::Mutex::new(Vec::new());
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -142,6 +144,6 @@ mod tests {
             }
         });
         assert_eq!(taken.lock().unwrap().len(), 1);
-        assert_eq!(fs::read_dir(tenant).unwrap().count(), 1, "nothing is left of those who could not");
+        assert_eq!(fs::read_dir(tenant).unwrap().count(), 1, "a thread that failed left its file behind");
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Error, anyhow};
 use clap::Parser;
 use partita::install::{Install, OWN_ERROR};
-use partita_chain_host::Order;
+use partita_chain_host::ChainRun;
 use partita_daemon::args::{Arguments, Cmd};
 use partita_daemon::{api, keeper, serve};
 use partita_mps::detach;
@@ -51,13 +51,13 @@ fn print(text: &str) -> anyhow::Result<()> {
 
 /// Runs a chain as a tenant, to its end.
 fn start_chain(order: &str) -> anyhow::Result<u8> {
-    let order: Order = serde_json::from_str(order).context("an order that is none")?;
+    let order: ChainRun = serde_json::from_str(order).context("invalid JSON of a chain")?;
     Ok(partita_chain_host::start(&Install::of_this_program()?, &order, tell)?)
 }
 
 /// Runs a chain's components, in its tenant.
 fn run_chain(order: &str) -> anyhow::Result<u8> {
-    let order: Order = serde_json::from_str(order).context("an order that is none")?;
+    let order: ChainRun = serde_json::from_str(order).context("invalid JSON of a chain")?;
     Ok(partita_chain_host::supervise(&Install::of_this_program()?, &order, tell)?)
 }
 

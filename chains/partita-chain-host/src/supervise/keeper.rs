@@ -1,5 +1,5 @@
-//! The keeper of a chain's memory: a process of the tenant that owns the frames, so that no
-//! component's death takes them away.
+//! The keeper of a chain's memory: a process of the tenant that owns the frames, so that they
+//! survive the death of a component.
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
@@ -14,9 +14,10 @@ use rustix::process::Signal;
 use super::process::Process;
 use crate::Handles;
 
-/// Its socket in the tenant's directory; short, because a socket's path has 107 bytes.
+/// Its socket in the tenant's directory. The name is short, because the path of a socket has at
+/// most 107 bytes.
 const SOCKET: &str = "memory";
-/// How long it may take until it serves: it loads the driver first.
+/// How long it may take to begin to serve: it loads the driver first.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// How long it may take to end.
 const END_LIMIT: Duration = Duration::from_secs(10);
@@ -30,7 +31,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// One that is to be started at once.
+    /// A keeper that is due at once.
     pub(super) fn new(install: &Install, tenant: &Path, handles: Handles) -> Result<Self, Error> {
         let socket = tenant.join(SOCKET);
         let mut command = Command::new(install.part(DAEMON)?);
@@ -48,12 +49,12 @@ impl Keeper {
         self.process.lives() && self.socket.exists()
     }
 
-    /// Starts it if it is time and it may be started, and returns how it has ended if it has since
-    /// the last call.
+    /// Starts it if it is due and `may_start` is set. Returns how it ended, if it has since the
+    /// last call.
     pub(super) fn look(&mut self, may_start: bool) -> Result<Option<ExitStatus>, Error> {
         let ended = self.process.poll()?;
         if ended.is_some() {
-            // What is there then is a living one's.
+            // A socket that is left there belongs to a dead keeper.
             let _ = std::fs::remove_file(&self.socket);
         } else if may_start && self.process.is_due() {
             self.process.spawn()?;
@@ -64,7 +65,7 @@ impl Keeper {
         Ok(ended)
     }
 
-    /// Readable once it has ended.
+    /// A handle that is readable once the keeper has ended.
     pub(super) fn handle(&self) -> Option<BorrowedFd<'_>> {
         self.process.handle()
     }

@@ -15,33 +15,33 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::ComponentState;
 
-/// The pause before the first restart, and the longest. It doubles from one to the next.
+/// The first and the longest pause before a restart. The pause doubles each time.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Who has run for so long has started well, and what failed before counts no more.
+/// After so much time a component counts as started, and its earlier failures count no more.
 const WELL: Duration = Duration::from_secs(10);
 
 /// A process of a chain.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// What messages call it.
+    /// Its name in messages.
     pub title: String,
     pub restarts: u32,
-    /// How often its place in the chain had been taken when it was started, if it is a component.
+    /// For a component: how many processes had taken its place before this one started.
     pub incarnation_before: u64,
     program: OsString,
     command: Command,
     child: Option<(Child, Option<OwnedFd>, Instant)>,
-    /// When it is to be started; none if it runs or is not to be.
+    /// When it is to start; `None` if it runs or shall not run.
     due: Option<Instant>,
     pause: Duration,
     ended: Option<ExitStatus>,
-    /// It is to end, and to begin anew, for no fault of its own.
+    /// It must end and restart through no fault of its program.
     is_replaced: bool,
 }
 
 impl Process {
-    /// One that is to be started at once.
+    /// A process that is due at once.
     pub(super) fn new(title: String, command: Command) -> Self {
         Self {
             title,
@@ -63,7 +63,7 @@ impl Process {
 
     pub(super) fn spawn(&mut self) -> Result<(), Error> {
         let refuse = |reason: String| Error::Refused { what: self.title.clone(), reason };
-        // As for every tenant: what the limits would not reach is not started.
+        // As for every tenant, a program that the limits cannot reach is not started.
         program::find(&self.program).map_err(|error| refuse(error.to_string()))?;
         let child = self.command.spawn().map_err(|error| {
             refuse(format!(
@@ -78,7 +78,7 @@ impl Process {
         Ok(())
     }
 
-    /// How it has ended, if it has since the last call.
+    /// How it ended, if it has since the last call.
     pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>, Error> {
         let Some((child, _, started)) = &mut self.child else { return Ok(None) };
         let status = child.try_wait().map_err(Error::io(format!("waiting for {}", self.title)))?;
@@ -92,13 +92,13 @@ impl Process {
         Ok(status)
     }
 
-    /// Ends it, to begin anew as if it had not run.
+    /// Ends it, to restart without counting a failure.
     pub(super) fn replace(&mut self, service: Option<&Service>) {
         self.is_replaced = self.lives();
         self.signal(Signal::KILL, service);
     }
 
-    /// Whether it was ended to be replaced, and is now.
+    /// Whether it was ended to be replaced, and has ended.
     pub(super) fn take_replaced(&mut self) -> bool {
         let is_replaced = std::mem::take(&mut self.is_replaced);
         if is_replaced {
@@ -107,7 +107,7 @@ impl Process {
         is_replaced
     }
 
-    /// It is started anew after a pause, which is returned.
+    /// Schedules a restart after a pause, and returns the pause.
     pub(super) fn schedule_restart(&mut self) -> Duration {
         let pause = self.pause;
         self.due = Some(Instant::now() + pause);
@@ -124,14 +124,14 @@ impl Process {
         self.child.is_some()
     }
 
-    /// Readable once it has ended.
+    /// A handle that is readable once it has ended.
     pub(super) fn handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.child.as_ref()?.1.as_ref().map(AsFd::as_fd)
     }
 
-    /// Sends a signal, its work on the GPU ended first where it is a client of MPS.
+    /// Sends a signal. If the process is a client of MPS, its GPU work is ended first.
     pub(super) fn signal(&self, signal: Signal, service: Option<&Service>) {
-        // One that is not waited for yet keeps its number.
+        // Its number is not reused before this process waits for it.
         if let Some((child, ..)) = &self.child
             && let Some(process) = ProcessId::living(child.id())
         {
@@ -140,7 +140,7 @@ impl Process {
         }
     }
 
-    /// Its process; none while it does not run.
+    /// Its process; `None` while it does not run.
     pub(super) fn id(&self) -> Option<ProcessId> {
         self.child.as_ref().and_then(|(child, ..)| ProcessId::living(child.id()))
     }

@@ -187,10 +187,7 @@ fn frames_that_no_memory_holds_are_refused_by_whoever_has_to_allocate_them() {
         let output = start(&world, &file).output().unwrap();
         let told = common::text(&output.stderr);
         assert_eq!(output.status.code(), Some(125), "{told}");
-        assert!(
-            told.contains("it has failed 1 time (it ended with exit code 1; 0 frames dropped)"),
-            "{told}"
-        );
+        assert!(told.contains("it has failed 1 time (it exited with code 1; 0 frames dropped)"), "{told}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! The chains that a user has defined: kept by the daemon where one runs, else a file for each,
-//! below the user's configuration.
+//! The chains that a user has defined. The daemon stores them where one runs; otherwise each is a
+//! file in the user's configuration.
 
 use std::fs;
 use std::io;
@@ -14,47 +14,47 @@ use serde::Deserialize;
 use super::Definition;
 use crate::daemon::Client;
 
-/// A definition in bytes at most.
+/// The longest definition, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The definitions of one user.
 #[derive(Debug, Clone)]
-pub struct Definitions(Place);
+pub struct Definitions(Storage);
 
 #[derive(Debug, Clone)]
-enum Place {
+enum Storage {
     Daemon(Client),
     Files(Files),
 }
 
 impl Definitions {
-    /// Those of the current user: with the daemon that serves the user if one runs, else in
-    /// `$XDG_CONFIG_HOME/partita/chains`, or below `~/.config`.
+    /// Those of the current user: stored by the daemon if one runs, else in
+    /// `$XDG_CONFIG_HOME/partita/chains` or `~/.config/partita/chains`.
     ///
     /// # Errors
-    /// [`Error::Daemon`] as [`Client::find`]; [`Error::Refused`] if neither variable says where.
+    /// [`Error::Daemon`] as [`Client::find`]; [`Error::Refused`] if neither variable is set.
     pub fn of_user(registry: &Registry) -> Result<Self, Error> {
         match Client::find(registry)? {
-            Some(daemon) => Ok(Self(Place::Daemon(daemon))),
-            None => Files::of_user().map(|files| Self(Place::Files(files))),
+            Some(daemon) => Ok(Self(Storage::Daemon(daemon))),
+            None => Files::of_user().map(|files| Self(Storage::Files(files))),
         }
     }
 
     /// Those in a directory, which need not exist yet.
     #[must_use]
     pub fn at(dir: &Path) -> Self {
-        Self(Place::Files(Files::at(dir)))
+        Self(Storage::Files(Files::at(dir)))
     }
 
-    /// Keeps the text of a definition under the name in it, in place of what was there.
+    /// Stores the text of a definition under the name in it, and replaces an older one.
     ///
     /// # Errors
     /// As [`Definition::from_toml`]; [`Error::Daemon`], [`Error::Io`].
-    pub fn keep(&self, text: &str) -> Result<Definition, Error> {
+    pub fn save(&self, text: &str) -> Result<Definition, Error> {
         let definition = Definition::from_toml(text)?;
         match &self.0 {
-            Place::Daemon(daemon) => keep_with(daemon, &definition)?,
-            Place::Files(files) => files.keep(&definition, text)?,
+            Storage::Daemon(daemon) => keep_with(daemon, &definition)?,
+            Storage::Files(files) => files.save(&definition, text)?,
         }
         Ok(definition)
     }
@@ -63,11 +63,11 @@ impl Definitions {
     ///
     /// # Errors
     /// [`Error::Refused`] if no definition has this name. [`Error::Daemon`] if `partitad` does not
-    /// answer. Else those of [`Definition::from_toml`].
+    /// answer. Those of [`Definition::from_toml`].
     pub fn get(&self, name: &str) -> Result<Definition, Error> {
         check_name(name)?;
         match &self.0 {
-            Place::Daemon(daemon) => {
+            Storage::Daemon(daemon) => {
                 let all = all_of_daemon(daemon)?;
                 let names: Vec<String> =
                     all.iter().filter(|one| one.is_ours()).map(|one| one.definition.name.clone()).collect();
@@ -77,38 +77,38 @@ impl Definitions {
                     None => Err(undefined(name, &names)),
                 }
             }
-            Place::Files(files) => files.get(name),
+            Storage::Files(files) => files.get(name),
         }
     }
 
-    /// The names of all, sorted.
+    /// All names, sorted.
     ///
     /// # Errors
     /// [`Error::Daemon`], [`Error::Io`].
     pub fn names(&self) -> Result<Vec<String>, Error> {
         match &self.0 {
-            Place::Daemon(daemon) => Ok(of_daemon(daemon)?.into_iter().map(|one| one.name).collect()),
-            Place::Files(files) => files.names(),
+            Storage::Daemon(daemon) => Ok(of_daemon(daemon)?.into_iter().map(|one| one.name).collect()),
+            Storage::Files(files) => files.names(),
         }
     }
 
-    /// Forgets a definition. A chain that runs goes on.
+    /// Removes a definition. A running chain of this name continues.
     ///
     /// # Errors
     /// As [`Definitions::get`].
-    pub fn forget(&self, name: &str) -> Result<(), Error> {
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
         check_name(name)?;
         match &self.0 {
-            Place::Daemon(daemon) => {
+            Storage::Daemon(daemon) => {
                 self.get(name)?;
                 daemon.ask("DELETE", &format!("{CHAINS}/{name}"), None).map(drop)
             }
-            Place::Files(files) => files.forget(name),
+            Storage::Files(files) => files.remove(name),
         }
     }
 }
 
-/// Where the daemon has them.
+/// The daemon's path for chains.
 const CHAINS: &str = "/v1/chains";
 
 fn odd(error: serde_json::Error) -> Error {
@@ -118,7 +118,7 @@ fn odd(error: serde_json::Error) -> Error {
     }
 }
 
-/// A definition that the daemon has.
+/// A definition that the daemon stores.
 #[derive(Deserialize)]
 struct Defined {
     owner: u32,
@@ -126,8 +126,8 @@ struct Defined {
 }
 
 impl Defined {
-    /// Whether this user, or root, has defined it. What others have is no program to run as this
-    /// user.
+    /// Whether this user or root defined it. Other users' definitions name programs that must not
+    /// run as this user.
     fn is_ours(&self) -> bool {
         self.owner == rustix::process::geteuid().as_raw() || self.owner == 0
     }
@@ -137,14 +137,15 @@ impl Defined {
         Error::Refused {
             what: format!("chain {name}"),
             reason: format!(
-                "it is {owner}'s definition, and its programs would run with your rights; {owner} starts it with `partita chain start {name}`, \
-                 and you a chain of your own, of another name, with `partita chain start FILE`"
+                "user {owner} defined it, and its programs would run with your rights; {owner} can \
+                 start it with `partita chain start {name}`; start your own chain under another \
+                 name with `partita chain start FILE`"
             ),
         }
     }
 }
 
-/// Everything that is defined with the daemon, by name.
+/// All definitions that the daemon stores, by name.
 fn all_of_daemon(daemon: &Client) -> Result<Vec<Defined>, Error> {
     #[derive(Deserialize)]
     struct View {
@@ -154,7 +155,7 @@ fn all_of_daemon(daemon: &Client) -> Result<Vec<Defined>, Error> {
     Ok(views.into_iter().filter_map(|view| view.defined).collect())
 }
 
-/// What this user, or root, has defined with the daemon, by name.
+/// The definitions of this user and of root that the daemon stores, by name.
 fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
     let ours = all_of_daemon(daemon)?.into_iter().filter(Defined::is_ours);
     Ok(ours.map(|one| one.definition).collect())
@@ -194,7 +195,8 @@ impl Files {
         let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
         let config = config.filter(|path| path.is_absolute()).ok_or_else(|| Error::Refused {
             what: "definitions of chains".to_owned(),
-            reason: "neither HOME nor XDG_CONFIG_HOME names a directory to keep them in; set one, or name the definition's file"
+            reason: "neither HOME nor XDG_CONFIG_HOME names a directory for definitions; set one, or \
+                name the definition's file"
                 .to_owned(),
         })?;
         Ok(Self::at(&config.join("partita/chains")))
@@ -208,7 +210,7 @@ impl Files {
         self.dir.join(format!("{name}.toml"))
     }
 
-    fn keep(&self, definition: &Definition, text: &str) -> Result<(), Error> {
+    fn save(&self, definition: &Definition, text: &str) -> Result<(), Error> {
         let path = self.path(&definition.name);
         let failed = || Error::io(path.display().to_string());
         fs::create_dir_all(&self.dir).map_err(failed())?;
@@ -249,7 +251,7 @@ impl Files {
         Ok(names)
     }
 
-    fn forget(&self, name: &str) -> Result<(), Error> {
+    fn remove(&self, name: &str) -> Result<(), Error> {
         self.get(name).map(drop).or_else(|error| match self.path(name).exists() {
             true => Ok(()),
             false => Err(error),
@@ -268,7 +270,7 @@ pub fn read_file(path: &Path) -> Result<(Definition, String), Error> {
     Ok((parse(path, &text)?, text))
 }
 
-/// The definition that a file's text is; messages name the file.
+/// Parses the text of a file; messages name the file.
 fn parse(path: &Path, text: &str) -> Result<Definition, Error> {
     Definition::from_toml_of(&path.display().to_string(), text)
 }
@@ -291,40 +293,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_found_and_forgotten() {
+    fn saved_definitions_are_found_and_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = Definitions::at(&dir.path().join("not/there/yet"));
-        assert!(kept.names().unwrap().is_empty());
-        let example = kept.keep(Definition::example()).unwrap();
-        assert_eq!(kept.get("cameras").unwrap(), example);
+        let definitions = Definitions::at(&dir.path().join("not/there/yet"));
+        assert!(definitions.names().unwrap().is_empty());
+        let example = definitions.save(Definition::example()).unwrap();
+        assert_eq!(definitions.get("cameras").unwrap(), example);
         let other = Definition::example().replace("cameras", "a.second");
-        kept.keep(&other).unwrap();
-        assert_eq!(kept.names().unwrap(), ["a.second", "cameras"]);
-        let error = kept.get("camera").unwrap_err().to_string();
+        definitions.save(&other).unwrap();
+        assert_eq!(definitions.names().unwrap(), ["a.second", "cameras"]);
+        let error = definitions.get("camera").unwrap_err().to_string();
         assert!(error.contains("chain camera") && error.contains("a.second, cameras"), "{error}");
-        kept.forget("cameras").unwrap();
-        assert_eq!(kept.names().unwrap(), ["a.second"]);
-        kept.forget("cameras").unwrap_err();
-        // Somebody has edited the files.
+        definitions.remove("cameras").unwrap();
+        assert_eq!(definitions.names().unwrap(), ["a.second"]);
+        definitions.remove("cameras").unwrap_err();
+        // As if a user edited the files.
         let path = |name| dir.path().join("not/there/yet").join(name);
         fs::copy(path("a.second.toml"), path("copy.toml")).unwrap();
-        let error = kept.get("copy").unwrap_err().to_string();
+        let error = definitions.get("copy").unwrap_err().to_string();
         assert!(error.contains("copy.toml") && error.contains("chain a.second"), "{error}");
         fs::write(path("broken.toml"), "name = ").unwrap();
-        let error = kept.get("broken").unwrap_err().to_string();
+        let error = definitions.get("broken").unwrap_err().to_string();
         assert!(error.contains("broken.toml"), "{error}");
         for hostile in ["../x", "", ".x", "a/b", "a\0"] {
-            kept.get(hostile).unwrap_err();
-            kept.forget(hostile).unwrap_err();
+            definitions.get(hostile).unwrap_err();
+            definitions.remove(hostile).unwrap_err();
         }
     }
 
     #[test]
-    fn what_is_wrong_is_not_kept() {
+    fn invalid_definitions_are_not_saved() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = Definitions::at(dir.path());
-        kept.keep(&Definition::example().replace("\"8GiB\"", "\"8 carrots\"")).unwrap_err();
-        assert!(kept.names().unwrap().is_empty());
+        let definitions = Definitions::at(dir.path());
+        definitions.save(&Definition::example().replace("\"8GiB\"", "\"8 carrots\"")).unwrap_err();
+        assert!(definitions.names().unwrap().is_empty());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let large = dir.path().join("large");
         fs::write(&large, vec![b'#'; BYTES_MAX as usize + 1]).unwrap();

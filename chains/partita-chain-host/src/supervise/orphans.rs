@@ -1,4 +1,4 @@
-//! What components have started and left behind: processes of the tenant whose parent has ended.
+//! Orphans of components: processes of the tenant whose parent has ended.
 
 use partita_frames::COMPONENT_VARIABLE;
 use partita_host::error::Error;
@@ -8,26 +8,26 @@ use partita_host::process::ProcessId;
 use partita_host::registry::{Registry, Tenant};
 
 /// Finds and ends them.
-pub(super) struct Left {
+pub(super) struct Orphans {
     install: Install,
     registry: Registry,
     name: String,
     tenant: Vec<Tenant>,
 }
 
-impl Left {
+impl Orphans {
     pub(super) fn new(install: &Install, registry: Registry, name: &str, tenant: Vec<Tenant>) -> Self {
         Self { install: install.clone(), registry, name: name.to_owned(), tenant }
     }
 
-    /// Ends what a component that has ended itself has left behind: it may still have the
-    /// component's place, and its frames.
-    pub(super) fn end_of(&self, component: usize, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    /// Ends the orphans of a component that has ended: they may still have its place and its
+    /// frames.
+    pub(super) fn end_of_component(&self, component: usize, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
         let number = component.to_string();
         self.end(say, |process| process.variable(COMPONENT_VARIABLE).is_some_and(|of| *of == *number))
     }
 
-    /// Ends everything of the tenant but the keeper of its memory.
+    /// Ends all processes of the tenant except the keeper of its memory.
     pub(super) fn end_all(&self, keeper: Option<ProcessId>, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
         self.end(say, |process| Some(process) != keeper)
     }
