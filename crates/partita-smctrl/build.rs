@@ -3,11 +3,11 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libsmctrl.so");
-    // Where another crate of the build enables `libc/std`, the crate `libc` leaves linking the C
-    // library to `std`, which is not here; names without a version would then be bound to the
-    // oldest functions that the C library keeps for old programs.
+    // If another crate of the build enables `libc/std`, the crate `libc` leaves linking the C
+    // library to `std`, which this crate does not have. Unversioned names would then be bound to
+    // the oldest functions of the C library.
     println!("cargo::rustc-cdylib-link-arg=-lc");
-    // `alloc` is compiled for unwinding and names what resumes it. A C compiler links this library
-    // by itself; rustc does not.
+    // `alloc` is compiled for unwinding and refers to `_Unwind_Resume`. A C compiler links its
+    // library by default; rustc does not.
     println!("cargo::rustc-cdylib-link-arg=-Wl,--as-needed,-lgcc_s");
 }

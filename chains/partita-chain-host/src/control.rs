@@ -119,7 +119,7 @@ impl Control {
         }
         if let Some(applied) = &self.chain.applied {
             self.shared.change(true, |state, at_s| {
-                let text = format!("divided by hand: {applied}");
+                let text = format!("divided without a search: {applied}");
                 state.note(at_s, text, Some(applied.tpcs().to_vec()));
             });
         }

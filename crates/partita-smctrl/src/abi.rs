@@ -1,8 +1,7 @@
-//! The exported functions. Each does its work in the copy that works for the process (`copies`).
+//! The exported functions. Of several copies in one process, one does the work (`copies`).
 //!
-//! The setters that libsmctrl publishes as `void` return a number here as well: a caller who does
-//! not look never sees the register. For those who do not look, a failure is also a line on
-//! standard error.
+//! libsmctrl declares the setters as `void`. Here they return a number too, which callers of the
+//! old declaration ignore. For those callers, a failure is also a line on standard error.
 
 mod copies;
 
@@ -14,13 +13,13 @@ use crate::mask::{self, Numbering, Wide};
 use crate::state::{self, State};
 use crate::{info, report, thread, validate};
 
-/// Defines the exported functions, and the table of what they lead to in one copy.
+/// Defines the exported functions, and one copy's table of the functions that they call.
 macro_rules! interface {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $work:path;)*) => {
-        /// What one copy of this library does.
+        /// The functions of one copy of this library.
         #[repr(C)]
         pub struct Table {
-            /// What stays as it is whatever follows.
+            /// The part that all versions have in common.
             pub head: Head,
             $($name: unsafe extern "C" fn($($type),*) -> $result,)*
         }
@@ -32,7 +31,7 @@ macro_rules! interface {
             $(#[$doc])*
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-                // SAFETY: the caller's arguments, to a function of this very type.
+                // SAFETY: the caller's arguments, to a function of the same type.
                 unsafe { (copies::worker().$name)($($argument),*) }
             }
         )*
@@ -40,15 +39,15 @@ macro_rules! interface {
 }
 
 interface! {
-    /// Makes the library ready; other functions do it by themselves.
+    /// Initialises the library; other functions do it on demand.
     fn libsmctrl_init() -> c_int = init;
-    /// As [`libsmctrl_init`], in a program that has a CUDA context.
+    /// As [`libsmctrl_init`], for a program that has a CUDA context.
     fn libsmctrl_init_from_cuda() -> c_int = init_from_cuda;
     /// Whether launches are masked.
     fn libsmctrl_is_init() -> bool = is_init;
     /// The version's name.
     fn libsmctrl_get_version() -> *const c_char = version;
-    /// Masks every launch that has no nearer mask.
+    /// Masks every launch without a more specific mask.
     fn libsmctrl_set_global_mask(mask: u64) -> c_int = set_global;
     /// Masks the next launch of this thread.
     fn libsmctrl_set_next_mask(mask: u64) -> c_int = set_next;
@@ -66,11 +65,11 @@ interface! {
     fn libsmctrl_set_next_mask_wide(mask: *const u64) -> c_int = set_next_wide;
     /// As [`libsmctrl_set_stream_mask`], with 256 bits.
     fn libsmctrl_set_stream_mask_wide(stream: *mut c_void, mask: *const u64) -> c_int = set_stream_wide;
-    /// Takes the process's mask away.
+    /// Removes the process's mask.
     fn libsmctrl_clear_global_mask() -> c_int = clear_global;
-    /// Takes this thread's mask for its next launch back.
+    /// Removes this thread's mask for its next launch.
     fn libsmctrl_clear_next_mask() -> c_int = clear_next;
-    /// Takes a stream's mask away.
+    /// Removes a stream's mask.
     fn libsmctrl_clear_stream_mask(stream: *mut c_void) -> c_int = clear_stream;
     /// The mask that enables a range of TPCs.
     fn libsmctrl_make_mask(result: *mut u64, low: u32, high_exclusive: u32) -> c_int = make_mask;
@@ -84,22 +83,22 @@ interface! {
     fn libsmctrl_get_gpc_info_ext(gpcs: *mut u32, tpcs_for_gpc: *mut *mut u128, device: c_int) -> c_int = gpc_info_ext;
     /// How many TPCs a GPU has.
     fn libsmctrl_get_tpc_info(tpcs: *mut u32, device: c_int) -> c_int = tpc_info;
-    /// The same by CUDA's account.
+    /// How many TPCs a GPU has, by CUDA's numbering.
     fn libsmctrl_get_tpc_info_cuda(tpcs: *mut u32, cuda_device: c_int) -> c_int = tpc_info_cuda;
-    /// What bits of the masks of launches count.
+    /// Sets what the bits of launch masks count.
     fn libsmctrl_set_numbering(numbering: c_int) -> c_int = set_numbering;
-    /// The same, asked.
+    /// What the bits of launch masks count.
     fn libsmctrl_get_numbering() -> c_int = get_numbering;
-    /// Launches that could not be masked.
+    /// The number of launches that could not be masked.
     fn libsmctrl_get_unmasked_launches(launches: *mut u64) -> c_int = unmasked_launches;
-    /// The number of this thread's last call.
+    /// The error number of this thread's last call.
     fn libsmctrl_last_error() -> c_int = last_error;
-    /// The text of this thread's last call.
+    /// The error text of this thread's last call.
     fn libsmctrl_error_string() -> *const c_char = error_string;
 }
 
-/// Remembers how a published `void` call went, and says a failure aloud.
-fn said(name: &str, result: Result<(), Fault>) -> c_int {
+/// Records the result of a `void` function, and prints a failure.
+fn record_and_print(name: &str, result: Result<(), Fault>) -> c_int {
     if let Err(fault) = &result {
         report::line(format_args!("{name}: {fault}"));
     }
@@ -134,21 +133,23 @@ extern "C" fn version() -> *const c_char {
 }
 
 extern "C" fn set_global(mask: u64) -> c_int {
-    said("libsmctrl_set_global_mask", state::set_global(&mask::from_64(mask)))
+    record_and_print("libsmctrl_set_global_mask", state::set_global(&mask::from_64(mask)))
 }
 
 extern "C" fn set_next(mask: u64) -> c_int {
-    said("libsmctrl_set_next_mask", state::set_next(&mask::from_64(mask)))
+    record_and_print("libsmctrl_set_next_mask", state::set_next(&mask::from_64(mask)))
 }
 
 unsafe extern "C" fn set_stream(stream: *mut c_void, mask: u64) -> c_int {
     // SAFETY: passed on to the caller.
-    said("libsmctrl_set_stream_mask", unsafe { state::set_stream(stream, &mask::from_64(mask)) })
+    record_and_print("libsmctrl_set_stream_mask", unsafe { state::set_stream(stream, &mask::from_64(mask)) })
 }
 
 unsafe extern "C" fn set_stream_ext(stream: *mut c_void, mask: u128) -> c_int {
     // SAFETY: passed on to the caller.
-    said("libsmctrl_set_stream_mask_ext", unsafe { state::set_stream(stream, &mask::from_128(mask)) })
+    record_and_print("libsmctrl_set_stream_mask_ext", unsafe {
+        state::set_stream(stream, &mask::from_128(mask))
+    })
 }
 
 extern "C" fn set_global_ext(mask: u128) -> c_int {
@@ -197,11 +198,11 @@ unsafe extern "C" fn clear_stream(stream: *mut c_void) -> c_int {
     thread::record(unsafe { state::clear_stream(stream) })
 }
 
-/// Stores a result where the caller wants it.
+/// Stores a result at the caller's address.
 ///
 /// # Safety
 /// `place` is null or valid.
-unsafe fn give<T>(place: *mut T, name: &str, value: Result<T, Fault>) -> Result<(), Fault> {
+unsafe fn store<T>(place: *mut T, name: &str, value: Result<T, Fault>) -> Result<(), Fault> {
     if place.is_null() {
         return Err(Fault::null(name));
     }
@@ -212,18 +213,19 @@ unsafe fn give<T>(place: *mut T, name: &str, value: Result<T, Fault>) -> Result<
 
 unsafe extern "C" fn make_mask(result: *mut u64, low: u32, high_exclusive: u32) -> c_int {
     let of_range = || {
-        // Bit 63 stands for all from 63 on, so a range to the device's last TPC has a mask.
+        // Bit 63 stands for TPC 63 and all above, so a range up to the device's last TPC has a
+        // mask.
         let is_last = || info::tpc_count_by_cuda(0).is_ok_and(|tpcs| tpcs == high_exclusive);
         let high = if low < 64 && high_exclusive > 64 && is_last() { 64 } else { high_exclusive };
         mask::of_range(low, high, 64).map(|mask| mask as u64)
     };
     // SAFETY: passed on to the caller.
-    thread::record(unsafe { give(result, "result", of_range()) })
+    thread::record(unsafe { store(result, "result", of_range()) })
 }
 
 unsafe extern "C" fn make_mask_ext(result: *mut u128, low: u32, high_exclusive: u32) -> c_int {
     // SAFETY: passed on to the caller.
-    thread::record(unsafe { give(result, "result", mask::of_range(low, high_exclusive, 128)) })
+    thread::record(unsafe { store(result, "result", mask::of_range(low, high_exclusive, 128)) })
 }
 
 unsafe extern "C" fn validate_stream(
@@ -239,54 +241,54 @@ unsafe extern "C" fn validate_stream(
 unsafe extern "C" fn gpc_info(gpcs: *mut u32, tpcs_for_gpc: *mut *mut u64, device: c_int) -> c_int {
     let found = || info::as_64(&info::gpcs(device)?);
     // SAFETY: passed on to the caller.
-    thread::record(unsafe { give_gpcs(gpcs, tpcs_for_gpc, found(), thread::keep_64) })
+    thread::record(unsafe { store_gpcs(gpcs, tpcs_for_gpc, found(), thread::store_64) })
 }
 
 unsafe extern "C" fn gpc_info_ext(gpcs: *mut u32, tpcs_for_gpc: *mut *mut u128, device: c_int) -> c_int {
     let found = || info::as_128(&info::gpcs(device)?);
     // SAFETY: passed on to the caller.
-    thread::record(unsafe { give_gpcs(gpcs, tpcs_for_gpc, found(), thread::keep_128) })
+    thread::record(unsafe { store_gpcs(gpcs, tpcs_for_gpc, found(), thread::store_128) })
 }
 
 /// # Safety
-/// Both places are null or valid.
-unsafe fn give_gpcs<M>(
+/// Both addresses are null or valid.
+unsafe fn store_gpcs<M>(
     gpcs: *mut u32,
     masks_at: *mut *mut M,
     found: Result<alloc::vec::Vec<M>, Fault>,
-    keep: fn(alloc::vec::Vec<M>) -> *mut M,
+    store_masks: fn(alloc::vec::Vec<M>) -> *mut M,
 ) -> Result<(), Fault> {
     if gpcs.is_null() || masks_at.is_null() {
         return Err(Fault::null(if gpcs.is_null() { "num_enabled_gpcs" } else { "tpcs_for_gpc" }));
     }
     let masks = found?;
     let count = masks.len() as u32;
-    let kept = keep(masks);
-    if kept.is_null() {
+    let stored = store_masks(masks);
+    if stored.is_null() {
         return Err(Fault::new(libc::ENOMEM, "this process has too many thread-specific keys"));
     }
     // SAFETY: passed on to the caller.
     unsafe {
         gpcs.write(count);
-        masks_at.write(kept);
+        masks_at.write(stored);
     }
     Ok(())
 }
 
 unsafe extern "C" fn tpc_info(tpcs: *mut u32, device: c_int) -> c_int {
     // SAFETY: passed on to the caller.
-    thread::record(unsafe { give(tpcs, "num_tpcs", info::tpc_count(device)) })
+    thread::record(unsafe { store(tpcs, "num_tpcs", info::tpc_count(device)) })
 }
 
 unsafe extern "C" fn tpc_info_cuda(tpcs: *mut u32, cuda_device: c_int) -> c_int {
     // SAFETY: passed on to the caller.
-    thread::record(unsafe { give(tpcs, "num_tpcs", info::tpc_count_by_cuda(cuda_device)) })
+    thread::record(unsafe { store(tpcs, "num_tpcs", info::tpc_count_by_cuda(cuda_device)) })
 }
 
 extern "C" fn set_numbering(numbering: c_int) -> c_int {
     let chosen = Numbering::of(numbering)
         .map(state::choose_numbering)
-        .ok_or_else(|| Fault::new(libc::EINVAL, format_args!("there is no numbering {numbering}")));
+        .ok_or_else(|| Fault::new(libc::EINVAL, format_args!("invalid numbering {numbering}")));
     thread::record(chosen)
 }
 
@@ -300,7 +302,7 @@ unsafe extern "C" fn unmasked_launches(launches: *mut u64) -> c_int {
         None => Ok(0),
     };
     // SAFETY: passed on to the caller.
-    thread::record(unsafe { give(launches, "launches", count()) })
+    thread::record(unsafe { store(launches, "launches", count()) })
 }
 
 extern "C" fn last_error() -> c_int {

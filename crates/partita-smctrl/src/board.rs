@@ -1,8 +1,8 @@
-//! Which bit of a launch descriptor's mask stands for which TPC of a GPU, and how that is known.
+//! Which bit of a launch descriptor's mask stands for which TPC of a GPU.
 //!
-//! Three sources, the surest first: a kept calibration; one made now by Partita's program; and the
-//! kernel driver's control interface, from whose numbers the bits follow on generations where that
-//! was measured. Where all three are silent nothing is masked.
+//! There are three sources, in order of trust: a cached calibration; a calibration that Partita's
+//! program makes now; and the kernel driver's control interface, from whose numbers the bits follow
+//! on generations where this was measured. If all three fail, nothing is masked.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -22,12 +22,12 @@ use partita_driver::{Cuda, Error, ProcessMasks};
 use crate::fault::Fault;
 use crate::prover;
 
-/// A GPU as CUDA shows it.
+/// A GPU as CUDA reports it.
 #[derive(Debug, Clone)]
 pub struct Device {
-    /// Its number for CUDA.
+    /// Its number in CUDA.
     pub ordinal: u32,
-    /// The driver's number for it.
+    /// The driver's handle.
     pub handle: c_int,
     /// `GPU-…`.
     pub uuid: String,
@@ -41,7 +41,7 @@ impl Device {
     /// The GPUs that this process sees. Initialises the driver.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn all(cuda: &Cuda) -> Result<Vec<Self>, Error> {
         let mut count = 0;
         // SAFETY: a valid pointer.
@@ -79,12 +79,12 @@ impl Device {
         })
     }
 
-    /// What the prover calls it: its UUID, or nothing for the simulated one of this environment.
+    /// The name for the prover: the GPU's UUID, or `None` for a simulated GPU.
     fn name_for_prover(&self, cuda: &Cuda) -> Option<&str> {
         (!kept::is_simulated(&|name| cuda.symbol(name))).then_some(self.uuid.as_str())
     }
 
-    /// SMs of a TPC as its generation has them: two from Volta on and on a P100, one before.
+    /// SMs of a TPC: two on a P100 and from Volta on, one on older GPUs.
     ///
     /// # Errors
     /// `ENOTSUP` below 3.5, where launches have no masks.
@@ -93,7 +93,7 @@ impl Device {
             0..35 => Err(Fault::new(
                 libc::ENOTSUP,
                 format!(
-                    "GPU {} has compute capability {}.{}; masks begin with 3.5",
+                    "GPU {} has compute capability {}.{}; masks need 3.5 or newer",
                     self.ordinal,
                     self.compute_capability / 10,
                     self.compute_capability % 10
@@ -118,29 +118,29 @@ pub(crate) fn number(cuda: &Cuda, device: c_int, attribute: u32) -> Result<u32, 
 pub enum Board {
     /// Proved on this board under this driver.
     Proved(Measured),
-    /// Named by the control interface.
+    /// As the control interface reports it.
     Named {
         /// Its TPCs, their bits and GPCs.
         topology: Topology,
         /// Compute capability, major × 10 + minor.
         compute_capability: u32,
-        /// The one version of launch descriptors that the bits are known of; none where they are
-        /// the same in all that the class has.
+        /// The only version of launch descriptors for which the bits are known; `None` if all
+        /// versions of the class have the same.
         layout: Option<&'static QmdLayout>,
     },
 }
 
-/// The version of launch descriptors whose bits are known on Hopper; it has another, where nobody
-/// has seen them.
+/// The version of launch descriptors for which the bits are known on Hopper. Hopper has another
+/// version, for which nothing was measured.
 const HOPPER_VERSION: u8 = 0x40;
 /// The newest version whose bits are the TPCs' own numbers.
 const PLAIN_VERSION: u8 = 0x30;
 
 impl Board {
-    /// Finds out about a GPU. May run for seconds the first time that a driver build is met.
+    /// Finds out about a GPU. The first time on a driver build, this can take seconds.
     ///
     /// # Errors
-    /// `ENODATA` if no source tells, with what each says.
+    /// `ENODATA` if all sources fail, with the reason of each.
     pub fn find(cuda: &Cuda, device: &Device) -> Result<Self, Fault> {
         let origin = device.origin(cuda);
         let kept = match &origin {
@@ -169,8 +169,9 @@ impl Board {
             Err(named) => Err(Fault::new(
                 libc::ENODATA,
                 format!(
-                    "which bits of a mask stand for which TPCs of GPU {} is not known: run `partita doctor` once under this driver \
-                     (kept calibration: {kept}; a new one: {proof}; the control interface: {named})",
+                    "the mapping of mask bits to the TPCs of GPU {} is unknown: run `partita doctor` \
+                     once under this driver (cached calibration: {kept}; a new one: {proof}; the \
+                     control interface: {named})",
                     device.ordinal
                 ),
             )),
@@ -191,7 +192,7 @@ impl Board {
         }
     }
 
-    /// Whether its GPCs may be told.
+    /// Whether its GPCs are known well enough to report.
     pub fn has_gpcs(&self) -> bool {
         match self {
             Self::Proved(measured) => measured.gpcs_proved,
@@ -199,10 +200,10 @@ impl Board {
         }
     }
 
-    /// Has this process's launches masked as it will wish.
+    /// Installs the launch callback that masks this process's launches.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn install(&self, cuda: &Cuda) -> Result<ProcessMasks, Error> {
         match self {
             Self::Proved(measured) => ProcessMasks::install(cuda, &measured.topology, measured.layout),
@@ -216,7 +217,7 @@ impl Board {
     }
 }
 
-/// The board of a prover's result, if the result is of this GPU.
+/// Reads a board from the prover's result, if the result is for this GPU.
 fn measured_of(origin: &Origin, result: &Value) -> Result<Measured, String> {
     check_gpu(origin, result)?;
     origin.measured_in(result.get("measured").ok_or("the proof has no measurement")?)
@@ -225,27 +226,26 @@ fn measured_of(origin: &Origin, result: &Value) -> Result<Measured, String> {
 fn check_gpu(origin: &Origin, result: &Value) -> Result<(), String> {
     match result.get("gpu_uuid").and_then(Value::text) {
         Some(uuid) if uuid.eq_ignore_ascii_case(&origin.uuid) => Ok(()),
-        other => Err(format!("the proof is of GPU {} and not of {}", other.unwrap_or("?"), origin.uuid)),
+        other => Err(format!("the proof is for GPU {}, not for {}", other.unwrap_or("?"), origin.uuid)),
     }
 }
 
-/// The offset of a stream's mask in the driver's structure, in bytes: the kept one, or one proved
-/// now.
+/// The offset of a stream's mask in the driver's structure, in bytes: cached, or proved now.
 ///
 /// # Errors
-/// `ENODATA` if nothing is proved: an unproved place is never written to.
+/// `ENODATA` if no offset is proved: nothing is written at an unproved place.
 pub fn stream_offset(cuda: &Cuda, device: &Device) -> Result<u32, Fault> {
     let unproved = |kept: &str, proof: &str| {
         Fault::new(
             libc::ENODATA,
             format!(
-                "where this driver keeps the mask of a stream is not proved: run `partita doctor` once under this driver \
-                 (kept: {kept}; a new proof: {proof})"
+                "the place of stream masks in this driver is not proved: run `partita doctor` once \
+                 under this driver (cached: {kept}; a new proof: {proof})"
             ),
         )
     };
     let origin =
-        device.origin(cuda).map_err(|reason| unproved(&reason, "it would not be known whose it is"))?;
+        device.origin(cuda).map_err(|reason| unproved(&reason, "no calibration can be matched to it"))?;
     let kept = match origin.stream_offset() {
         Ok(offset) => return Ok(offset),
         Err(reason) => reason,
@@ -253,12 +253,12 @@ pub fn stream_offset(cuda: &Cuda, device: &Device) -> Result<u32, Fault> {
     prover::prove(device.name_for_prover(cuda), true)
         .and_then(|result| {
             check_gpu(&origin, &result)?;
-            kept::offset_in(result.get("place").ok_or("the proof has no place")?)
+            kept::offset_in(result.get("place").ok_or("the proof has no offset")?)
         })
         .map_err(|reason| unproved(&kept, &reason))
 }
 
-/// The board that follows from the control interface alone.
+/// Makes a board from the control interface alone.
 fn named_board(claims: ControlClaims, compute_capability: u32) -> Result<Board, String> {
     let layout = match compute_capability {
         90 => Some(qmd::layout_for(90, HOPPER_VERSION).map_err(|error| error.to_string())?),
@@ -267,7 +267,7 @@ fn named_board(claims: ControlClaims, compute_capability: u32) -> Result<Board, 
     let version = match compute_capability {
         0..90 => PLAIN_VERSION,
         90 => HOPPER_VERSION,
-        // No bits are known of those; this one has no rule.
+        // The rule for the other generations is unknown.
         _ => 0xff,
     };
     let topology = named_topology(claims, compute_capability, version)?;
@@ -295,13 +295,13 @@ fn named_topology(
         claims.sms.iter().step_by(sms_per_tpc.max(1)).map(|place| survey.predicted_bit(place)).collect();
     survey.probe.bits = bits.ok_or_else(|| {
         format!(
-            "from its numbers the bits of a mask do not follow on compute capability {}.{}",
+            "its numbers do not determine the bits of a mask on compute capability {}.{}",
             compute_capability / 10,
             compute_capability % 10
         )
     })?;
     if survey.probe.bits.len() * sms_per_tpc != sms {
-        return Err("its TPCs are of different sizes".to_string());
+        return Err("its TPCs differ in size".to_string());
     }
     let groups = survey.control_groups().ok_or("its numbers contradict each other")?;
     let tpcs: Vec<Tpc> =

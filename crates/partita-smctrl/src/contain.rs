@@ -1,10 +1,10 @@
-//! What keeps a bug in this library from ending its host.
+//! Containment: a bug in this library must not end its host.
 //!
-//! Nothing here unwinds, so a panic cannot be caught where it happens. The work that reads files,
-//! talks to other programs and to the kernel driver therefore runs on a thread of its own while the
-//! caller waits: if it panics, that thread stops for ever, with what it borrowed still valid, and
-//! the caller gets an error. It happens once a process; setting masks afterwards is a few checked
-//! words.
+//! Nothing here unwinds, so a panic cannot be caught where it happens. The work that reads files
+//! and talks to other programs and to the kernel driver therefore runs on a separate thread while
+//! the caller waits. If it panics, that thread stops forever, so that everything it borrowed stays
+//! valid, and the caller gets an error. This happens once a process; after that, setting a mask is
+//! a few checked words.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -19,12 +19,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use crate::fault::Fault;
 use crate::lock::Mutex;
 
-/// One piece of work at a time; see [`RUNNING`].
+/// Allows one piece of work at a time; see [`RUNNING`].
 static ONE: Mutex<()> = Mutex::new(());
-/// The work that runs contained, for the panic handler.
+/// The contained work, for the panic handler.
 static RUNNING: AtomicPtr<Wait> = AtomicPtr::new(ptr::null_mut());
 
-/// Where the caller waits.
+/// What the caller waits for.
 struct Wait {
     done: UnsafeCell<libc::sem_t>,
     thread: Cell<libc::pthread_t>,
@@ -37,17 +37,17 @@ struct Task<T, W> {
     result: UnsafeCell<Option<Result<T, Fault>>>,
 }
 
-/// Does `work` where its panic is an error of this call.
+/// Runs `work` such that a panic is an error of this call.
 ///
 /// # Errors
-/// Those of `work`; `EIO` if it panicked; `EAGAIN` if no thread could be made.
+/// Those of `work`; `EIO` if it panicked; `EAGAIN` if no thread could be created.
 pub fn run<T, W>(work: W) -> Result<T, Fault>
 where
     T: Send + 'static,
     W: FnOnce() -> Result<T, Fault> + Send + 'static,
 {
     let _one = ONE.lock();
-    // Leaked if the work panics: its thread still has it.
+    // Leaked if the work panics, because its thread still uses it.
     let task = Box::into_raw(Box::new(Task {
         wait: Wait {
             // SAFETY: a semaphore is plain memory until it is initialised.
@@ -67,7 +67,7 @@ where
         if libc::pthread_create(&raw mut thread, ptr::null(), begin::<T, W>, task.cast()) != 0 {
             RUNNING.store(ptr::null_mut(), Ordering::Release);
             drop(Box::from_raw(task));
-            return Err(Fault::new(libc::EAGAIN, "no thread could be made: too many in this process"));
+            return Err(Fault::new(libc::EAGAIN, "no thread could be created: the process has too many"));
         }
         while libc::sem_wait((*task).wait.done.get()) != 0 {}
         RUNNING.store(ptr::null_mut(), Ordering::Release);
@@ -97,11 +97,11 @@ extern "C" fn begin<T, W: FnOnce() -> Result<T, Fault>>(task: *mut c_void) -> *m
     ptr::null_mut()
 }
 
-/// The end of a panic.
+/// Handles a panic.
 #[cfg(not(test))]
 pub fn end(info: &PanicInfo<'_>) -> ! {
     let wait = RUNNING.load(Ordering::Acquire);
-    // SAFETY: run() keeps it while it is there.
+    // SAFETY: run() keeps it alive while the pointer is set.
     unsafe {
         if !wait.is_null() && libc::pthread_equal((*wait).thread.get(), libc::pthread_self()) != 0 {
             *(*wait).panic.get() = Some(format!("{info}"));
@@ -111,10 +111,10 @@ pub fn end(info: &PanicInfo<'_>) -> ! {
             }
         }
     }
-    // A bug in the few lines that run on the caller's own thread. Going on would let launches leave
-    // their masks.
+    // A bug in the few lines that run on the caller's own thread. To continue would let launches
+    // run without their masks.
     crate::report::write(format!("libsmctrl: internal error: {info}; please report it\n").as_bytes());
-    // SAFETY: ends the process without running anything of it.
+    // SAFETY: ends the process at once; no handler of it runs.
     unsafe { libc::abort() }
 }
 

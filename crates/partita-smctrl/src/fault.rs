@@ -1,4 +1,4 @@
-//! [`Fault`]: why a call did not do what it was asked to.
+//! [`Fault`]: why a call failed.
 
 use alloc::string::{String, ToString};
 use core::ffi::c_int;
@@ -8,12 +8,12 @@ use partita_driver::Error;
 use partita_driver::callback::SubscribeError;
 use partita_driver::control::ControlError;
 
-/// An error as C programs get it: a number of `errno.h`, and a text for people.
+/// An error for C programs: a number of `errno.h`, and a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The number.
     pub code: c_int,
-    /// What, why, and what to do.
+    /// What failed, why, and the remedy.
     pub text: String,
 }
 
@@ -23,7 +23,7 @@ impl Fault {
         Self { code, text: text.to_string() }
     }
 
-    /// A null pointer where a result should go.
+    /// A null pointer instead of an address for the result.
     pub fn null(name: &str) -> Self {
         Self::new(libc::EFAULT, format_args!("{name} is a null pointer"))
     }
@@ -70,7 +70,7 @@ mod tests {
     use partita_abi::types::CUuuid;
     use partita_driver::callback;
 
-    /// Refuses, and leaves something that is no table behind.
+    /// Fails, and leaves an invalid table behind.
     unsafe extern "C" fn refuse(table: *mut *const c_void, _: *const CUuuid) -> CuResult {
         // SAFETY: the caller's pointer.
         unsafe { *table = core::ptr::without_provenance(8) };
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_callers_can_act_on_has_a_number_of_its_own() {
+    fn errors_that_callers_can_act_on_have_distinct_numbers() {
         for (error, code) in [
             (Error::Load("x".into()), libc::ENODEV),
             (Error::Subscribe(SubscribeError::Refused(210)), libc::EBUSY),

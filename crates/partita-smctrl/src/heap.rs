@@ -1,4 +1,4 @@
-//! The allocator: the C library's, which every process has anyway.
+//! The allocator: that of the C library, which every process has.
 
 use partita_driver::LibcHeap;
 

@@ -1,4 +1,4 @@
-//! What a GPU has: its TPCs, and which of them share a GPC. Without a kernel module.
+//! What a GPU has: its TPCs, and which of them share a GPC. It needs no kernel module.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -15,12 +15,12 @@ use crate::contain;
 use crate::fault::Fault;
 use crate::state::State;
 
-/// The TPCs of each GPC of a GPU, in the order of GPCs. `device` counts the machine's GPUs by PCI
-/// address, visible to CUDA or not.
+/// The TPCs of each GPC of a GPU, in the order of GPCs. `device` counts all GPUs of the machine by
+/// PCI address, whether or not CUDA sees them.
 ///
 /// # Errors
-/// `ENODEV` for a GPU that is not there; the system's number if the driver's nodes cannot be
-/// opened; `EIO` for answers that cannot be.
+/// `ENODEV` for a GPU that does not exist; the system's number if the driver's nodes cannot be
+/// opened; `EIO` for contradictory answers.
 pub fn gpcs(device: i32) -> Result<Vec<TpcSet>, Fault> {
     let state = State::get()?;
     contain::run(move || {
@@ -52,7 +52,7 @@ pub fn tpc_count(device: i32) -> Result<u32, Fault> {
     })
 }
 
-/// How many TPCs a GPU has by CUDA's own account; `ordinal` is CUDA's number.
+/// How many TPCs a GPU has according to CUDA; `ordinal` is CUDA's number.
 ///
 /// # Errors
 /// `ENODEV`; `ENOTSUP` below compute capability 3.5.
@@ -78,7 +78,7 @@ fn claims(state: &State, device: i32) -> Result<ControlClaims, Fault> {
     Ok(control::read(&Nodes::of(state.cuda()), card.address, None)?)
 }
 
-/// CUDA's number of a GPU of the machine, if this process sees it.
+/// CUDA's number of a GPU, if this process sees it.
 fn cuda_device(state: &State, device: i32) -> Option<u32> {
     let card = card(state, device).ok()?;
     let is_it = |ordinal: &u32| {
@@ -91,8 +91,8 @@ fn tpcs_of(claims: &ControlClaims) -> u32 {
     claims.sms.iter().map(|sm| u32::from(sm.tpc) + 1).max().unwrap_or(0)
 }
 
-/// The TPCs of each GPC as work is scheduled onto it: the driver's virtual GPCs where there are
-/// singletons, else the chip's.
+/// The TPCs of each GPC as the hardware schedules work onto it: the driver's virtual GPCs if there
+/// are singletons, else the chip's GPCs.
 fn grouped(claims: &ControlClaims) -> Result<Vec<TpcSet>, Fault> {
     let tpcs = tpcs_of(claims) as usize;
     let per_tpc = claims.sms.len().checked_div(tpcs).unwrap_or(0).max(1);
@@ -132,7 +132,7 @@ fn by_nvdebug(device: i32) -> Result<Vec<TpcSet>, String> {
 
 fn gpcs_by_registers(claims: &NvdebugClaims) -> Result<Vec<TpcSet>, String> {
     if claims.places.is_empty() {
-        return Err("this chip has no register that tells which TPC is which".to_string());
+        return Err("this chip has no register that identifies its TPCs".to_string());
     }
     let mut gpcs: BTreeMap<u16, TpcSet> = BTreeMap::new();
     for (tpc, (gpc, _)) in (0u8..).zip(&claims.places) {
@@ -141,7 +141,7 @@ fn gpcs_by_registers(claims: &NvdebugClaims) -> Result<Vec<TpcSet>, String> {
     Ok(gpcs.into_values().collect())
 }
 
-/// The masks of GPCs in so many bits; a set bit is a TPC of the GPC.
+/// The GPCs as masks of 64 bits; a set bit is a TPC of the GPC.
 ///
 /// # Errors
 /// `ERANGE` if a GPC has a TPC beyond them.
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_say_what_they_cannot_name() {
+    fn masks_report_the_tpcs_that_they_cannot_name() {
         let sets = [TpcSet::first(64), TpcSet::single(64)];
         assert_eq!(as_64(&sets[..1]).unwrap(), [u64::MAX]);
         assert_eq!(as_64(&sets).unwrap_err().code, libc::ERANGE);

@@ -1,9 +1,10 @@
-//! A lock of the process. Held for seconds where a driver is proved, so waiting threads sleep.
+//! A lock of the process. It can be held for seconds while a driver is proved, so waiting threads
+//! sleep.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// A value that one thread at a time may touch.
+/// A value that one thread at a time can access.
 pub struct Mutex<T> {
     raw: UnsafeCell<libc::pthread_mutex_t>,
     value: UnsafeCell<T>,
@@ -11,11 +12,11 @@ pub struct Mutex<T> {
 
 // SAFETY: the value is reached only through a Guard, which holds the mutex.
 unsafe impl<T: Send> Sync for Mutex<T> {}
-// SAFETY: an unlocked pthread mutex may be moved as long as nobody uses it, which the borrow
-// checker sees to.
+// SAFETY: an unlocked pthread mutex may be moved while no thread uses it, which the borrow checker
+// ensures.
 unsafe impl<T: Send> Send for Mutex<T> {}
 
-/// The right to touch the value; given back when dropped.
+/// Access to the value; released on drop.
 pub struct Guard<'a, T>(&'a Mutex<T>);
 
 impl<T> Mutex<T> {

@@ -1,5 +1,5 @@
-//! Masks of C programs to sets of TPCs. In a mask a set bit disables, in a [`TpcSet`] a member is
-//! enabled.
+//! Masks of C programs as sets of TPCs. In a mask a set bit disables a TPC; in a [`TpcSet`] a
+//! member is enabled.
 
 use alloc::format;
 use core::fmt;
@@ -11,17 +11,17 @@ use crate::fault::Fault;
 /// A mask of 256 bits; bit `i` is bit `i % 64` of word `i / 64`.
 pub type Wide = [u64; 4];
 
-/// What the bits of the masks of processes and launches count.
+/// What the bits of process and launch masks count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
-    /// TPCs: bit `i` is the SMs `2i` and `2i + 1` where a TPC has two.
+    /// TPCs: bit `i` is the SMs `2i` and `2i + 1` if a TPC has two.
     Logical,
-    /// Places in the launch descriptor's own mask, where it has them on this board.
+    /// Bits of the launch descriptor's own mask, as they are on this board.
     Physical,
 }
 
 impl Numbering {
-    /// By its number in the header.
+    /// The numbering of this number in the header.
     pub fn of(number: i32) -> Option<Self> {
         match number {
             0 => Some(Self::Logical),
@@ -31,18 +31,18 @@ impl Numbering {
     }
 }
 
-/// A 64-bit mask in full width: bit 63 stands for TPC 63 and all above.
+/// Extends a 64-bit mask: bit 63 stands for TPC 63 and all above.
 ///
-/// The two other rules that one could choose both lose something. If TPCs from 64 on were always
-/// enabled, two partitions with disjoint masks would share them. If they were always disabled, no
-/// mask could reach them. Extended so, masks that are disjoint stay disjoint, a mask and its
-/// complement part the whole device, and no TPC is lost.
+/// The two other possible rules both lose something. If TPCs from 64 on were always enabled, two
+/// partitions with disjoint masks would share them. If they were always disabled, no mask could
+/// reach them. With this rule, disjoint masks stay disjoint, a mask and its complement divide the
+/// whole device, and no TPC is lost.
 pub const fn from_64(mask: u64) -> Wide {
     let above = extend(mask >> 63);
     [mask, above, above, above]
 }
 
-/// A 128-bit mask in full width: bit 127 stands for TPC 127 and all above.
+/// Extends a 128-bit mask: bit 127 stands for TPC 127 and all above.
 pub const fn from_128(mask: u128) -> Wide {
     let above = extend((mask >> 127) as u64);
     [mask as u64, (mask >> 64) as u64, above, above]
@@ -55,7 +55,7 @@ const fn extend(bit: u64) -> u64 {
 /// The TPCs that a mask leaves enabled.
 ///
 /// # Errors
-/// `EINVAL` if it leaves none that the device has: a launch with no TPC never ends.
+/// `EINVAL` if it leaves no TPC of the device: such a launch would never end.
 pub fn enabled(mask: &Wide, numbering: Numbering, topology: &Topology) -> Result<TpcSet, Fault> {
     let open = !TpcSet::from_words(*mask);
     let set = match numbering {
@@ -77,8 +77,8 @@ fn nothing_enabled(mask: &Wide, topology: &Topology) -> Fault {
     Fault::new(
         libc::EINVAL,
         format!(
-            "mask {} disables every TPC of this GPU (it has {}): a launch with no TPC would never end; a set bit disables, so leave the \
-             bit of one TPC clear at least",
+            "mask {} disables every TPC of this GPU (it has {}): a launch with no TPC would never end; \
+             a set bit disables, so leave the bit of at least one TPC clear",
             Hex(mask),
             topology.tpc_count()
         ),
@@ -93,19 +93,26 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
-/// The mask of `bits` bits that enables the TPCs from `low` up to `high`, exclusive.
+/// The mask of `bits` bits that enables the TPCs from `low` to `high`, exclusive.
 ///
 /// # Errors
-/// `EINVAL` for an empty range; `ERANGE` for one that so many bits cannot name.
+/// `EINVAL` for an empty range; `ERANGE` for TPCs beyond the mask.
 pub fn of_range(low: u32, high: u32, bits: u32) -> Result<u128, Fault> {
     if low >= high {
-        return Err(Fault::new(libc::EINVAL, format!("TPCs {low} to {high}, exclusive, are none")));
+        return Err(Fault::new(
+            libc::EINVAL,
+            format!(
+                "TPCs {low} to {high}, exclusive, are an empty \
+            range"
+            ),
+        ));
     }
     if high > bits {
         return Err(Fault::new(
             libc::ERANGE,
             format!(
-                "TPCs {low} to {high}, exclusive, have no mask of {bits} bits: use libsmctrl_make_mask_ext, or a mask of 256 bits"
+                "TPCs {low} to {high}, exclusive, do not fit a mask of {bits} bits: use \
+                 libsmctrl_make_mask_ext, or a mask of 256 bits"
             ),
         ));
     }
@@ -120,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn device(tpcs: u16) -> Topology {
-        // With a hole after every fourth place, as boards have them.
+        // With a hole after every fourth bit, as boards have them.
         let tpc = |i: u16| Tpc { gpc: (i / 9) as u8, physical: i + i / 4 };
         Topology::new(2, (0..tpcs).map(tpc).collect::<Vec<_>>()).unwrap()
     }
@@ -174,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// What partitions rely on, whatever the width of the device.
+        /// Partitions rely on this, whatever the width of the device.
         #[test]
         fn disjoint_masks_stay_disjoint_and_complements_part_the_device(a: u64, b: u64, tpcs in 1u16..200) {
             let all = TpcSet::first(tpcs.into());

@@ -1,8 +1,8 @@
-//! The program that proves a driver: `partita`, in a process of its own.
+//! The program that proves a driver: `partita`, in a separate process.
 //!
-//! A wrong mask hangs a kernel for ever, and a wrong place of a stream's mask can crash its
-//! process, so nothing is tried out in the host's process. Where Partita is installed, its program
-//! does it, once for each driver build, and keeps what it proved.
+//! A wrong mask hangs a kernel forever, and a write at a wrong place of a stream can crash the
+//! process, so the host's process tries nothing. If Partita is installed, its program does it once
+//! for each driver build and caches the proof.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -15,17 +15,17 @@ use partita_driver::files::{self, Descriptor};
 use partita_driver::kept::json::Value;
 use partita_driver::now_ns;
 
-/// What a line with the result begins with (the command's `child` module).
+/// The prefix of the line with the result (the command's `child` module).
 const MARK: &str = "partita-job-result ";
-/// How long it may take. A proof of stream masks on a driver that nobody has listed takes seconds.
+/// Timeout. A proof of stream masks on an unlisted driver takes seconds.
 const LIMIT_NS: u64 = 300_000_000_000;
-/// The most that is read of its output, in bytes.
+/// The most output that is read, in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
-/// Variables that it is not to see: it is to prove the bare device, outside of any partition.
+/// Variables that it must not see: it proves the bare device, outside of any partition.
 const HIDDEN: [&[u8]; 3] = [b"LD_PRELOAD=", b"PARTITA_LEDGER=", b"CUDA_VISIBLE_DEVICES="];
 
-/// The program: `LIBSMCTRL_PARTITA`, or `partita` beside this library, where an installation has it
-/// from there, or in `PATH`.
+/// The program: `LIBSMCTRL_PARTITA`, or `partita` beside this library as installations have it, or
+/// in `PATH`.
 pub fn program() -> Option<String> {
     if let Some(program) = files::variable(c"LIBSMCTRL_PARTITA") {
         return Some(program).filter(|program| files::is_program(program));
@@ -42,31 +42,32 @@ pub fn program() -> Option<String> {
     places.into_iter().find(|place| files::is_program(place))
 }
 
-/// Has a GPU's calibration made and kept: the board's, and the place of stream masks if `streams`
-/// is set. `uuid` is `GPU-…`, none for the simulated GPU of this environment. Gives what was found,
-/// in the form in which it is kept.
+/// Makes the program calibrate a GPU and cache the result: the board, and the place of stream masks
+/// if `streams` is set. `uuid` is `GPU-…`, or `None` for a simulated GPU. Returns the result in the
+/// form of the cache.
 ///
 /// # Errors
-/// Why nothing was proved.
+/// Why there is no proof.
 pub fn prove(uuid: Option<&str>, streams: bool) -> Result<Value, String> {
     let program = program().ok_or(
-        "the program `partita` is not found (in PATH, beside this library, or by LIBSMCTRL_PARTITA), which would prove it",
+        "the program `partita`, which would prove it, was not found (in PATH, beside this library, or \
+         by LIBSMCTRL_PARTITA)",
     )?;
     let gpu = uuid.map_or("null".to_string(), |uuid| format!("\"{uuid}\""));
     let request = format!("{{\"gpu\":{gpu},\"streams\":{streams}}}");
     let output = run(&program, &["internal-job", "keep-calibration", &request])
-        .map_err(|errno| format!("{program} does not start: system error {errno}"))?;
+        .map_err(|errno| format!("{program} could not be started: system error {errno}"))?;
     let Some(line) = output.lines().find_map(|line| line.strip_prefix(MARK)) else {
         return Err(format!("{program} gave no result: is it of this version?"));
     };
-    let result = Value::parse(line).ok_or_else(|| format!("{program}'s result is not understood"))?;
+    let result = Value::parse(line).ok_or_else(|| format!("the result of {program} is malformed"))?;
     if let Some(reason) = result.get("failed").and_then(Value::text) {
         return Err(reason.to_string());
     }
-    result.get("done").cloned().ok_or_else(|| format!("{program}'s result is not understood"))
+    result.get("done").cloned().ok_or_else(|| format!("the result of {program} is malformed"))
 }
 
-/// Runs a program and gives what it printed; an empty text if it ran for too long.
+/// Runs a program and returns its output; an empty text on timeout.
 fn run(program: &str, arguments: &[&str]) -> Result<String, c_int> {
     let owned: Option<Vec<CString>> =
         core::iter::once(&program).chain(arguments).map(|text| CString::new(*text).ok()).collect();
@@ -88,8 +89,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, c_int> {
         unsafe { libc::kill(-pid, libc::SIGKILL) };
     }
     let mut status = 0;
-    // SAFETY: our own child. A host that waits for every child may have taken it; then there is
-    // nothing to wait for.
+    // SAFETY: our own child. A host that waits for every child may have reaped it already.
     while unsafe { libc::waitpid(pid, &mut status, 0) } < 0 && files::errno() == libc::EINTR {}
     Ok(output.unwrap_or_default())
 }
@@ -99,8 +99,8 @@ fn environment() -> Vec<*mut c_char> {
         static environ: *const *mut c_char;
     }
     let mut kept = Vec::new();
-    // SAFETY: the C library's array of strings, ended by null; nobody may change it while a program
-    // is started.
+    // SAFETY: the C library's array of strings, terminated by null; no thread may change it while a
+    // program is started.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {
@@ -134,8 +134,8 @@ fn spawn(
         libc::posix_spawn_file_actions_addopen(&raw mut actions, 0, nothing, libc::O_RDONLY, 0);
         libc::posix_spawn_file_actions_adddup2(&raw mut actions, out, 1);
         libc::posix_spawn_file_actions_addopen(&raw mut actions, 2, nothing, libc::O_WRONLY, 0);
-        // The host's blocked and ignored signals are its own; the group makes it and its children
-        // one thing to end.
+        // The child does not inherit the host's blocked and ignored signals; a process group makes
+        // it and its children one thing to kill.
         let mut none = core::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::posix_spawnattr_setsigmask(&raw mut attributes, &raw const none);
@@ -157,7 +157,7 @@ fn spawn(
     if failed == 0 { Ok(pid) } else { Err(failed) }
 }
 
-/// All that comes until the other end is closed; none at the limit.
+/// Reads until the other end is closed; `None` on timeout.
 fn read_all(from: &Descriptor) -> Option<String> {
     let until = now_ns() + LIMIT_NS;
     let mut bytes = Vec::new();

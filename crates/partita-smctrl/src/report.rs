@@ -1,4 +1,4 @@
-//! Lines on standard error: for what a `void` function cannot say otherwise.
+//! Lines on standard error, for errors of `void` functions.
 
 use alloc::format;
 use core::fmt;
@@ -6,10 +6,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use partita_core::kept::fnv1a;
 
-/// The last line's hash: a program that fails in a loop is told once.
+/// The last line's hash, so that a program that fails in a loop prints it once.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Writes one line, unless it is the one written last or `LIBSMCTRL_QUIET` is set.
+/// Writes one line, unless it equals the last one or `LIBSMCTRL_QUIET` is set.
 pub fn line(text: fmt::Arguments<'_>) {
     let line = format!("libsmctrl: {text}\n");
     if LAST.swap(fnv1a(line.as_bytes()), Ordering::Relaxed) == fnv1a(line.as_bytes())
@@ -20,7 +20,7 @@ pub fn line(text: fmt::Arguments<'_>) {
     write(line.as_bytes());
 }
 
-/// Writes bytes to standard error. A program that has closed it hears nothing.
+/// Writes bytes to standard error, if it is open.
 pub fn write(bytes: &[u8]) {
     // SAFETY: the bytes are valid for their length.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };

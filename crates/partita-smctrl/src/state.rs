@@ -1,4 +1,4 @@
-//! The driver, its GPUs, and the masks of this process: made at the first use and kept for ever.
+//! The driver, its GPUs, and the masks of this process: made at the first use, never freed.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -15,16 +15,16 @@ use crate::fault::Fault;
 use crate::lock::Mutex;
 use crate::mask::{self, Numbering, Wide};
 
-/// Null until it is made.
+/// Null before the first use.
 static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
 static MAKING: Mutex<()> = Mutex::new(());
 /// [`Numbering`] by its number; below 0 until it is chosen or read from the environment.
 static NUMBERING: AtomicI32 = AtomicI32::new(-1);
 
-/// What is known once.
+/// A value that is found once.
 type Slot<T> = Mutex<Option<Result<&'static T, Fault>>>;
 
-/// Everything that this library has found out.
+/// All that this library has found out.
 pub struct State {
     cuda: Cuda,
     gpus: Vec<Gpu>,
@@ -37,7 +37,7 @@ struct Gpu {
     device: Device,
     board: Slot<Board>,
     streams: Slot<Streams>,
-    /// The same, for those who set masks often.
+    /// The same, for fast access when masks are set.
     streams_made: AtomicPtr<Streams>,
 }
 
@@ -47,16 +47,16 @@ pub struct Streams {
     tpc_count: u32,
 }
 
-/// A context, on its way to another thread.
+/// A context that is passed to another thread.
 struct Context(*mut c_void);
 // SAFETY: the driver's contexts may be used on any thread.
 unsafe impl Send for Context {}
 
 impl State {
-    /// The one of this process. Loads and initialises the driver the first time.
+    /// The state of this process. The first call loads and initialises the driver.
     ///
     /// # Errors
-    /// `ENODEV` without a driver or a GPU; the driver's.
+    /// `ENODEV` without a driver or a GPU; those of the driver.
     pub fn get() -> Result<&'static Self, Fault> {
         if let Some(state) = Self::made() {
             return Ok(state);
@@ -83,13 +83,13 @@ impl State {
             let state = State { cuda, gpus: gpus.collect(), launches: AtomicPtr::new(core::ptr::null_mut()) };
             Ok(Box::new(state))
         })?;
-        // Kept for ever: the driver calls back into what hangs on it.
+        // Never freed: the driver calls back into it.
         let state: &'static Self = Box::leak(state);
         STATE.store(core::ptr::from_ref(state).cast_mut(), Ordering::Release);
         Ok(state)
     }
 
-    /// The same, if it is made.
+    /// The state, if the first call has made it.
     pub fn made() -> Option<&'static Self> {
         // SAFETY: null, or what get() leaked.
         unsafe { STATE.load(Ordering::Acquire).as_ref() }
@@ -128,10 +128,10 @@ impl State {
         self.gpus.get(ordinal as usize).ok_or_else(|| Fault::new(libc::ENODEV, "no such GPU"))
     }
 
-    /// What is known of a GPU's launch masks.
+    /// The mapping of a GPU's mask bits.
     ///
     /// # Errors
-    /// As [`Board::find`]; the same again at every call, since finding out takes seconds.
+    /// As [`Board::find`]. A failure is cached, since finding out takes seconds.
     pub fn board(&'static self, ordinal: u32) -> Result<&'static Board, Fault> {
         if let Some(found) = &*self.gpu(ordinal)?.board.lock() {
             return found.clone();
@@ -139,22 +139,22 @@ impl State {
         contain::run(move || self.board_contained(ordinal))
     }
 
-    /// As [`State::board`], inside contained work, of which there is one at a time.
+    /// As [`State::board`], within contained work, which cannot be nested.
     pub(crate) fn board_contained(&'static self, ordinal: u32) -> Result<&'static Board, Fault> {
         let gpu = self.gpu(ordinal)?;
         let found = gpu.board.lock().clone();
         if let Some(found) = found {
             return found;
         }
-        // No lock is held meanwhile: whoever panics keeps what it holds.
+        // No lock is held meanwhile: a thread that panics never releases its locks.
         let found: Result<&'static Board, Fault> =
             Board::find(&self.cuda, &gpu.device).map(|board| &*Box::leak(Box::new(board)));
         *gpu.board.lock() = Some(found.clone());
         found
     }
 
-    /// The masks of this process's launches. From the first call on the driver calls back for every
-    /// launch.
+    /// The masks of this process's launches. From the first call on, the driver calls back for
+    /// every launch.
     ///
     /// # Errors
     /// As [`State::board`]; `EBUSY` if another library masks or profiles launches; `ENOTSUP` if the
@@ -168,8 +168,8 @@ impl State {
             return Err(Fault::new(
                 libc::ENOTSUP,
                 format!(
-                    "this process sees {} GPUs, whose launches the driver's callback cannot tell apart: name one in \
-                     CUDA_VISIBLE_DEVICES, or set the masks of streams",
+                    "this process sees {} GPUs, whose launches the driver's callback cannot \
+                     distinguish: name one in CUDA_VISIBLE_DEVICES, or set the masks of streams",
                     self.gpus.len()
                 ),
             ));
@@ -177,7 +177,7 @@ impl State {
         let board = self.board(0)?;
         let masks = contain::run(move || Ok(Box::new(board.install(&self.cuda)?)))?;
         let masks = *Box::leak(masks);
-        // Two threads may come here at once; what they installed is the same.
+        // Two threads may get here at once; both installed the same.
         self.launches.store(Box::leak(Box::new(masks)), Ordering::Release);
         Ok(masks)
     }
@@ -185,8 +185,8 @@ impl State {
     /// A stream of this process, and the masks of its GPU's streams.
     ///
     /// # Errors
-    /// `EINVAL` for a default stream or one that is no more; `ENODATA` if it is not proved where
-    /// this driver keeps such masks.
+    /// `EINVAL` for a default or destroyed stream; `ENODATA` if the place of stream masks in this
+    /// driver is not proved.
     ///
     /// # Safety
     /// The handle is that of a live stream of this process's driver.
@@ -224,7 +224,7 @@ impl State {
     /// A stream's context and GPU.
     ///
     /// # Errors
-    /// `EINVAL` for a stream that is no more; the driver's.
+    /// `EINVAL` for a destroyed stream; those of the driver.
     ///
     /// # Safety
     /// As for [`State::stream`].
@@ -241,7 +241,7 @@ impl State {
         Ok((unsafe { self.context_of(handle)? }.0, &gpu.device))
     }
 
-    /// The GPU of a stream, where the process sees several.
+    /// The GPU of a stream, if the process sees several.
     ///
     /// # Safety
     /// As for [`State::stream`].
@@ -261,7 +261,11 @@ impl State {
         })?;
         let gpu = self.gpus.iter().find(|gpu| gpu.device.handle == device);
         gpu.ok_or_else(|| {
-            Fault::new(libc::ENODEV, "the stream is of no GPU that this process saw at the beginning")
+            Fault::new(
+                libc::ENODEV,
+                "the stream's GPU is none of those that this process saw when the \
+                driver was initialised",
+            )
         })
     }
 
@@ -271,7 +275,7 @@ impl State {
     /// As for [`State::stream`].
     unsafe fn context_of(&self, handle: *mut c_void) -> Result<Context, Fault> {
         let mut context = core::ptr::null_mut();
-        // SAFETY: a live stream by the caller's promise, and a valid pointer.
+        // SAFETY: a live stream, as the caller promises, and a valid pointer.
         match unsafe { self.cuda.stream_get_ctx(handle, &mut context) } {
             Ok(()) => Ok(Context(context)),
             Err(Error::Call { code, .. }) => Err(Fault::new(
@@ -283,8 +287,8 @@ impl State {
     }
 }
 
-/// The value of a slot, found by contained work the first time. How that went is kept, since it may
-/// take seconds.
+/// The value of a slot. The first call finds it by contained work; success and failure are both
+/// cached, since it can take seconds.
 fn once<T: Send + Sync + 'static>(
     slot: &Slot<T>,
     find: impl FnOnce() -> Result<T, Fault> + Send + 'static,
@@ -298,8 +302,7 @@ fn once<T: Send + Sync + 'static>(
     found
 }
 
-/// What the bits of masks of launches count: as chosen, else as `LIBSMCTRL_NUMBERING` says, else
-/// TPCs.
+/// What the bits of launch masks count: as chosen, else as `LIBSMCTRL_NUMBERING` says, else TPCs.
 pub fn numbering() -> Numbering {
     if let Some(numbering) = Numbering::of(NUMBERING.load(Ordering::Relaxed)) {
         return numbering;
@@ -312,19 +315,19 @@ pub fn numbering() -> Numbering {
     numbering
 }
 
-/// Chooses it for masks that are set from now on.
+/// Chooses it for all masks set from now on.
 pub fn choose_numbering(numbering: Numbering) {
     NUMBERING.store(numbering as i32, Ordering::Relaxed);
 }
 
-/// Masks every launch of the process that has no nearer mask.
+/// Masks every launch of the process without a more specific mask.
 ///
 /// # Errors
 /// As [`State::launches`] and [`mask::enabled`].
 pub fn set_global(mask: &Wide) -> Result<(), Fault> {
     let launches = State::get()?.launches()?;
     let set = mask::enabled(mask, numbering(), launches.topology())?;
-    // All TPCs and no mask are the same here, and only for the process.
+    // For the process, and only for it, a mask with all TPCs equals no mask.
     let set = Some(set).filter(|set| *set != launches.topology().all());
     launches.set_process(set.as_ref())?;
     Ok(())
@@ -341,7 +344,7 @@ pub fn set_next(mask: &Wide) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Takes this thread's wish for its next launch back.
+/// Removes this thread's mask for its next launch.
 ///
 /// # Errors
 /// As [`State::launches`].
@@ -365,7 +368,7 @@ pub unsafe fn set_stream(handle: *mut c_void, mask: &Wide) -> Result<(), Fault> 
     Ok(())
 }
 
-/// Takes a stream's mask away.
+/// Removes a stream's mask.
 ///
 /// # Errors
 /// As [`State::stream`].
@@ -379,15 +382,15 @@ pub unsafe fn clear_stream(handle: *mut c_void) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A mask of a stream counts TPCs, always.
+/// Bits of stream masks always count TPCs.
 fn stream_set(mask: &Wide, tpc_count: u32) -> Result<TpcSet, Fault> {
     let set = !TpcSet::from_words(*mask) & TpcSet::first(tpc_count);
     if set.is_empty() {
         return Err(Fault::new(
             libc::EINVAL,
             format!(
-                "the mask disables every TPC of this GPU (it has {tpc_count}): a launch with no TPC would never end; a set bit disables, \
-                 so leave the bit of one TPC clear at least"
+                "the mask disables every TPC of this GPU (it has {tpc_count}): a launch with no TPC \
+                 would never end; a set bit disables, so leave the bit of at least one TPC clear"
             ),
         ));
     }

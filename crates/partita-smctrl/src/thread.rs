@@ -1,4 +1,4 @@
-//! What belongs to one thread: its last error, and the arrays that it was given.
+//! Thread-local data: the last error, and the arrays that the thread was given.
 
 use alloc::boxed::Box;
 use alloc::ffi::CString;
@@ -14,14 +14,14 @@ use crate::lock::Mutex;
 
 /// One thread's memory; freed when the thread ends.
 #[derive(Default)]
-struct Own {
+struct ThreadData {
     code: Cell<c_int>,
     text: UnsafeCell<CString>,
     gpcs_64: UnsafeCell<Vec<u64>>,
     gpcs_128: UnsafeCell<Vec<u128>>,
 }
 
-/// 1 more than the key of the threads' memory; 0 before there is one.
+/// The key of the threads' memory plus 1; 0 before it exists.
 static KEY: AtomicU32 = AtomicU32::new(0);
 static MAKING: Mutex<()> = Mutex::new(());
 
@@ -34,49 +34,49 @@ fn key() -> Option<libc::pthread_key_t> {
         return Some(key);
     }
     let mut key = 0;
-    // SAFETY: a valid pointer; the destructor takes what own() stores.
-    if unsafe { libc::pthread_key_create(&mut key, Some(forget)) } != 0 {
+    // SAFETY: a valid pointer; the destructor takes what thread_data() stores.
+    if unsafe { libc::pthread_key_create(&mut key, Some(free)) } != 0 {
         return None;
     }
     KEY.store(key + 1, Ordering::Release);
     Some(key)
 }
 
-unsafe extern "C" fn forget(own: *mut c_void) {
-    // SAFETY: made by own() for the thread that ends.
-    drop(unsafe { Box::from_raw(own.cast::<Own>()) });
+unsafe extern "C" fn free(data: *mut c_void) {
+    // SAFETY: made by thread_data() for the thread that ends.
+    drop(unsafe { Box::from_raw(data.cast::<ThreadData>()) });
 }
 
-/// This thread's memory, made at the first use. None if the process has too many keys.
-fn own() -> Option<*const Own> {
+/// This thread's memory, made at the first use. `None` if the process has too many keys.
+fn thread_data() -> Option<*const ThreadData> {
     let key = key()?;
     // SAFETY: a live key, and what was stored on this very thread.
     unsafe {
-        let own = libc::pthread_getspecific(key).cast::<Own>();
-        if !own.is_null() {
-            return Some(own);
+        let data = libc::pthread_getspecific(key).cast::<ThreadData>();
+        if !data.is_null() {
+            return Some(data);
         }
-        let own = Box::into_raw(Box::<Own>::default());
-        if libc::pthread_setspecific(key, own.cast()) != 0 {
-            drop(Box::from_raw(own));
+        let data = Box::into_raw(Box::<ThreadData>::default());
+        if libc::pthread_setspecific(key, data.cast()) != 0 {
+            drop(Box::from_raw(data));
             return None;
         }
-        Some(own)
+        Some(data)
     }
 }
 
-/// Remembers how the call went, and gives its number.
+/// Records the result of a call, and returns its number.
 pub fn record(result: Result<(), Fault>) -> c_int {
     let (code, text) = match result {
         Ok(()) => (0, None),
         Err(fault) => (fault.code, Some(fault.text)),
     };
-    if let Some(own) = own() {
-        // SAFETY: this thread's memory, which no reference outlives a call of.
+    if let Some(data) = thread_data() {
+        // SAFETY: this thread's memory; no reference to it outlives a call.
         unsafe {
-            (*own).code.set(code);
+            (*data).code.set(code);
             if let Some(text) = text {
-                *(*own).text.get() = c_string(text);
+                *(*data).text.get() = c_string(text);
             }
         }
     }
@@ -87,37 +87,37 @@ fn c_string(text: String) -> CString {
     CString::new(text.replace('\0', " ")).unwrap_or_default()
 }
 
-/// The number of the thread's last call.
+/// The error number of the thread's last call.
 pub fn code() -> c_int {
     // SAFETY: as in record().
-    own().map_or(0, |own| unsafe { (*own).code.get() })
+    thread_data().map_or(0, |data| unsafe { (*data).code.get() })
 }
 
-/// The text of the thread's last call; empty if it went well.
+/// The error text of the thread's last call; empty after success.
 pub fn text() -> *const c_char {
     const NOTHING: &CStr = c"";
-    match own() {
+    match thread_data() {
         // SAFETY: as in record().
-        Some(own) if unsafe { (*own).code.get() } != 0 => unsafe { (*(*own).text.get()).as_ptr() },
+        Some(data) if unsafe { (*data).code.get() } != 0 => unsafe { (*(*data).text.get()).as_ptr() },
         _ => NOTHING.as_ptr(),
     }
 }
 
-/// Keeps an array until this thread asks for another, and gives its address.
-pub fn keep_64(masks: Vec<u64>) -> *mut u64 {
+/// Stores an array until this thread's next call, and returns its address.
+pub fn store_64(masks: Vec<u64>) -> *mut u64 {
     // SAFETY: as in record().
-    own().map_or(ptr::null_mut(), |own| unsafe {
-        *(*own).gpcs_64.get() = masks;
-        (*(*own).gpcs_64.get()).as_mut_ptr()
+    thread_data().map_or(ptr::null_mut(), |data| unsafe {
+        *(*data).gpcs_64.get() = masks;
+        (*(*data).gpcs_64.get()).as_mut_ptr()
     })
 }
 
-/// As [`keep_64`].
-pub fn keep_128(masks: Vec<u128>) -> *mut u128 {
+/// As [`store_64`].
+pub fn store_128(masks: Vec<u128>) -> *mut u128 {
     // SAFETY: as in record().
-    own().map_or(ptr::null_mut(), |own| unsafe {
-        *(*own).gpcs_128.get() = masks;
-        (*(*own).gpcs_128.get()).as_mut_ptr()
+    thread_data().map_or(ptr::null_mut(), |data| unsafe {
+        *(*data).gpcs_128.get() = masks;
+        (*(*data).gpcs_128.get()).as_mut_ptr()
     })
 }
 
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn said() -> String {
-        // SAFETY: a string of this thread's.
+        // SAFETY: a string in this thread's memory.
         unsafe { CStr::from_ptr(text()) }.to_str().unwrap().to_owned()
     }
 
@@ -142,13 +142,13 @@ mod tests {
 
     #[test]
     fn arrays_last_until_the_next() {
-        let first = keep_64(vec![1, 2]);
-        // SAFETY: the array just kept.
+        let first = store_64(vec![1, 2]);
+        // SAFETY: the array stored above.
         assert_eq!(unsafe { core::slice::from_raw_parts(first, 2) }, [1, 2]);
-        let wide = keep_128(vec![1 << 100]);
+        let wide = store_128(vec![1 << 100]);
         assert_eq!(wide.addr() % 16, 0);
         // SAFETY: as above; another thread's arrays do not touch it.
-        std::thread::spawn(|| _ = keep_64(vec![9; 2])).join().unwrap();
+        std::thread::spawn(|| _ = store_64(vec![9; 2])).join().unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { (*first, *wide) }, (1, 1 << 100));
     }

@@ -1,10 +1,9 @@
-//! Stands in for the personality routine, which `alloc` names because it is compiled for unwinding.
+//! Replaces the personality routine, to which `alloc` refers because it is compiled for unwinding.
 //! Nothing here unwinds.
 //!
-//! Hidden, so that it is invisible outside the shared library; weak, so that a program that links
-//! the archive beside other Rust code keeps the other's. What resumes an unwinding
-//! (`_Unwind_Resume`) is not defined here: in a C++ program that links the archive, a second one
-//! would take the place of the C++ runtime's.
+//! It is hidden, so that the shared library does not export it, and weak, so that a program that
+//! links the archive beside other Rust code keeps the other definition. `_Unwind_Resume` is not
+//! defined here: in a C++ program that links the archive it would replace that of the C++ runtime.
 
 core::arch::global_asm!(
     ".weak rust_eh_personality",

@@ -22,7 +22,7 @@ fn declared() -> BTreeSet<String> {
     names
 }
 
-/// Defect 12: nothing of the library's state can be written from outside.
+/// Defect 12: other code cannot write to the library's state.
 #[test]
 fn the_shared_library_exports_the_headers_functions_and_no_data() {
     let bytes = fs::read(built().join("libsmctrl.so")).unwrap();
@@ -81,7 +81,7 @@ fn the_header_agrees_with_the_published_interface() {
         let mut command = Command::new(compiler);
         command.args([standard, "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]);
         if compiler == "c++" {
-            // Prototypes without `extern "C"` are another interface there.
+            // In C++, prototypes without `extern "C"` would be a different interface.
             fs::write(&both, "#include <libsmctrl.h>\n").unwrap();
             command.args(["-x", "c++"]);
         }
@@ -100,5 +100,5 @@ fn a_cplusplus_program_that_links_the_archive_keeps_its_exceptions() {
     let world = World::new();
     let program = world.compile("exceptions.cc", Link::Archive);
     let output = world.command(&program, "h200").output().unwrap();
-    common::said(&output, "exceptions");
+    common::stderr_of(&output, "exceptions");
 }

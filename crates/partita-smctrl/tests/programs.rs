@@ -1,13 +1,13 @@
-//! C programs that mask themselves, on simulated GPUs of several generations or a real one.
+//! C programs that mask themselves, on simulated GPUs of several generations or on a real one.
 
 mod common;
 
 use std::process::Command;
 
-use common::{Link, World, built, said};
+use common::{Link, World, built, stderr_of};
 use partita_testing::{devices, is_real, needs_simulator};
 
-/// A device for each way in which launch descriptors hold masks.
+/// A device for each way in which launch descriptors store masks.
 const GENERATIONS: [&str; 6] = ["gtx1060-3gb", "titan-v", "a100", "rtx6000-ada", "h200", "gb10"];
 
 #[test]
@@ -26,13 +26,13 @@ fn every_function_of_table_one_and_of_the_variants() {
     let world = World::new();
     let program = world.compile("table1", Link::Shared);
     for device in devices(&["h200", "a100", "gtx1060-3gb"]) {
-        let said = world.passes(&program, device, &[], &[]);
-        assert!(said.contains("blocks ran on TPCs 2,"), "the echo is on stderr: {said}");
+        let stderr = world.passes(&program, device, &[], &[]);
+        assert!(stderr.contains("blocks ran on TPCs 2,"), "the program echoes to stderr: {stderr}");
     }
 }
 
 #[test]
-fn the_papers_listings_do_what_it_says() {
+fn the_papers_listings_behave_as_described() {
     let world = World::new();
     for (listing, says) in [
         ("listing1", "otherStream ran on TPCs 0-4, urgentStream on TPCs 5-8, the rest on TPC 0\n"),
@@ -41,13 +41,14 @@ fn the_papers_listings_do_what_it_says() {
         let program = world.compile(listing, Link::Shared);
         for device in devices(&["gtx1060-3gb", "h200"]) {
             let output = world.command(&program, device).output().unwrap();
-            said(&output, listing);
+            stderr_of(&output, listing);
             assert_eq!(String::from_utf8_lossy(&output.stdout), says, "{device}");
         }
     }
 }
 
-/// Defects 1 and 2: TPCs from 64 on were dead in launch descriptors and in 64-bit masks of streams.
+/// Defects 1 and 2: no launch could use TPCs from 64 on, and 64-bit masks of streams could not name
+/// them.
 #[test]
 fn no_tpc_is_out_of_reach() {
     let world = World::new();
@@ -59,14 +60,14 @@ fn no_tpc_is_out_of_reach() {
 
 /// Defects 3 and 8, and masks that would hang.
 #[test]
-fn all_tpcs_is_a_wish_and_no_tpc_is_none() {
+fn a_mask_of_all_tpcs_counts_and_one_of_no_tpc_is_refused() {
     let world = World::new();
     let program = world.compile("wishes", Link::Shared);
     for device in devices(&["h200", "gb10"]) {
-        let said = world.passes(&program, device, &[], &[]);
+        let stderr = world.passes(&program, device, &[], &[]);
         assert!(
-            said.contains("libsmctrl: libsmctrl_set_global_mask: ") && said.contains("would never end"),
-            "{said}"
+            stderr.contains("libsmctrl: libsmctrl_set_global_mask: ") && stderr.contains("would never end"),
+            "{stderr}"
         );
         assert_eq!(world.passes(&program, device, &[], &[("LIBSMCTRL_QUIET", "1")]), "");
     }
@@ -75,11 +76,11 @@ fn all_tpcs_is_a_wish_and_no_tpc_is_none() {
     }
 }
 
-/// Defects 4 to 6: newer generations, old drivers, drivers and places that nobody listed, and a
-/// variable that would have broken it.
+/// Defects 4 to 6: newer generations, old drivers, unlisted drivers and offsets, and a variable
+/// that would have broken it.
 #[test]
-fn drivers_that_nobody_listed_are_proved() {
-    if needs_simulator("it takes other drivers' places") {
+fn unlisted_drivers_are_proved() {
+    if needs_simulator("it uses another driver's offset") {
         return;
     }
     let world = World::new();
@@ -105,19 +106,19 @@ fn a_next_mask_is_its_threads_and_masks_are_never_torn() {
 }
 
 #[test]
-fn the_hardwares_numbering_is_to_be_had() {
+fn the_hardwares_numbering_is_available() {
     let world = World::new();
     let first = world.compile("published", Link::Shared);
     let program = world.compile("numbering", Link::Shared);
     for device in devices(&["h200"]) {
-        // Makes sure that the calibration is kept.
+        // Fills the cache of calibrations.
         world.passes(&first, device, &[], &[]);
         let mut topology = Command::new(built().join("partita"));
-        world.surround(&mut topology, device);
+        world.set_environment(&mut topology, device);
         topology.args(["topology", "--json", "--gpu", if is_real() { "0" } else { "sim:h200" }]);
         let output = topology.env("PARTITA_RUN_DIR", world.path("run")).output().unwrap();
-        let said = said(&output, "partita topology");
-        assert_eq!(said, "");
+        let stderr = stderr_of(&output, "partita topology");
+        assert_eq!(stderr, "");
         let chart: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let units = chart["units"].as_array().unwrap();
         let places: Vec<String> = units.iter().map(|unit| unit["bit"].to_string()).collect();
@@ -140,29 +141,29 @@ fn copies_in_one_process_act_as_one() {
     }
 }
 
-/// Defects 6, 7 and 10: where something cannot be done the program goes on.
+/// Defects 6, 7 and 10: where a call cannot work, it returns an error and the program continues.
 #[test]
-fn what_cannot_be_done_is_an_error_and_no_exit() {
+fn a_call_that_cannot_work_returns_an_error_and_does_not_exit() {
     let world = World::new();
     let program = world.compile("refused", Link::Shared);
     let nothing = world.path("nothing-kept");
     let nothing = [("PARTITA_CACHE_DIR", nothing.to_str().unwrap()), ("LIBSMCTRL_PARTITA", "/dev/null/none")];
     for device in devices(&["h200"]) {
-        let said = world.passes(&program, device, &["busy"], &[]);
-        assert!(said.starts_with("libsmctrl: libsmctrl_set_global_mask: the driver refused"), "{said}");
+        let stderr = world.passes(&program, device, &["busy"], &[]);
+        assert!(stderr.starts_with("libsmctrl: libsmctrl_set_global_mask: the driver refused"), "{stderr}");
         assert!(
             world.passes(&program, device, &["no-calibration", "named"], &nothing).contains("partita doctor")
         );
     }
     if !is_real() {
-        // Of those descriptors nobody knows how bits follow from the driver's numbers.
+        // For these descriptors, the bits do not follow from the driver's numbers.
         world.passes(&program, "b200", &["no-calibration"], &nothing);
         world.passes(&program, "a100", &["no-calibration", "named"], &nothing);
     }
 }
 
 #[test]
-fn without_a_driver_a_program_goes_on() {
+fn without_a_driver_a_program_continues() {
     let world = World::new();
     let program = world.compile("no_driver", Link::Shared);
     let output = Command::new(program).env("LD_LIBRARY_PATH", built()).output().unwrap();
@@ -170,23 +171,23 @@ fn without_a_driver_a_program_goes_on() {
         eprintln!("skipped: this machine has a driver");
         return;
     }
-    let said = said(&output, "no-driver");
+    let stderr = stderr_of(&output, "no-driver");
     let begins = "libsmctrl: libsmctrl_set_global_mask: the library cannot be opened: libcuda.so.1";
-    assert!(said.starts_with(begins), "{said}");
+    assert!(stderr.starts_with(begins), "{stderr}");
     assert!(output.stdout.is_empty());
 }
 
 #[test]
 fn a_tenant_narrows_its_partition_and_never_leaves_it() {
-    if needs_simulator("tenants on a real GPU are the command's tests") {
+    if needs_simulator("tests of the command cover tenants on a real GPU") {
         return;
     }
     let world = World::new();
     let program = world.compile("tenant", Link::Shared);
     let mut run = Command::new(built().join("partita"));
-    world.surround(&mut run, "h200");
+    world.set_environment(&mut run, "h200");
     run.env("PARTITA_RUN_DIR", world.path("run"));
     run.args(["run", "--gpu", "sim:h200", "--isolation", "own", "--sm", "tpc:8-23", "--"]);
     let output = run.arg(&program).arg(world.path("kernels.ptx")).args(["8", "23"]).output().unwrap();
-    said(&output, "partita run");
+    stderr_of(&output, "partita run");
 }

@@ -1,25 +1,25 @@
 //! Several copies of this library in one process: an archive linked into the program, a shared
-//! library that a plug-in brings.
+//! library that a plug-in loads.
 //!
-//! The driver gives a process one launch callback, and a mask must not depend on which copy a
-//! caller was linked with. So one copy does the work of all: the one that was asked first, else the
-//! one that was loaded first. Every copy carries an ELF note that leads to its functions; notes are
-//! found in every loaded object, whether its names are visible or not.
+//! The driver has one launch callback a process, and a mask must not depend on the copy that a
+//! caller is linked with. So one copy does the work of all: the one that was called first, else the
+//! one that was loaded first. Every copy has an ELF note that leads to its functions; notes are
+//! found in every loaded object, even if its symbols are hidden.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::{OWN, Table};
 
-/// The note's name with its end, and its type.
+/// The note's name with its terminator, and its type.
 const NAME: &[u8; 8] = b"Partita\0";
 const KIND: u32 = 0x736d_6331;
 
-/// What begins a [`Table`]. It stays as it is whatever follows.
+/// The first part of a [`Table`]. It is the same in all versions.
 #[repr(C)]
 pub struct Head {
     magic: u64,
-    /// The table's size in bytes. Later versions append, and none changes what is there.
+    /// The table's size in bytes. Later versions only append.
     bytes: u32,
     version: u32,
     /// Whether this copy does the work.
@@ -40,7 +40,7 @@ impl Head {
     }
 }
 
-/// The copy that does the work; null until it is looked for.
+/// The copy that does the work; null before the first search.
 static WORKER: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
 
 // The note: its name, and the distance from its description to the table.
@@ -60,7 +60,7 @@ core::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    /// Named here so that the linker takes it from the archive.
+    /// A reference, so that the linker takes the note from the archive.
     static libsmctrl_note: u8;
 }
 
@@ -86,13 +86,13 @@ fn choose() -> &'static Table {
     table
 }
 
-/// Keeps the object of the copy loaded: the driver calls into it until the process ends.
+/// Pins the copy's object in memory: the driver calls into it until the process ends.
 fn pin(table: &'static Table) {
     // SAFETY: plain memory, written by the call.
     let mut about: libc::Dl_info = unsafe { core::mem::zeroed() };
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: dladdr takes any address and gives the linker's own name of the object. The main
-    // program cannot be opened and needs it not.
+    // SAFETY: dladdr takes any address and gives the linker's own name of the object. Opening the
+    // main program fails, and it is never unloaded.
     unsafe {
         if libc::dladdr(core::ptr::from_ref(table).cast(), &mut about) != 0 && !about.dli_fname.is_null() {
             libc::dlopen(about.dli_fname, flags);
@@ -124,10 +124,10 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
     0
 }
 
-/// The table that a note among some leads to.
+/// Searches notes for this library's, and returns its table.
 ///
 /// # Safety
-/// There are so many readable bytes of notes.
+/// So many bytes are readable.
 unsafe fn table_in(start: *const u8, bytes: usize) -> Option<&'static Table> {
     // SAFETY: passed on to the caller.
     let notes = unsafe { core::slice::from_raw_parts(start, bytes) };
@@ -150,7 +150,7 @@ unsafe fn table_in(start: *const u8, bytes: usize) -> Option<&'static Table> {
     None
 }
 
-/// Whether this copy does the work; for tests of several.
+/// Whether this copy does the work.
 pub(crate) fn is_worker() -> bool {
     let note = core::ptr::addr_of!(libsmctrl_note);
     !note.is_null() && core::ptr::eq(worker(), &OWN)
@@ -165,7 +165,7 @@ pub const VERSION_TEXT: &CStr =
 
 /// Its address, for C.
 pub fn version_text() -> *const c_char {
-    // Looked at here, so that the note is part of whatever is linked.
+    // Called here so that the linker keeps the note.
     let _ = is_worker();
     VERSION_TEXT.as_ptr()
 }

@@ -1,10 +1,10 @@
-//! C programs on a GPU of their own: compiled as their users would, run with nothing around them
-//! but what a test names.
+//! C programs on a simulated GPU each: compiled as users compile them, with the environment that
+//! the test names.
 //!
-//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU, where a test does not need a
+//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU, if a test does not need a
 //! simulated one.
 
-// Each test file uses a part of this.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
 use std::ffi::OsString;
@@ -27,7 +27,7 @@ pub fn built() -> &'static Path {
     &BUILT
 }
 
-/// How a program gets the library.
+/// How a program links the library.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     Shared,
@@ -50,13 +50,12 @@ impl World {
         self.machine.path(name)
     }
 
-    /// Where calibrations are kept: for all tests together, since proving takes a second.
-    pub fn kept(&self) -> PathBuf {
+    /// The cache of calibrations, shared by all tests, since proving takes a second.
+    pub fn calibrations(&self) -> PathBuf {
         Path::new(env!("CARGO_TARGET_TMPDIR")).join("kept")
     }
 
-    /// Compiles a program of `tests/c` or `examples`. Everything that a compiler complains about is
-    /// an error.
+    /// Compiles a program of `tests/c` or `examples`. Every compiler warning is an error.
     pub fn compile(&self, source: &str, link: Link) -> PathBuf {
         let folder = if source.starts_with("listing") { "examples" } else { "tests/c" };
         let extension = Path::new(source).extension().is_some();
@@ -77,16 +76,16 @@ impl World {
         program
     }
 
-    /// A program with the kernels as its first argument, on a device.
+    /// A program on a device, with the kernels as its first argument.
     pub fn command(&self, program: &Path, device: &str) -> Command {
         let mut command = Command::new(program);
         command.arg(self.path("kernels.ptx"));
-        self.surround(&mut command, device);
+        self.set_environment(&mut command, device);
         command
     }
 
-    /// The environment of a program on a device.
-    pub fn surround(&self, command: &mut Command, device: &str) {
+    /// Sets the environment of a program on a device.
+    pub fn set_environment(&self, command: &mut Command, device: &str) {
         let mut libraries = OsString::new();
         if device == "real" {
             without_own_variables(command);
@@ -104,10 +103,10 @@ impl World {
             .env("LD_LIBRARY_PATH", libraries)
             .env("PARTITA_LIB_DIR", built())
             .env("LIBSMCTRL_PARTITA", built().join("partita"))
-            .env("PARTITA_CACHE_DIR", self.kept());
+            .env("PARTITA_CACHE_DIR", self.calibrations());
     }
 
-    /// Runs a program that succeeds and prints nothing. Returns what it said on stderr.
+    /// Runs a program that succeeds and prints nothing on stdout. Returns its stderr.
     pub fn passes(
         &self,
         program: &Path,
@@ -117,13 +116,13 @@ impl World {
     ) -> String {
         let mut command = self.command(program, device);
         let output = command.args(arguments).envs(variables.iter().copied()).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "nothing is printed for a program");
-        said(&output, &format!("{} on {device} {arguments:?} {variables:?}", program.display()))
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "the library printed to stdout");
+        stderr_of(&output, &format!("{} on {device} {arguments:?} {variables:?}", program.display()))
     }
 }
 
-/// What a successful program said on stderr.
-pub fn said(output: &Output, what: &str) -> String {
+/// The stderr of a successful program.
+pub fn stderr_of(output: &Output, what: &str) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{what}: {}\n{stderr}", output.status);
     stderr
