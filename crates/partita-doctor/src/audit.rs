@@ -1,12 +1,12 @@
-//! `partita ps --audit`: what the driver says of the tenants' processes, beside what their ledgers
-//! say.
+//! `partita ps --audit`: compares the driver's list of the tenants' processes with the tenants'
+//! ledgers.
 //!
-//! Limits are kept by a library in the tenant's processes. A process that gets rid of it
-//! (`docs/boundaries.md`) is not held by them, but the driver lists it: it is found here as one
-//! that descends from a tenant's program, uses the GPU, and has no slot in the tenant's ledger. For
-//! the others the difference of the two numbers is what a process takes beside its allocations:
-//! context, code and queues. Where it is more than the tenant's allowance for these, the process
-//! has memory that nothing charges, and is named too.
+//! A library in the tenant's processes enforces the limits. A process that removes the library
+//! (`docs/boundaries.md`) escapes them, but the driver still lists it. The audit finds it as a
+//! process that descends from a tenant's program, uses the GPU, and has no slot in the tenant's
+//! ledger. For other processes, the two numbers differ by what the process takes beside its
+//! allocations: context, code and queues. If the difference exceeds the tenant's allowance, the
+//! process has memory that no account is charged for, and the audit names it too.
 
 mod charged;
 mod gates;
@@ -29,25 +29,26 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
-/// The name of the job that asks the driver.
+/// The name of the job that queries the driver.
 pub const JOB: &str = "audit";
 const LIMIT: Duration = Duration::from_secs(30);
-/// Processes between a program and its descendant; more are a loop of numbers that came back.
+/// The most processes between a program and its descendant; a longer chain is a loop of reused
+/// numbers.
 const ANCESTORS_MAX: usize = 1000;
 
-/// Who uses the GPUs of one management library.
+/// The users of the GPUs of one management library.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
-    /// The GPUs and instances that it tells of.
+    /// The GPUs and instances that it reports.
     pub gpus: Vec<ListedGpu>,
-    /// What it says of those that it tells nothing of.
+    /// Its errors for GPUs that it does not report.
     pub silent: Vec<String>,
 }
 
-/// Who uses one GPU.
+/// The users of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedGpu {
-    /// Its UUID, or an instance's.
+    /// The UUID of the GPU or instance.
     pub uuid: String,
     /// The processes, each once.
     pub processes: Vec<DriverProcess>,
@@ -56,9 +57,9 @@ pub struct ListedGpu {
 /// A process as the driver lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverProcess {
-    /// The process, as this machine numbers it.
+    /// The process id in this machine's numbering.
     pub pid: u32,
-    /// Device memory that it uses, in bytes, where the driver tells it.
+    /// Device memory that it uses, in bytes, if the driver reports it.
     pub used_bytes: Option<u64>,
 }
 
@@ -71,17 +72,16 @@ pub struct AuditRow {
     pub gpu: String,
     /// The process.
     pub pid: u32,
-    /// Device memory as the driver counts it, in bytes.
+    /// Device memory according to the driver, in bytes.
     pub driver_bytes: Option<u64>,
-    /// Device memory as the tenant's ledger counts it, in bytes; none if it has no slot there.
+    /// Device memory according to the tenant's ledger, in bytes; `None` without a slot there.
     pub ledger_bytes: Option<u64>,
     /// Device memory that is neither in the ledger, shared memory included, nor within the tenant's
-    /// allowance for the driver, in bytes; none if that is no more than the driver's rounding
-    /// explains.
+    /// allowance for the driver, in bytes; `None` if the driver's rounding explains the difference.
     pub beyond_bytes: Option<u64>,
-    /// Whether no limit of the tenant holds it.
+    /// Whether it has escaped the tenant's limits.
     pub escaped: bool,
-    /// The process and no later one of its number.
+    /// The process, identified beyond its number, which can be reused.
     #[serde(skip)]
     pub process: ProcessId,
     /// The GPU.
@@ -89,8 +89,8 @@ pub struct AuditRow {
     pub device: GpuMeta,
 }
 
-/// A process that was seen to have escaped. It is looked for also when its tenant, or whoever links
-/// it to that one, has ended.
+/// A process that an audit found to have escaped. Later audits find it even if its tenant, or the
+/// process between the two, has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Escape {
     /// The tenant.
@@ -101,18 +101,18 @@ pub struct Escape {
     pub process: ProcessId,
 }
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Debug, Default)]
-pub struct Look {
-    /// Every process of a tenant that the driver lists, those that have escaped first.
+pub struct Audit {
+    /// Every process of a tenant that the driver lists; escaped ones first.
     pub rows: Vec<AuditRow>,
-    /// What could not be looked at.
+    /// GPUs that the audit could not check.
     pub unseen: Vec<Unseen>,
-    /// Tenants of other users that were not looked at, and why, for people.
+    /// Tenants of other users that the audit skipped, with the reason.
     pub passed_over: Vec<String>,
 }
 
-/// GPUs with tenants of which nobody tells who uses them.
+/// GPUs with tenants whose users the driver does not report.
 #[derive(Debug)]
 pub struct Unseen {
     /// The GPUs.
@@ -121,26 +121,26 @@ pub struct Unseen {
     pub error: Error,
 }
 
-/// Why a process is not held by its tenant's limits, and what ends it, for people.
+/// The remedy for a process that has escaped its tenant's limits.
 pub fn escape_remedy(pid: u32, tenant: &str) -> String {
     format!(
-        "it runs without libpartita.so (docs/boundaries.md); `kill {pid}` ends it, `partita kill {tenant}` the tenant and what it still \
-         finds of it"
+        "it runs without libpartita.so (docs/boundaries.md); `kill {pid}` ends it, `partita kill \
+         {tenant}` ends the tenant and those of its processes that it still finds"
     )
 }
 
-/// What it means that a process has more memory than its ledger and the allowance say, for people.
-pub const BEYOND_REMEDY: &str = "it reached the driver past libpartita.so, or keeps memory by a descriptor that it has \
-                                 not closed (docs/boundaries.md); end it if it is not to have it";
+/// The remedy for a process that has more memory than its ledger and the allowance.
+pub const BEYOND_REMEDY: &str = "it reached the driver past libpartita.so, or keeps memory by a \
+    descriptor that it has not closed (docs/boundaries.md); end it if it must not have this memory";
 
-/// What it means that a process has a gate open and is no tenant's, for people.
-pub const STRANGER_REMEDY: &str = "is no tenant's: it can undo priorities and disturb whoever has one; end it, and let only those users in \
-                                   whose tenants mean each other well (docs/boundaries.md)";
+/// The remedy for a process that has a gate open and belongs to no tenant.
+pub const STRANGER_REMEDY: &str = "belongs to no tenant: it can undo priorities and disturb tenants \
+    that have one; end it, and admit only users whose tenants trust each other (docs/boundaries.md)";
 
 /// The processes that the management library of this process's library path lists.
 ///
 /// # Errors
-/// Why it cannot.
+/// Why it cannot list them.
 pub fn read_here() -> Result<Listing, String> {
     let nvml = Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
     nvml.and_then(|nvml| listing(&nvml)).map_err(|error| format!("NVML: {error}"))
@@ -149,7 +149,7 @@ pub fn read_here() -> Result<Listing, String> {
 fn listing(nvml: &Nvml) -> Result<Listing, NvmlError> {
     let mut listing = Listing::default();
     for index in 0..nvml.device_count()? {
-        // One that has fallen off the bus does not hide the others.
+        // A GPU that has fallen off the bus does not hide the others.
         match nvml.device_by_index(index).and_then(|device| listed(&device)) {
             Ok(gpus) => listing.gpus.extend(gpus),
             Err(error) => listing.silent.push(format!("GPU {index}: {error}")),
@@ -158,12 +158,12 @@ fn listing(nvml: &Nvml) -> Result<Listing, NvmlError> {
     Ok(listing)
 }
 
-/// A GPU, and the instances that it is cut up into.
+/// A GPU, and its MIG instances.
 fn listed(device: &Device<'_>) -> Result<Vec<ListedGpu>, NvmlError> {
     let mut gpus = Vec::new();
     if device.mig_mode().is_ok_and(|mode| mode.current != 0) {
         for number in 0..device.mig_device_count()? {
-            // Their numbers may have gaps.
+            // Their numbers can have gaps.
             if let Ok(instance) = device.mig_device_by_index(number) {
                 gpus.push(of_one(&instance)?);
             }
@@ -174,7 +174,7 @@ fn listed(device: &Device<'_>) -> Result<Vec<ListedGpu>, NvmlError> {
 }
 
 fn of_one(device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
-    // Clients of the MPS service are in a list of their own, which older drivers do not have.
+    // Clients of the MPS service are in a separate list, which older drivers do not have.
     let of_service = device.mps_running_compute_processes().unwrap_or_default();
     let mut found = BTreeMap::new();
     for process in device.running_compute_processes()?.into_iter().chain(of_service) {
@@ -187,19 +187,19 @@ fn of_one(device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
     Ok(ListedGpu { uuid: device.uuid()?, processes: found.into_values().collect() })
 }
 
-/// Every process of a tenant that the driver lists, and what has become of those that had `escaped`
-/// before. A part that cannot be looked at hides no other.
+/// Every process of a tenant that the driver lists, and the current state of those that had
+/// `escaped` before. If one part cannot be checked, the others still are.
 ///
 /// # Errors
-/// What reading the registry ends with.
-pub fn look(install: &Install, registry: &Registry, escaped: &[Escape]) -> Result<Look, Error> {
+/// Those of reading the registry.
+pub fn run(install: &Install, registry: &Registry, escaped: &[Escape]) -> Result<Audit, Error> {
     let tenants = registry.lock()?.tenants()?;
-    let mut look = Look::default();
-    // What another user's file names is neither connected to nor believed: it may be a board that
-    // never answers, or hide a GPU of somebody else's tenants.
+    let mut audit = Audit::default();
+    // The audit neither trusts nor follows another user's file: it may name a board that never
+    // answers, or hide the GPU of other tenants.
     let (looked_at, passed_over): (Vec<Tenant>, Vec<Tenant>) =
         tenants.into_iter().partition(|tenant| tenant.is_own() || is_on_its_gpu(tenant));
-    look.passed_over = passed_over.iter().map(why_passed_over).collect();
+    audit.passed_over = passed_over.iter().map(why_passed_over).collect();
     let mut tenants = looked_at;
     tenants.sort_by_key(|tenant| !tenant.is_own());
     let mut gpus: Vec<GpuMeta> = Vec::new();
@@ -209,36 +209,36 @@ pub fn look(install: &Install, registry: &Registry, escaped: &[Escape]) -> Resul
         }
     }
     while let Some(first) = gpus.first() {
-        // One library tells of all real GPUs, or of all of one simulated machine.
+        // One library reports all real GPUs, or all of one simulated machine.
         let sim = first.sim.clone();
         let (together, others) = gpus.into_iter().partition(|gpu| gpu.sim == sim);
         gpus = others;
         match ask(install, sim.as_ref()) {
-            Ok(listing) => look.add(&tenants, escaped, together, &listing),
-            Err(error) => look.unseen.push(Unseen { gpus: together, error }),
+            Ok(listing) => audit.add(&tenants, escaped, together, &listing),
+            Err(error) => audit.unseen.push(Unseen { gpus: together, error }),
         }
     }
-    look.rows.sort_by(|one, other| {
+    audit.rows.sort_by(|one, other| {
         (!one.escaped, &one.tenant, one.pid).cmp(&(!other.escaped, &other.tenant, other.pid))
     });
-    Ok(look)
+    Ok(audit)
 }
 
-/// Whether the directory that a tenant is in bears the name of the real GPU that it says it is on.
+/// Whether the tenant's directory has the name of the real GPU that the tenant claims to be on.
 fn is_on_its_gpu(tenant: &Tenant) -> bool {
     tenant.meta.as_ref().is_ok_and(|meta| meta.gpu.sim.is_none() && meta.gpu.uuid == tenant.gpu_key)
 }
 
 fn why_passed_over(tenant: &Tenant) -> String {
     let reason = match &tenant.meta {
-        Ok(meta) if meta.gpu.sim.is_some() => "it is on a simulated GPU of its user's",
-        Ok(_) => "it does not say which GPU it is on",
+        Ok(meta) if meta.gpu.sim.is_some() => "it is on a simulated GPU of its user",
+        Ok(_) => "it does not name its GPU",
         Err(_) => "its meta.json is damaged",
     };
-    format!("tenant {} of {} was not looked at: {reason}", tenant.name, user_name(tenant.user))
+    format!("tenant {} of {} was skipped: {reason}", tenant.name, user_name(tenant.user))
 }
 
-/// What the management library says, of the real GPUs or of a simulated machine.
+/// Queries the management library, for the real GPUs or for a simulated machine.
 fn ask(install: &Install, sim: Option<&SimMeta>) -> Result<Listing, Error> {
     let variables = match sim {
         Some(sim) => SimEnvironment::create(install, &sim.device)?.with_boards_in(&sim.dir).variables(),
@@ -250,12 +250,12 @@ fn ask(install: &Install, sim: Option<&SimMeta>) -> Result<Listing, Error> {
     })
 }
 
-impl Look {
+impl Audit {
     fn add(&mut self, tenants: &[Tenant], escaped: &[Escape], gpus: Vec<GpuMeta>, listing: &Listing) {
         for gpu in gpus {
             let Some(listed) = listing.gpus.iter().find(|listed| listed.uuid == gpu.uuid) else {
                 let reason = format!(
-                    "the management library tells nothing of {} ({}){}",
+                    "the management library does not report {} ({}){}",
                     gpu.label,
                     gpu.uuid,
                     listing.silent.iter().map(|said| format!("; it says: {said}")).collect::<String>()
@@ -271,9 +271,9 @@ impl Look {
     }
 }
 
-/// What a process is to the tenants of its GPU: none if it is no tenant's.
+/// Relates a process to the tenants of its GPU; `None` if it belongs to none.
 fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverProcess) -> Option<AuditRow> {
-    // The slot of one that ends may be free before the driver has forgotten it.
+    // An exiting process can lose its slot before the driver removes it from the list.
     let process = ProcessId::living(listed.pid).filter(|process| !process.is_ending())?;
     let row = |tenant: &str, charged: Option<Charged>| AuditRow {
         tenant: tenant.to_owned(),
@@ -293,7 +293,7 @@ fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverP
     }
     let ancestors: Vec<ProcessId> =
         std::iter::successors(Some(process), |process| process.parent()).take(ANCESTORS_MAX).collect();
-    // What a tenant's files say holds for its own user's processes.
+    // A tenant's files can only speak for processes of its own user.
     let is_of = |tenant: &&&Tenant| {
         tenant.meta().is_ok_and(|meta| {
             let is_it = |child: ProcessId| ancestors.contains(&child) && child.user() == Some(tenant.user);
@@ -301,7 +301,7 @@ fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverP
         })
     };
     let tenant = tenants.iter().find(is_of).map(|tenant| &tenant.name);
-    // Nothing leads from one whose parent has ended to its tenant any more.
+    // Once the parent of a process has ended, nothing links the process to its tenant.
     let known =
         || escaped.iter().find(|escape| ancestors.contains(&escape.process)).map(|escape| &escape.tenant);
     tenant.or_else(known).map(|tenant| row(tenant, None))

@@ -8,7 +8,7 @@ use crate::{audit, demo, prove};
 /// As [`partita_host::jobs::run`].
 ///
 /// # Errors
-/// A request that is not the job's: another version's process asked.
+/// A request of another job: another version's process sent it.
 pub fn run(name: &str, request: &str) -> Option<Result<String, String>> {
     Some(match name {
         audit::JOB => job(request, |()| audit::read_here()),

@@ -1,9 +1,8 @@
-//! What works on a machine, proved and shown.
+//! Tests of what works on a machine, and pictures of it.
 //!
-//! [`doctor`] makes every check, [`prove`] puts kernels on the SMs of a set and looks where they
-//! ran, [`audit`] compares what the driver says of the tenants' processes with what their ledgers
-//! say, [`demo`] shows two tenants beside each other, and [`topology`] draws where the units of a
-//! GPU lie.
+//! [`doctor`] runs every check, [`prove`] runs kernels on the SMs of a set and checks where they
+//! ran, [`audit`] compares the driver's list of the tenants' processes with their ledgers, [`demo`]
+//! shows two tenants on one GPU, and [`topology`] draws where the units of a GPU are.
 
 pub mod audit;
 pub mod demo;

@@ -1,7 +1,7 @@
-//! `partita prove`: random masks, and every block's SM recorded.
+//! `partita prove`: random masks, with a record of every block's SM.
 //!
-//! Masks are written in a child process without MPS, on a board that the calibration has made out.
-//! How it is done stands in [`partita_driver::prove`].
+//! A child process without MPS writes the masks, on a board that the calibration has identified.
+//! [`partita_driver::prove`] describes the method.
 
 use std::io::Write;
 use std::mem::forget;
@@ -19,34 +19,34 @@ use serde::{Deserialize, Serialize};
 /// The name of the job that proves.
 pub const JOB: &str = "prove";
 
-/// What a line of the job with its progress begins with.
+/// The prefix of a line of the job with its progress.
 const PROGRESS: &str = "partita-job-progress ";
-/// How often the job tells its progress.
+/// The interval between two reports of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Blocks and masks without `--blocks` and `--masks`: seconds on a GPU.
 const GPU_DEFAULTS: (u64, u32) = (100_000_000, 2_000);
 /// The same on the simulated GPU, whose model takes about 0.2 µs a block.
 const SIM_DEFAULTS: (u64, u32) = (1_000_000, 400);
 
-/// How much to prove.
+/// The extent of a proof.
 #[derive(Debug, Clone, Default)]
 pub struct ProveRequest {
-    /// Blocks to run at least; none for what takes seconds.
+    /// Blocks to run at least; `None` for so many as run in seconds.
     pub blocks: Option<u64>,
-    /// Masks to try at least; none for as many as that needs.
+    /// Masks to try at least; `None` for so many as the blocks need.
     pub masks: Option<u32>,
-    /// What makes the masks and the order of launches.
+    /// The seed of the masks and of the order of launches.
     pub seed: u64,
-    /// Names of routes; empty for all of them.
+    /// Names of routes; empty for all.
     pub routes: Vec<String>,
-    /// Masks whose launches are in flight together; none for as many as the proof has room for.
+    /// Masks whose launches are in flight together; `None` for as many as the proof has room for.
     pub masks_in_flight: Option<u32>,
-    /// To prove the proof: every so many masks one TPC more is enabled than the check is told; 0
-    /// for never.
+    /// A test of the proof itself: for every so many masks, one TPC more is enabled than the check
+    /// expects; 0 for never.
     pub fault_every: u32,
 }
 
-/// What was run and found.
+/// The result of a proof.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// The GPU's short name.
@@ -57,23 +57,23 @@ pub struct Report {
     pub driver_version: String,
     /// The seed.
     pub seed: u64,
-    /// What was found.
+    /// The counts.
     #[serde(flatten)]
     pub found: Found,
     /// How long it took, in seconds.
     pub duration_s: f64,
 }
 
-/// What was found.
+/// The counts of a proof.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// Blocks that ran, each of which counted itself at its SM.
+    /// Blocks that ran; each counted itself at its SM.
     pub blocks: u64,
     /// Masks that were tried.
     pub masks: u32,
     /// Launches in all.
     pub launches: u64,
-    /// Times that the mask was changed while launches of another one had not ended.
+    /// Times that the mask changed while launches of another mask were in flight.
     pub changes_under_load: u32,
     /// Launches and blocks by route.
     pub routes: Vec<RouteRow>,
@@ -83,10 +83,10 @@ pub struct Found {
     pub sms: u32,
     /// Blocks that ran outside their set.
     pub escaped_blocks: u64,
-    /// Where they ran: the first of them.
+    /// The first of them, with their SMs.
     pub escapes: Vec<EscapeRow>,
-    /// With 95 % confidence the probability that a block escapes is below this: the rule of three.
-    /// None if one escaped.
+    /// With 95 % confidence, the probability that a block escapes is below this, by the rule of
+    /// three. `None` if one escaped.
     pub escape_bound_per_block: Option<f64>,
     /// The same for a mask: that a block of its launches escapes. Blocks of one launch share a
     /// mask, so they are not independent; masks are.
@@ -100,12 +100,12 @@ impl Found {
     }
 }
 
-/// What ran by one route.
+/// The launches by one route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteRow {
     /// The route.
     pub route: String,
-    /// Its launches; 0 if this GPU or driver does not offer it.
+    /// Its launches; 0 if this GPU or driver does not have the route.
     pub launches: u64,
     /// Their blocks.
     pub blocks: u64,
@@ -126,22 +126,22 @@ pub struct EscapeRow {
     pub route: String,
 }
 
-/// How far a proof has come.
+/// The progress of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Blocks that ran.
+    /// Blocks that have run.
     pub blocks: u64,
-    /// Blocks that are to run.
+    /// Blocks to run in all.
     pub blocks_wanted: u64,
-    /// Masks that were tried.
+    /// Masks that have been tried.
     pub masks: u32,
     /// Blocks that ran outside their set.
     pub escaped_blocks: u64,
 }
 
-/// What the job is told.
+/// The parameters of the job.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct ProofJob {
     measured: Measured,
     blocks: u64,
     masks: u32,
@@ -151,11 +151,11 @@ pub(crate) struct Order {
     fault_every: u32,
 }
 
-/// Proves the masks of `gpu`; `progress` hears a few times a second how far it is.
+/// Proves the masks of `gpu`; `progress` is called a few times a second.
 ///
 /// # Errors
-/// [`Error::Unproved`] where nothing can be proved, with the reason; [`Error::Interrupted`]. Blocks
-/// outside their set are no error: see [`Found::holds`].
+/// [`Error::Unproved`], with the reason, if nothing can be proved; [`Error::Interrupted`]. Blocks
+/// outside their set are not an error: see [`Found::holds`].
 pub fn prove(
     install: &Install,
     gpu: &Gpu,
@@ -165,7 +165,7 @@ pub fn prove(
     partita_host::signals::end_in_order().map_err(Error::io("signal handlers"))?;
     let measured = Cache::open().get(install, gpu)?;
     let (blocks, masks) = if gpu.sim().is_some() { SIM_DEFAULTS } else { GPU_DEFAULTS };
-    let order = Order {
+    let job = ProofJob {
         measured,
         blocks: request.blocks.unwrap_or(blocks),
         masks: request.masks.unwrap_or(masks),
@@ -174,10 +174,10 @@ pub fn prove(
         masks_in_flight: request.masks_in_flight.unwrap_or(MASKS_IN_FLIGHT_MAX),
         fault_every: request.fault_every,
     };
-    // Far below what any GPU and the model do.
+    // Far below the rate of any GPU and of the model.
     let rate = if gpu.sim().is_some() { 100_000 } else { 1_000_000 };
-    let limit = Duration::from_secs(300 + order.blocks / rate + u64::from(order.masks) / 50);
-    let job = Job::new(install, JOB, &order)?.envs(gpu.variables()).envs(without_mps()).limit(limit);
+    let limit = Duration::from_secs(300 + job.blocks / rate + u64::from(job.masks) / 50);
+    let job = Job::new(install, JOB, &job)?.envs(gpu.variables()).envs(without_mps()).limit(limit);
     let begin = Instant::now();
     let found = job.start()?.finish_hearing(PROGRESS, |line| {
         if let Ok(now) = serde_json::from_str(line) {
@@ -201,44 +201,44 @@ pub fn prove(
 ///
 /// # Errors
 /// Why nothing was proved.
-pub(crate) fn prove_here(order: &Order) -> Result<Found, String> {
-    let topology = order.measured.topology()?;
+pub(crate) fn prove_here(job: &ProofJob) -> Result<Found, String> {
+    let topology = job.measured.topology()?;
     let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
     let gpu = Device::open(&cuda, 0).map_err(|error| error.to_string())?;
     let request = ProofRequest {
-        blocks: order.blocks,
-        masks: order.masks,
-        seed: order.seed,
-        routes: match order.routes.as_slice() {
+        blocks: job.blocks,
+        masks: job.masks,
+        seed: job.seed,
+        routes: match job.routes.as_slice() {
             [] => Routes::ALL,
             named => {
                 Route::ALL.into_iter().filter(|route| named.iter().any(|name| name == route.key())).collect()
             }
         },
-        masks_in_flight: order.masks_in_flight,
-        fault_every: order.fault_every,
+        masks_in_flight: job.masks_in_flight,
+        fault_every: job.fault_every,
     };
     let mut told = Instant::now();
-    let proof = driver::prove(&gpu, &topology, order.measured.gpcs_proved, &request, |proof| {
+    let proof = driver::prove(&gpu, &topology, job.measured.gpcs_proved, &request, |proof| {
         if told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
-            tell(order, proof);
+            report_progress(job, proof);
         }
     });
-    // After a launch that hangs nothing of the driver can be waited for.
+    // After a launch that hangs, calls to the driver could wait forever.
     forget(gpu);
     proof.map(|proof| found(proof, topology.sm_count())).map_err(|error| error.to_string())
 }
 
-fn tell(order: &Order, proof: &Proof) {
+fn report_progress(job: &ProofJob, proof: &Proof) {
     let now = Progress {
         blocks: proof.blocks,
-        blocks_wanted: order.blocks,
+        blocks_wanted: job.blocks,
         masks: proof.masks,
         escaped_blocks: proof.escaped_blocks,
     };
     let mut out = std::io::stdout();
-    // Whoever does not listen misses nothing.
+    // Progress is optional: a closed pipe is not an error.
     if let Ok(line) = serde_json::to_string(&now) {
         let _ = writeln!(out, "{PROGRESS}{line}").and_then(|()| out.flush());
     }

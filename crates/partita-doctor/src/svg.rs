@@ -1,8 +1,8 @@
-//! Pictures as SVG, an element a line.
+//! SVG pictures, one element a line.
 
 use std::fmt::Write;
 
-/// A picture that is being drawn.
+/// A picture in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Svg(pub(crate) String);
 

@@ -66,8 +66,8 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
 /// escaped or has more memory than they record.
 fn audited(json: bool) -> Result<ExitCode, Failure> {
     let registry = Registry::open()?;
-    let audit::Look { rows, unseen, passed_over } =
-        audit::look(&Install::of_this_program()?, &registry, &[])?;
+    let audit::Audit { rows, unseen, passed_over } =
+        audit::run(&Install::of_this_program()?, &registry, &[])?;
     if json {
         print_json(&rows)?;
     } else {

@@ -156,9 +156,7 @@ fn a_component_that_always_fails_ends_the_chain_and_is_named() {
     let told = common::text(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{told}");
     assert!(
-        told.contains("component b")
-            && told.contains("code 7")
-            && told.contains("it has failed 3 times"),
+        told.contains("component b") && told.contains("code 7") && told.contains("it has failed 3 times"),
         "{told}"
     );
     // A component that cannot be started at all is not retried for long.

@@ -18,10 +18,10 @@ pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
         })
         .collect();
     let nothing = |error: partita::Error| Finding::Blind { gpu: None, reason: error.to_string() };
-    match audit::look(install, registry, &escaped) {
+    match audit::run(install, registry, &escaped) {
         Err(error) => look.findings.push(nothing(error)),
         // What other users call theirs is theirs to look at.
-        Ok(audit::Look { rows, unseen, passed_over: _ }) => {
+        Ok(audit::Audit { rows, unseen, passed_over: _ }) => {
             rows.into_iter().for_each(|row| look.add(row));
             for Unseen { gpus, error } in unseen {
                 let reason = error.to_string();

@@ -1,10 +1,10 @@
-//! Who has the gate of a GPU open and is no tenant there.
+//! Finds processes that have the gate of a GPU open and belong to no tenant there.
 //!
-//! The gate (`partita_ledger::GateMap`) belongs to one user, and every process of that user can
-//! write it: hold the lanes that high priority needs, keep one closed for most of the time, or cut
-//! the file short under those who map it. So can root. A tenant's processes open it through the
-//! hook, with a slot in their ledger; `partita` closes it at once. Whoever else has it open is
-//! named.
+//! The gate (`partita_ledger::GateMap`) belongs to one user, and every process of that user, and of
+//! root, can write to it. Such a process can hold the lanes that high priority needs, keep one
+//! closed most of the time, or truncate the file under the processes that map it. A tenant's
+//! processes open it through the hook, with a slot in their ledger; `partita` closes it at once.
+//! The audit names every other process that has it open.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,24 +17,24 @@ use serde::Serialize;
 
 use super::charged::{charged, gpu_of};
 
-/// A process that can write the gate of a GPU and is no tenant's there.
+/// A process that can write to the gate of a GPU and belongs to no tenant there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stranger {
     /// The gate's file.
     pub gate: PathBuf,
-    /// The GPU, where a tenant there tells which it is.
+    /// The GPU, if a tenant there names it.
     #[serde(skip)]
     pub gpu: Option<GpuMeta>,
     /// The process.
     pub pid: u32,
-    /// Whose it is.
+    /// The user of the process.
     pub user: String,
-    /// The process and no later one of its number.
+    /// The process, identified beyond its number, which can be reused.
     #[serde(skip)]
     pub process: ProcessId,
 }
 
-/// A file, by its number and its file system's.
+/// A file, by its inode and its file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -46,7 +46,7 @@ impl Identity {
         Self { device: meta.dev(), inode: meta.ino() }
     }
 
-    /// Whether a process has it open or mapped; false also where the caller may not look.
+    /// Whether a process has it open or mapped; false if the caller must not inspect the process.
     fn is_open_in(self, process: ProcessId) -> bool {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", process.pid)).into_iter().flatten().flatten();
         let mut opened = descriptors.filter_map(|entry| fs::metadata(entry.path()).ok());
@@ -57,8 +57,8 @@ impl Identity {
         maps.lines().filter_map(Self::of_mapping).any(|mapped| mapped == self)
     }
 
-    /// That of a line of `/proc/PID/maps`: addresses, permissions, offset, device as `major:minor`
-    /// in hexadecimal, inode, path.
+    /// The file of a line of `/proc/PID/maps`: addresses, permissions, offset, device as
+    /// `major:minor` in hexadecimal, inode, path.
     fn of_mapping(line: &str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace().skip(3);
         let (major, minor) = fields.next()?.split_once(':')?;
@@ -68,11 +68,11 @@ impl Identity {
     }
 }
 
-/// Every process that has a gate open and no slot in a ledger of its GPU, as far as the caller may
-/// look at processes: root sees all.
+/// Every process that has a gate open and no slot in a ledger of its GPU, among the processes that
+/// the caller may inspect; root may inspect all.
 ///
 /// # Errors
-/// What reading the registry ends with.
+/// Those of reading the registry.
 pub fn strangers(registry: &Registry) -> Result<Vec<Stranger>, Error> {
     let mut found = Vec::new();
     for (gpu_key, gate, file) in registry.gates()? {
@@ -87,12 +87,13 @@ pub fn strangers(registry: &Registry) -> Result<Vec<Stranger>, Error> {
         if holders.is_empty() {
             continue;
         }
-        // After the processes: whoever opens the gate for a tenant has its slot by then.
+        // The tenants are read after the processes: a process that opens the gate for a tenant has
+        // a slot by then.
         let tenants = registry.lock()?.tenants()?;
         let here: Vec<&Tenant> =
             tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.is_own()).collect();
         let is_known = |process: ProcessId| here.iter().any(|tenant| charged(tenant, process).is_some());
-        // Again: one that made the gate, or ended, has closed it meanwhile.
+        // The second look excludes processes that only created the gate, or that have ended.
         let strangers =
             holders.into_iter().filter(|&one| !is_known(one) && one.lives() && identity.is_open_in(one));
         found.extend(strangers.map(|process| Stranger {

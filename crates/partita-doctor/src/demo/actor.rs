@@ -1,4 +1,4 @@
-//! The two actors. Each is a job in a tenant's process and plays one scene per order.
+//! The two actors. Each is a job in a tenant's process and plays one scene for each request.
 
 use std::io::{BufRead, Write};
 use std::mem::forget;
@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 
 /// The name of the job.
 pub const JOB: &str = "actor";
-/// What an actor prints when it can take orders.
+/// The line that an actor prints when it is ready.
 pub const READY: &str = "partita-actor-ready";
-/// What the line with a performance begins with.
+/// The prefix of the line with a performance.
 pub const PERFORMED: &str = "partita-actor-performed ";
 
-/// Two blocks of this fill an SM of every device since Pascal.
+/// Two blocks of so many threads fill an SM of every device since Pascal.
 const THREADS: u32 = 1024;
 const BLOCKS_PER_SM: u32 = 2;
 
-/// A request comes this often, in nanoseconds.
+/// The interval between two requests, in nanoseconds.
 const PERIOD_NS: u64 = 4_000_000;
-/// How long the kernel of a request runs where nobody disturbs it.
+/// How long the kernel of a request runs on an idle GPU.
 const REQUEST_NS: u64 = 300_000;
 
 /// How long a block of `greedy` runs.
 const GREEDY_BLOCK_NS: u64 = 500_000;
-/// How often a kernel of `greedy` fills the whole GPU.
+/// How many times a kernel of `greedy` fills the whole GPU.
 const GREEDY_WAVES: u32 = 12;
 /// How many kernels `greedy` keeps in the queue.
 const GREEDY_QUEUE: usize = 6;
 
-/// Who it is.
+/// The role of an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Answers requests.
@@ -40,26 +40,26 @@ pub enum Role {
     Greedy,
 }
 
-/// What an actor is told when it is made.
+/// The parameters of an actor.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct ActorRequest {
-    /// Who it is.
+    /// Its role.
     pub role: Role,
-    /// On how many SMs its kernels fit at once.
+    /// The number of SMs on which its kernels fit at once.
     pub sms: u32,
 }
 
-/// When a scene is, on the monotonic clock in nanoseconds.
+/// The time of a scene, on the monotonic clock in nanoseconds.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Order {
+pub struct Cue {
     begin_ns: u64,
     end_ns: u64,
-    /// What is drawn begins here.
+    /// The start of the drawn part.
     window_ns: u64,
     window_end_ns: u64,
 }
 
-impl Order {
+impl Cue {
     /// A scene that begins so many milliseconds from now, and whose middle is drawn.
     pub fn in_ms(cue_ms: u64, scene_ms: u64, window_ms: u64) -> Self {
         let begin_ns = now_ns() + cue_ms * 1_000_000;
@@ -72,13 +72,13 @@ impl Order {
         }
     }
 
-    /// When what is drawn begins, on the monotonic clock in nanoseconds.
+    /// The start of the drawn part, on the monotonic clock in nanoseconds.
     pub fn window_ns(&self) -> u64 {
         self.window_ns
     }
 
     fn draws(&self, launched_ns: u64, ended_ns: u64) -> bool {
-        // Kernels that straddle an edge belong to the picture.
+        // Kernels that cross an edge belong to the picture.
         ended_ns >= self.window_ns && launched_ns <= self.window_end_ns
     }
 }
@@ -88,14 +88,14 @@ impl Order {
 pub struct Performance {
     /// From each request to its answer, in nanoseconds.
     pub latencies_ns: Vec<u64>,
-    /// Kernels that ended.
+    /// Kernels that completed.
     pub kernels: u64,
     /// The blocks of the drawn part: SM, start and stop by the GPU's clock in nanoseconds.
     pub blocks: Vec<(u32, u64, u64)>,
-    /// What is added to a time of the GPU's clock to get one of the monotonic
-    /// clock, in nanoseconds: at most this, and hardly less.
+    /// Add this to a time of the GPU's clock to get a time of the monotonic clock, in nanoseconds.
+    /// It is an upper bound, and a close one.
     pub clock_offset_ns: i64,
-    /// Whether SM numbers are those of MPS and not of the device.
+    /// Whether SM numbers are those of MPS instead of the device's.
     pub under_mps: bool,
 }
 
@@ -105,15 +105,15 @@ impl Performance {
     }
 }
 
-/// Plays until there are no more orders.
+/// Plays scenes until its standard input ends.
 ///
 /// # Errors
-/// The driver's words.
+/// The driver's message.
 pub fn act(request: ActorRequest) -> Result<(), String> {
     let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
     let gpu = Gpu::open(&cuda, 0).map_err(|error| error.to_string())?;
     let result = perform_all(&gpu, request);
-    // The process ends; a driver in trouble would hang in its destructors.
+    // The process ends; a driver in trouble could hang in its destructors.
     forget(gpu);
     result
 }
@@ -129,7 +129,7 @@ fn perform_all(gpu: &Gpu<'_>, request: ActorRequest) -> Result<(), String> {
         .map(|_| Census::new(gpu, grid, duration_ns))
         .collect::<Result<_, _>>()
         .map_err(describe)?;
-    // The first launch loads code and memory.
+    // The first launch loads code and allocates memory.
     for kernel in &kernels {
         kernel.sms().map_err(describe)?;
     }
@@ -140,11 +140,11 @@ fn perform_all(gpu: &Gpu<'_>, request: ActorRequest) -> Result<(), String> {
     say(READY)?;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|error| error.to_string())?;
-        let order: Order = serde_json::from_str(&line).map_err(|error| error.to_string())?;
-        sleep_until(order.begin_ns);
+        let cue: Cue = serde_json::from_str(&line).map_err(|error| error.to_string())?;
+        sleep_until(cue.begin_ns);
         let mut performance = match request.role {
-            Role::Serve => serve(gpu, &kernels[0], &order),
-            Role::Greedy => hog(gpu, &kernels, &order),
+            Role::Serve => serve(gpu, &kernels[0], &cue),
+            Role::Greedy => hog(gpu, &kernels, &cue),
         }
         .map_err(describe)?;
         performance.clock_offset_ns = clock_offset_ns;
@@ -156,7 +156,7 @@ fn perform_all(gpu: &Gpu<'_>, request: ActorRequest) -> Result<(), String> {
     Ok(())
 }
 
-/// The distance of the clocks: the nearest that the host saw a kernel's end after it was.
+/// The offset between the clocks: the smallest delay with which the host saw a kernel's end.
 fn clock_offset_ns(gpu: &Gpu<'_>) -> Result<i64, Error> {
     const LOOKS: u32 = 32;
     let kernel = Census::new(gpu, Grid { blocks: 1, threads: 32, cluster_blocks: 1 }, 1_000)?;
@@ -172,11 +172,11 @@ fn clock_offset_ns(gpu: &Gpu<'_>) -> Result<i64, Error> {
     Ok(nearest_ns)
 }
 
-/// A request at every period, or as soon as the one before is answered.
-fn serve(gpu: &Gpu<'_>, kernel: &Census<'_, '_>, order: &Order) -> Result<Performance, Error> {
+/// Sends a request at every period, or as soon as the previous one is answered.
+fn serve(gpu: &Gpu<'_>, kernel: &Census<'_, '_>, cue: &Cue) -> Result<Performance, Error> {
     let mut performance = Performance::default();
-    let mut due_ns = order.begin_ns;
-    while due_ns < order.end_ns {
+    let mut due_ns = cue.begin_ns;
+    while due_ns < cue.end_ns {
         sleep_until(due_ns);
         let begin_ns = now_ns();
         kernel.launch()?;
@@ -184,7 +184,7 @@ fn serve(gpu: &Gpu<'_>, kernel: &Census<'_, '_>, order: &Order) -> Result<Perfor
         let end_ns = now_ns();
         performance.latencies_ns.push(end_ns - begin_ns);
         performance.kernels += 1;
-        if order.draws(begin_ns, end_ns) {
+        if cue.draws(begin_ns, end_ns) {
             performance.keep(&kernel.records()?);
         }
         due_ns = (due_ns + PERIOD_NS).max(now_ns());
@@ -192,10 +192,10 @@ fn serve(gpu: &Gpu<'_>, kernel: &Census<'_, '_>, order: &Order) -> Result<Perfor
     Ok(performance)
 }
 
-/// A few long kernels in the queue, again and again.
-fn hog(gpu: &Gpu<'_>, kernels: &[Census<'_, '_>], order: &Order) -> Result<Performance, Error> {
+/// Keeps a few long kernels in the queue.
+fn hog(gpu: &Gpu<'_>, kernels: &[Census<'_, '_>], cue: &Cue) -> Result<Performance, Error> {
     let mut performance = Performance::default();
-    while now_ns() < order.end_ns {
+    while now_ns() < cue.end_ns {
         let begin_ns = now_ns();
         for kernel in kernels {
             kernel.launch()?;
@@ -203,7 +203,7 @@ fn hog(gpu: &Gpu<'_>, kernels: &[Census<'_, '_>], order: &Order) -> Result<Perfo
         gpu.wait("kernels that fill the GPU", KERNEL_DEADLINE_MS)?;
         let end_ns = now_ns();
         performance.kernels += kernels.len() as u64;
-        if order.draws(begin_ns, end_ns) {
+        if cue.draws(begin_ns, end_ns) {
             for kernel in kernels {
                 performance.keep(&kernel.records()?);
             }

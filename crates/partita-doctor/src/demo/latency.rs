@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-/// How long requests took.
+/// The latencies of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Latency {
-    /// How many there were.
+    /// The number of requests.
     pub requests: usize,
     /// The median in milliseconds.
     pub p50_ms: f64,
@@ -16,7 +16,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The percentiles of these latencies; none of none.
+    /// The percentiles of these latencies; `None` without any.
     pub fn of(latencies_ns: &[u64]) -> Option<Self> {
         let mut sorted = latencies_ns.to_vec();
         sorted.sort_unstable();

@@ -1,9 +1,9 @@
 //! `partita demo`: two tenants on one GPU, without and with partitions.
 //!
-//! `serve` answers a request every few milliseconds with one short kernel.
-//! `greedy` keeps the GPU full. Both are tenants and clients of one MPS service;
-//! between the scenes only their limits change, as `partita set` changes them.
-//! Every block of both records its SM and its time, which makes the picture.
+//! `serve` answers a request every few milliseconds with one short kernel. `greedy` keeps the GPU
+//! full. Both are tenants and clients of one MPS service. Between the scenes only their limits
+//! change, as with `partita set`. Every block of both records its SM and its time, and these
+//! records make the picture.
 
 mod actor;
 mod latency;
@@ -24,18 +24,18 @@ use partita_host::sandbox::{Sandbox, SandboxTenant};
 use partita_host::signals;
 
 pub(crate) use actor::{ActorRequest, JOB, act};
-use actor::{Order, Performance, READY, Role};
+use actor::{Cue, Performance, READY, Role};
 pub use latency::Latency;
 pub use outcome::{GREEDY, Outcome, SERVE, Scene};
 pub use picture::{Bar, Panel};
 
-/// How long a scene takes, in milliseconds.
+/// The length of a scene, in milliseconds.
 const SCENE_MS: u64 = 1200;
-/// How much of it is drawn, in milliseconds.
+/// The length of the drawn part, in milliseconds.
 const WINDOW_MS: u64 = 12;
-/// From order to curtain: both actors have it by then.
+/// The time from the request to the start of the scene, by which both actors have it.
 const CUE_MS: u64 = 30;
-/// A simulated clock may run slower than ours.
+/// Timeout of an actor. A simulated clock can run slower than real time.
 const ACTOR_LIMIT: Duration = Duration::from_secs(60);
 
 impl Outcome {
@@ -44,13 +44,13 @@ impl Outcome {
         text::render(self)
     }
 
-    /// The outcome as a picture.
+    /// The outcome as an SVG picture.
     pub fn to_svg(&self) -> String {
         svg::render(self)
     }
 }
 
-/// Plays the demo on `gpu`.
+/// Runs the demo on `gpu`.
 ///
 /// # Errors
 /// [`Error::Unproved`], [`Error::Mps`], [`Error::Child`], [`Error::Interrupted`].
@@ -68,7 +68,7 @@ pub fn play(install: &Install, gpu: &Gpu) -> Result<Outcome, Error> {
     if rest.is_empty() {
         return Err(Error::NotOffered {
             option: gpu.label(),
-            reason: "it has a single TPC, so nothing can be parted; take another --gpu".to_owned(),
+            reason: "it has a single TPC and cannot be partitioned; choose another --gpu".to_owned(),
         });
     }
 
@@ -86,10 +86,10 @@ pub fn play(install: &Install, gpu: &Gpu) -> Result<Outcome, Error> {
         signals::check()?;
         sandbox.set_partition(&serve.tenant, &sets.map_or(half, |(set, _)| set))?;
         sandbox.set_partition(&greedy.tenant, &sets.map_or(rest, |(_, set)| set))?;
-        let order = Order::in_ms(CUE_MS, SCENE_MS, WINDOW_MS);
-        serve.perform(&order)?;
+        let cue = Cue::in_ms(CUE_MS, SCENE_MS, WINDOW_MS);
+        serve.perform(&cue)?;
         if sets.is_some() {
-            greedy.perform(&order)?;
+            greedy.perform(&cue)?;
         }
         let served = serve.performance()?;
         let hogged = if sets.is_some() { Some(greedy.performance()?) } else { None };
@@ -97,7 +97,7 @@ pub fn play(install: &Install, gpu: &Gpu) -> Result<Outcome, Error> {
             Panel::new(
                 &topology,
                 &half,
-                order.window_ns(),
+                cue.window_ns(),
                 WINDOW_MS * 1_000_000,
                 [(&served, &serve_set), (hogged, &greedy_set)],
             )
@@ -125,7 +125,7 @@ pub fn play(install: &Install, gpu: &Gpu) -> Result<Outcome, Error> {
     })
 }
 
-/// One of the two, in a process of its own.
+/// One of the two actors, in a separate process.
 struct Actor {
     name: &'static str,
     tenant: SandboxTenant,
@@ -151,9 +151,9 @@ impl Actor {
         self.job.wait_for(READY).map(drop).map_err(|error| error.or(|reason| actor_failed(name, &reason)))
     }
 
-    fn perform(&mut self, order: &Order) -> Result<(), Error> {
+    fn perform(&mut self, cue: &Cue) -> Result<(), Error> {
         let name = self.name;
-        self.job.order(order).map_err(|error| error.or(|reason| actor_failed(name, &reason)))
+        self.job.order(cue).map_err(|error| error.or(|reason| actor_failed(name, &reason)))
     }
 
     fn performance(&mut self) -> Result<Performance, Error> {

@@ -1,4 +1,4 @@
-//! What the demo found.
+//! The outcome of the demo.
 
 use serde::Serialize;
 
@@ -13,18 +13,18 @@ pub const GREEDY: &str = "greedy";
 /// One scene's outcome.
 #[derive(Debug, Clone, Serialize)]
 pub struct Scene {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The latency of `serve`.
     pub serve: Latency,
-    /// Kernels per second of `greedy`; none where it does not play.
+    /// Kernels per second of `greedy`; `None` in a scene without it.
     pub greedy_kernels_per_s: Option<f64>,
-    /// What ran where, for the scenes that are drawn.
+    /// The picture, for the scenes that are drawn.
     #[serde(skip)]
     pub panel: Option<Panel>,
 }
 
-/// What the demo found.
+/// The outcome of the demo.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The GPU's short name.
@@ -39,7 +39,7 @@ pub struct Outcome {
     pub greedy_tpcs: String,
     /// How many SMs these are.
     pub greedy_sms: u32,
-    /// Alone, beside the other without partitions, and with.
+    /// `serve` alone, beside `greedy` without partitions, and with them.
     pub scenes: Vec<Scene>,
     /// How long the demo took, in seconds.
     pub took_s: f64,

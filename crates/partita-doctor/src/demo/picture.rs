@@ -1,4 +1,4 @@
-//! What ran where and when, ready to be drawn.
+//! Where and when blocks ran, ready to draw.
 
 use std::collections::BTreeMap;
 
@@ -6,40 +6,40 @@ use partita_core::{Topology, TpcSet};
 
 use super::actor::Performance;
 
-/// A time in which blocks of one tenant ran on one SM.
+/// A time during which blocks of one tenant ran on one SM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bar {
     /// The row of the SM.
     pub row: u32,
     /// The tenant: 0 is `serve`, 1 is `greedy`.
     pub tenant: usize,
-    /// Nanoseconds from the beginning of the panel.
+    /// Nanoseconds from the start of the panel.
     pub start_ns: u64,
     /// As above.
     pub stop_ns: u64,
 }
 
-/// One picture: rows of SMs over time.
+/// One picture: a row for each SM, over time.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// How many rows there are: one an SM.
+    /// The number of rows, one for each SM.
     pub rows: u32,
-    /// How many of them, from the top, are those of the first tenant's partition.
+    /// How many of them, from the top, belong to the first tenant's partition.
     pub rows_of_first: u32,
-    /// Whether the tenants had partitions, so that these rows are one's and the rest the other's.
+    /// Whether the tenants had partitions, so that the other rows belong to the second tenant.
     pub parted: bool,
-    /// How much time is shown, in nanoseconds.
+    /// The time shown, in nanoseconds.
     pub span_ns: u64,
     /// By tenant, row and time; those of one tenant and row do not overlap.
     pub bars: Vec<Bar>,
-    /// Whether SM numbers were those of MPS, and were put where the partition has its SMs.
+    /// Whether SM numbers were those of MPS, and were mapped to the SMs of the partition.
     pub renumbered: bool,
 }
 
 impl Panel {
-    /// Brings the blocks of both actors, who had these sets, onto rows and one time axis that
-    /// begins at `window_ns` of the monotonic clock. The rows of the set `first` come first; within
-    /// each part SMs of a GPC stand together.
+    /// Maps the blocks of both actors, who had these sets, to rows and to one time axis that begins
+    /// at `window_ns` of the monotonic clock. The rows of the set `first` come first; within each
+    /// part, SMs of a GPC are adjacent.
     pub(super) fn new(
         topology: &Topology,
         first: &TpcSet,
@@ -52,13 +52,12 @@ impl Panel {
         let rows: BTreeMap<u32, u32> = order.iter().flat_map(|&tpc| topology.sms_of(tpc)).zip(0..).collect();
 
         let parted = actors[0].1.is_disjoint(actors[1].1);
-        // Both saw the same clock of the GPU; who looked sooner after an end knows better where it
-        // stands.
+        // Both saw the same clock of the GPU; the smaller offset is the more exact one.
         let seen = actors.iter().filter(|(actor, _)| !actor.blocks.is_empty());
         let offset_ns = seen.map(|(actor, _)| actor.clock_offset_ns).min().unwrap_or(0);
         let wanted_ns = window_ns.wrapping_sub(offset_ns.cast_unsigned());
         let blocks = || actors.iter().flat_map(|(actor, _)| &actor.blocks);
-        // On a machine so busy that nothing ran just then, the nearest that did.
+        // On a machine so busy that no block ran at that time, the nearest blocks.
         let begin_ns = if blocks().any(|block| block.2 > wanted_ns && block.1 < wanted_ns + span_ns) {
             wanted_ns
         } else {
@@ -71,12 +70,12 @@ impl Panel {
         let mut renumbered = false;
         for (tenant, (actor, set)) in actors.into_iter().enumerate() {
             let own: Vec<u32> = set.iter().flat_map(|tpc| topology.sms_of(tpc)).collect();
-            // Under MPS the enabled SMs are numbered anew from 0.
-            let anew = actor.under_mps && actor.blocks.iter().all(|block| (block.0 as usize) < own.len());
-            renumbered |= anew && own.first() != Some(&0);
+            // Under MPS the enabled SMs are renumbered from 0.
+            let of_mps = actor.under_mps && actor.blocks.iter().all(|block| (block.0 as usize) < own.len());
+            renumbered |= of_mps && own.first() != Some(&0);
             let mut times: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
             for &(sm, start_ns, stop_ns) in &actor.blocks {
-                let sm = if anew { own.get(sm as usize).copied().unwrap_or(sm) } else { sm };
+                let sm = if of_mps { own.get(sm as usize).copied().unwrap_or(sm) } else { sm };
                 let (start, stop) =
                     (start_ns.saturating_sub(begin_ns), stop_ns.saturating_sub(begin_ns).min(span_ns));
                 if let Some(&row) = rows.get(&sm)
@@ -98,7 +97,7 @@ impl Panel {
         Self { rows: topology.sm_count(), rows_of_first, parted, span_ns, bars, renumbered }
     }
 
-    /// For each tenant, which part of a rectangle of rows and time its bars cover, from 0 to 1.
+    /// For each tenant, the part of a rectangle of rows and time that its bars cover, from 0 to 1.
     pub fn coverage(&self, rows: std::ops::Range<u32>, time_ns: std::ops::Range<u64>) -> [f64; 2] {
         let area = u64::from(rows.end - rows.start) * (time_ns.end - time_ns.start);
         let mut covered = [0; 2];
@@ -110,7 +109,7 @@ impl Panel {
     }
 }
 
-/// Times that touch become one.
+/// Joins times that touch.
 fn union(mut times: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     times.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -140,7 +139,7 @@ pub(super) mod tests {
         Performance { blocks: blocks.to_vec(), under_mps, clock_offset_ns: 500, ..Performance::default() }
     }
 
-    /// `serve` on SMs 0 and 1, then on all; `greedy` on 2 to 7 throughout.
+    /// `serve` runs on SMs 0 and 1, then on all; `greedy` on 2 to 7 throughout.
     pub fn panel() -> Panel {
         let serve = performance(false, &[(0, 1_000_000, 1_500_000), (1, 1_000_000, 1_500_000)]);
         let greedy: Vec<_> = (2..8).map(|sm| (sm, 1_000_000, 9_000_000)).collect();
@@ -168,7 +167,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn numbers_of_mps_are_put_where_the_partition_is() {
+    fn numbers_of_mps_are_mapped_to_the_partitions_sms() {
         let set: TpcSet = "2-3".parse().unwrap();
         let blocks: Vec<_> = (0..4).map(|sm| (sm, 1_000_000, 1_000_100)).collect();
         let none = performance(true, &[]);
@@ -177,7 +176,7 @@ pub(super) mod tests {
         let panel = Panel::new(&topology(), &first, 1_000_500, 1_000_000, [(&none, &first), (&own, &set)]);
         assert!(panel.renumbered);
         assert_eq!(panel.bars.iter().map(|bar| bar.row).collect::<Vec<_>>(), [4, 5, 6, 7]);
-        // Where numbers are the device's, they stay.
+        // The device's own numbers stay unchanged.
         let blocks: Vec<_> = (4..8).map(|sm| (sm, 1_000_000, 1_000_100)).collect();
         let panel = Panel::new(
             &topology(),

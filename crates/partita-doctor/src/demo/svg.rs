@@ -1,4 +1,4 @@
-//! The demo as a picture.
+//! The demo as an SVG picture.
 
 use super::outcome::{GREEDY, Outcome, SERVE};
 use super::picture::Panel;
@@ -7,10 +7,11 @@ use crate::svg::{Svg, escape};
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 70.0;
 const PLOT_WIDTH: f64 = WIDTH - LEFT - 30.0;
-/// The plot is as many whole pixels a row as fit into this: whole, so that rows look alike.
+/// The height of the plot at most, in pixels. Each row has a whole number of pixels, so that rows
+/// look alike.
 const PLOT_HEIGHT_MAX: u32 = 300;
 const TOP: f64 = 70.0;
-/// By tenant. Told apart also in grey and by most colour-blind eyes.
+/// By tenant; distinct also in grey and for most colour-blind readers.
 const COLOURS: [&str; 2] = ["#0b5fa5", "#f0a35e"];
 
 /// Renders the panels, one below the other, and the table.
@@ -56,7 +57,7 @@ fn draw(svg: &mut Svg, top: f64, title: &str, panel: &Panel) {
     svg.add(format_args!(
         r##"<rect x="{LEFT}" y="{plot}" width="{PLOT_WIDTH}" height="{height}" fill="#f4f4f4"/>"##
     ));
-    // The requests lie on top: they are short, and what the picture is about.
+    // The short requests are the subject of the picture, so they are drawn on top.
     for (tenant, colour) in COLOURS.iter().enumerate().rev() {
         svg.add(format_args!(r#"<g fill="{colour}" shape-rendering="crispEdges">"#));
         for bar in panel.bars.iter().filter(|bar| bar.tenant == tenant) {

@@ -22,7 +22,10 @@ pub(super) fn render(outcome: &Outcome) -> String {
     }
     text.push_str(&format!("  █ {SERVE}   ░ {GREEDY}   ▒ both on these SMs\n"));
     if outcome.scenes.iter().filter_map(|scene| scene.panel.as_ref()).any(|panel| panel.renumbered) {
-        text.push_str("  (MPS numbers a tenant's SMs from 0; they are drawn where its partition has them)\n");
+        text.push_str(
+            "(MPS numbers a tenant's SMs from 0; they are drawn at the SMs of its \
+            partition)\n",
+        );
     }
     text.push_str(&format!(
         "\nLatency of {SERVE}                     p50        p99   requests   kernels/s of {GREEDY}\n"
@@ -45,7 +48,7 @@ fn picture(panel: &Panel) -> String {
     let per_line = panel.rows.div_ceil(LINES_MAX);
     let step_ns = panel.span_ns / COLUMNS;
     let mut text = String::new();
-    // A line never holds SMs of both partitions.
+    // A line never mixes SMs of both partitions.
     let (first, all) = (panel.rows_of_first, panel.rows);
     let starts = (0..first).step_by(per_line as usize).map(|row| (row, first));
     let starts = starts.chain((first..all).step_by(per_line as usize).map(|row| (row, all)));
@@ -63,7 +66,7 @@ fn picture(panel: &Panel) -> String {
     text
 }
 
-/// One character for what covers a cell.
+/// One character for the cover of a cell.
 fn mark([serve, greedy]: [f64; 2]) -> char {
     const SEEN: f64 = 0.25;
     match (serve >= SEEN, greedy >= SEEN) {

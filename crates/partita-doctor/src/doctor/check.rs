@@ -1,10 +1,10 @@
-//! One line of the doctor's table.
+//! One row of the doctor's table.
 
 use partita_host::child::JobError;
 use partita_host::error::Error;
 use serde::Serialize;
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -12,22 +12,22 @@ pub enum State {
     Ok,
     /// Disproved, or broken.
     Failed,
-    /// Proved, with a restriction that the remedy is about.
+    /// Proved, with a restriction that the remedy names.
     Weak,
-    /// Not made: something that it stands on is missing.
+    /// Skipped: something that it needs is missing.
     NotChecked,
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was checked.
+    /// The name of the check.
     pub name: &'static str,
-    /// How it came out.
+    /// Its result.
     pub state: State,
-    /// What was found.
+    /// Details of the result.
     pub detail: String,
-    /// What to do about it, if something should be done.
+    /// The remedy, if there is something to do.
     pub remedy: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The checks, in the order in which each stands on those before it.
+//! The checks, each after those that it needs.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ use super::check::{Check, State, failed_job};
 use super::jobs::{self, Beats, BeatsRequest, CensusResult, QuotaResult};
 use super::products;
 
-/// The quota of the quota check: larger than any granularity, small beside any GPU.
+/// The quota of the quota check: larger than any granularity, small compared with any GPU.
 const QUOTA: ByteSize = ByteSize(96 << 20);
-/// Two clients that run as they like run together for as long as chance has
-/// them: the product of their shares of the time. Clients that take turns
-/// hardly ever do. What is measured must be at least this part of the product.
+/// Two independent clients run at the same time for about the product of their shares of the time.
+/// Clients that take turns hardly ever do. The measured overlap must be at least this part of the
+/// product.
 const TOGETHER_MIN: f64 = 0.5;
 const JOB_LIMIT: Duration = Duration::from_secs(60);
 
-/// What checks stand on beside the GPU.
+/// What checks need in addition to the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ground {
+enum Need {
     /// The launch layout, calibrated.
     Layout,
-    /// Tenants to try things on.
+    /// Tenants for trials.
     Sandbox,
     /// The MPS control program.
     MpsProgram,
@@ -40,43 +40,43 @@ enum Ground {
     StreamPlace,
 }
 
-/// What was found so far.
-struct Found<'a> {
+/// The results so far.
+struct Findings<'a> {
     install: &'a Install,
     gpu: &'a Gpu,
     measured: Option<Measured>,
     place: Option<StreamPlace>,
-    /// Made when a check first needs it, or why it cannot be made.
+    /// Made for the first check that needs it, or the reason why it cannot be made.
     sandbox: Option<Result<Sandbox<'a>, String>>,
     checks: Vec<Check>,
 }
 
-impl<'a> Found<'a> {
-    /// Why a ground is missing. None if it is there.
-    fn missing(&mut self, ground: Ground) -> Option<String> {
+impl<'a> Findings<'a> {
+    /// Why a need is not met; `None` if it is.
+    fn missing(&mut self, need: Need) -> Option<String> {
         let unless = |there: bool, reason: &str| (!there).then(|| reason.to_owned());
-        match ground {
-            Ground::Layout => unless(self.measured.is_some(), "the launch layout is not proved"),
-            Ground::Sandbox => {
+        match need {
+            Need::Layout => unless(self.measured.is_some(), "the launch layout is not proved"),
+            Need::Sandbox => {
                 if let (None, Some(measured)) = (&self.sandbox, &self.measured) {
                     let made = Sandbox::new(self.install, self.gpu, measured);
                     self.sandbox = Some(made.map_err(|error| error.to_string()));
                 }
                 let refused = self.sandbox.as_ref().and_then(|made| made.as_ref().err().cloned());
-                self.missing(Ground::Layout).or(refused)
+                self.missing(Need::Layout).or(refused)
             }
-            Ground::MpsProgram => unless(self.is_ok("mps program"), "there is no MPS program"),
-            Ground::MpsService => self
-                .missing(Ground::Sandbox)
-                .or_else(|| self.missing(Ground::MpsProgram))
+            Need::MpsProgram => unless(self.is_ok("mps program"), "there is no MPS program"),
+            Need::MpsService => self
+                .missing(Need::Sandbox)
+                .or_else(|| self.missing(Need::MpsProgram))
                 .or_else(|| unless(self.is_ok("mps service"), "the MPS service does not start")),
-            Ground::StreamPlace => self
-                .missing(Ground::Layout)
-                .or_else(|| unless(self.place.is_some(), "their place is not proved")),
+            Need::StreamPlace => self
+                .missing(Need::Layout)
+                .or_else(|| unless(self.place.is_some(), "the place of stream masks is not proved")),
         }
     }
 
-    /// Whether the check of this name was made and came out well.
+    /// Whether the check of this name ran and succeeded.
     fn is_ok(&self, name: &str) -> bool {
         self.checks.iter().any(|check| check.name == name && check.state == State::Ok)
     }
@@ -91,121 +91,128 @@ impl<'a> Found<'a> {
     }
 }
 
-/// What a check ends with that does not say what it needs: a mistake in the tables below.
+/// The error of a check that does not declare what it needs: a mistake in the tables below.
 fn missing(what: &str) -> Error {
     Error::Child { job: "doctor".to_owned(), reason: format!("{what} is missing") }
 }
 
-/// A check, and what it stands on.
+/// A check, and what it needs.
 struct Step {
     name: &'static str,
-    needs: &'static [Ground],
-    make: fn(&mut Found<'_>) -> Result<Check, Error>,
+    needs: &'static [Need],
+    make: fn(&mut Findings<'_>) -> Result<Check, Error>,
 }
 
-/// The checks before those of MPS's conditions, of which there are as many as the guide has.
+/// The checks before the conditions of MPS, whose number depends on NVIDIA's guide.
 const FIRST: [Step; 8] = [
-    Step { name: "driver", needs: &[], make: |found| Ok(driver(found.gpu)) },
+    Step { name: "driver", needs: &[], make: |findings| Ok(driver(findings.gpu)) },
     Step {
         name: "driver exports",
         needs: &[],
-        make: |found| super::exports::check(found.install, found.gpu),
+        make: |findings| super::exports::check(findings.install, findings.gpu),
     },
-    Step { name: "gpu", needs: &[], make: |found| Ok(device(found.gpu)) },
+    Step { name: "gpu", needs: &[], make: |findings| Ok(device(findings.gpu)) },
     Step { name: "mechanisms", needs: &[], make: |_| Ok(super::mechanisms::check()) },
     Step { name: "run directory", needs: &[], make: |_| run_directory() },
     Step {
         name: "hook",
         needs: &[],
-        make: |found| Ok(Check::ok("hook", found.install.part(install::HOOK)?.display().to_string())),
+        make: |findings| Ok(Check::ok("hook", findings.install.part(install::HOOK)?.display().to_string())),
     },
     Step {
         name: "launch layout",
         needs: &[],
-        make: |found| {
-            let measured = Cache::open().renew(found.install, found.gpu)?;
+        make: |findings| {
+            let measured = Cache::open().renew(findings.install, findings.gpu)?;
             let check = layout(&measured);
-            found.measured = Some(measured);
+            findings.measured = Some(measured);
             Ok(check)
         },
     },
-    Step { name: "mps program", needs: &[], make: |found| Ok(mps_program(found.gpu)) },
+    Step { name: "mps program", needs: &[], make: |findings| Ok(mps_program(findings.gpu)) },
 ];
 
-/// The checks after them. Each comes after those that make what it needs.
+/// The checks after them. Each comes after those that produce what it needs.
 const THEN: [Step; 10] = [
     Step {
         name: "topology",
-        needs: &[Ground::Layout],
-        make: |found| Ok(super::topology::check(found.gpu, found.measured()?)),
+        needs: &[Need::Layout],
+        make: |findings| Ok(super::topology::check(findings.gpu, findings.measured()?)),
     },
-    Step { name: "stream masks", needs: &[Ground::Layout], make: stream_masks },
-    Step { name: "masks", needs: &[Ground::Sandbox], make: |found| masks("masks", found.sandbox()?, false) },
-    Step { name: "quota", needs: &[Ground::Sandbox], make: |found| quota(found.sandbox()?) },
+    Step { name: "stream masks", needs: &[Need::Layout], make: stream_masks },
+    Step {
+        name: "masks",
+        needs: &[Need::Sandbox],
+        make: |findings| masks("masks", findings.sandbox()?, false),
+    },
+    Step { name: "quota", needs: &[Need::Sandbox], make: |findings| quota(findings.sandbox()?) },
     Step {
         name: "products (mask)",
-        needs: &[Ground::Sandbox],
-        make: |found| products::under_masks(found.gpu, found.sandbox()?),
+        needs: &[Need::Sandbox],
+        make: |findings| products::under_masks(findings.gpu, findings.sandbox()?),
     },
     Step {
         name: "mps service",
-        needs: &[Ground::Sandbox, Ground::MpsProgram],
-        make: |found| mps_service(found.sandbox()?),
+        needs: &[Need::Sandbox, Need::MpsProgram],
+        make: |findings| mps_service(findings.sandbox()?),
     },
     Step {
         name: "mps concurrency",
-        needs: &[Ground::MpsService],
-        make: |found| concurrency(found.sandbox()?),
+        needs: &[Need::MpsService],
+        make: |findings| concurrency(findings.sandbox()?),
     },
     Step {
         name: "masks under mps",
-        needs: &[Ground::MpsService],
-        make: |found| masks("masks under mps", found.sandbox()?, true),
+        needs: &[Need::MpsService],
+        make: |findings| masks("masks under mps", findings.sandbox()?, true),
     },
     Step {
         name: "products (mps)",
-        needs: &[Ground::MpsService],
-        make: |found| products::under_percentages(found.install, found.gpu, found.sandbox()?.service()?),
+        needs: &[Need::MpsService],
+        make: |findings| {
+            products::under_percentages(findings.install, findings.gpu, findings.sandbox()?.service()?)
+        },
     },
     Step {
         name: "streams (mps)",
-        needs: &[Ground::MpsService, Ground::StreamPlace],
+        needs: &[Need::MpsService, Need::StreamPlace],
         make: stream_masks_under_mps,
     },
 ];
 
 pub(super) struct Examination<'a, P> {
-    found: Found<'a>,
+    findings: Findings<'a>,
     progress: P,
 }
 
 impl<'a, P: FnMut(&str)> Examination<'a, P> {
     pub(super) fn new(install: &'a Install, gpu: &'a Gpu, progress: P) -> Self {
-        let found = Found { install, gpu, measured: None, place: None, sandbox: None, checks: Vec::new() };
-        Self { found, progress }
+        let findings =
+            Findings { install, gpu, measured: None, place: None, sandbox: None, checks: Vec::new() };
+        Self { findings, progress }
     }
 
-    /// Makes a check and keeps its outcome.
+    /// Runs a check and stores its result.
     fn make(
         &mut self,
         name: &'static str,
-        check: impl FnOnce(&mut Found<'a>) -> Result<Check, Error>,
+        check: impl FnOnce(&mut Findings<'a>) -> Result<Check, Error>,
     ) -> Result<(), Error> {
         signals::check()?;
         (self.progress)(name);
-        let check = match check(&mut self.found) {
+        let check = match check(&mut self.findings) {
             Err(error @ Error::Interrupted { .. }) => return Err(error),
             Err(error) => Check::failed(name, error.to_string(), "see the reason"),
             Ok(check) => check,
         };
-        self.found.checks.push(check);
+        self.findings.checks.push(check);
         Ok(())
     }
 
-    /// Makes a check, unless something that it needs is missing.
+    /// Runs a check, unless something that it needs is missing.
     fn take(&mut self, step: &Step) -> Result<(), Error> {
-        match step.needs.iter().find_map(|&ground| self.found.missing(ground)) {
-            Some(reason) => self.found.checks.push(Check::not_checked(step.name, reason, "")),
+        match step.needs.iter().find_map(|&need| self.findings.missing(need)) {
+            Some(reason) => self.findings.checks.push(Check::not_checked(step.name, reason, "")),
             None => self.make(step.name, step.make)?,
         }
         Ok(())
@@ -213,11 +220,11 @@ impl<'a, P: FnMut(&str)> Examination<'a, P> {
 
     pub(super) fn all(mut self) -> Result<Vec<Check>, Error> {
         FIRST.iter().try_for_each(|step| self.take(step))?;
-        for check in super::conditions::checks(self.found.install, self.found.gpu) {
+        for check in super::conditions::checks(self.findings.install, self.findings.gpu) {
             self.make(check.name, |_| Ok(check))?;
         }
         THEN.iter().try_for_each(|step| self.take(step))?;
-        Ok(self.found.checks)
+        Ok(self.findings.checks)
     }
 }
 
@@ -242,7 +249,7 @@ fn device(gpu: &Gpu) -> Check {
             .collect();
         let instances = if instances.is_empty() { "no instances".to_owned() } else { instances.join(", ") };
         let remedy = format!("{INSTANCES_INSTEAD}; `nvidia-smi -i {} -mig 0` turns MIG off", facts.index);
-        return Check::failed("gpu", format!("{detail}; cut up by MIG: {instances}"), remedy);
+        return Check::failed("gpu", format!("{detail}; divided by MIG: {instances}"), remedy);
     }
     match facts.compute_mode.as_str() {
         "prohibited" => Check::failed(
@@ -269,12 +276,12 @@ fn layout(measured: &Measured) -> Check {
     let gpcs = if measured.gpcs_proved {
         format!("in {} GPCs", gpcs.len())
     } else {
-        "GPCs not proved, so clusters of blocks are held to one TPC".to_owned()
+        "GPCs are not proved, so kernels with clusters of blocks are limited to one TPC".to_owned()
     };
     Check::ok(
         "launch layout",
         format!(
-            "QMD V{}.{}, {} TPCs of {} SMs {gpcs}; every bit of the mask tried alone",
+            "QMD V{}.{}, {} TPCs of {} SMs {gpcs}; every bit of the mask tested alone",
             measured.qmd_version >> 4,
             measured.qmd_version & 15,
             measured.tpcs.len(),
@@ -294,7 +301,7 @@ fn mps_program(gpu: &Gpu) -> Check {
         Err(error) => Check::failed(
             "mps program",
             error.to_string(),
-            "without it tenants can only take turns: `partita run --isolation own`",
+            "without MPS, tenants can only take turns: `partita run --isolation own`",
         ),
     }
 }
@@ -314,8 +321,8 @@ fn trial_sets(tpcs: u32) -> Vec<TpcSet> {
     sets
 }
 
-/// Runs a census in a tenant on several sets: the hook must put every block on
-/// an SM of the set, and use them all.
+/// Runs a census in a tenant on several sets: the hook must place every block on an SM of the set,
+/// and use all of them.
 fn masks(name: &'static str, sandbox: &mut Sandbox<'_>, shared: bool) -> Result<Check, Error> {
     let topology = sandbox.topology().clone();
     let sets = trial_sets(topology.tpc_count());
@@ -330,7 +337,8 @@ fn masks(name: &'static str, sandbox: &mut Sandbox<'_>, shared: bool) -> Result<
         blocks += census.blocks;
         let expected: Vec<u32> = set.iter().flat_map(|tpc| topology.sms_of(tpc)).collect();
         if shared && census.sms.len() == expected.len() {
-            // Under MPS the enabled SMs are numbered anew from 0: how many they are still tells.
+            // Under MPS the enabled SMs are renumbered from 0; their number still shows whether the
+            // mask holds.
             continue;
         }
         let escaped: Vec<&u32> = census.sms.iter().filter(|sm| !expected.contains(sm)).collect();
@@ -338,7 +346,7 @@ fn masks(name: &'static str, sandbox: &mut Sandbox<'_>, shared: bool) -> Result<
             return Ok(Check::failed(
                 name,
                 format!(
-                    "with TPCs {set}, blocks ran on {} SMs, {} of them others",
+                    "with TPCs {set}, blocks ran on {} SMs, {} of them outside the set",
                     census.sms.len(),
                     escaped.len()
                 ),
@@ -349,21 +357,21 @@ fn masks(name: &'static str, sandbox: &mut Sandbox<'_>, shared: bool) -> Result<
     Ok(Check::ok(name, format!("{} sets, {blocks} blocks, none on an SM outside its set", sets.len())))
 }
 
-/// Where the driver keeps the masks of streams. Programs that restrict their
-/// own streams need it; `partita run` does not.
-fn stream_masks(found: &mut Found<'_>) -> Result<Check, Error> {
+/// Where the driver stores the masks of streams. Programs that restrict their own streams need it;
+/// `partita run` does not.
+fn stream_masks(findings: &mut Findings<'_>) -> Result<Check, Error> {
     const NAME: &str = "stream masks";
-    let place = match Cache::open().renew_stream_place(found.install, found.gpu, found.measured()?) {
+    let place = match Cache::open().renew_stream_place(findings.install, findings.gpu, findings.measured()?) {
         Ok(place) => place,
         Err(Error::Unproved { reason, .. }) => {
-            let remedy = "programs cannot restrict single streams here; launches and processes they can";
+            let remedy = "programs cannot restrict single streams here, only launches and processes";
             return Ok(Check::not_checked(NAME, reason, remedy));
         }
         Err(error) => return Err(error),
     };
-    found.place = Some(place);
+    findings.place = Some(place);
     let by = match place.found_by {
-        FoundBy::Trace { places } => format!("found by tracing a launch, among {places} places"),
+        FoundBy::Trace { places } => format!("found by tracing a launch, among {places} candidates"),
         FoundBy::List => "listed for this driver's version".to_owned(),
     };
     let StreamPlace { offset_bytes, sets, blocks, .. } = place;
@@ -375,14 +383,13 @@ fn stream_masks(found: &mut Found<'_>) -> Result<Check, Error> {
     ))
 }
 
-/// The same place in a client of the MPS service: where SM numbers are not the
-/// device's, by how many SMs there are, how many blocks run at once, and the
-/// launch descriptors.
-fn stream_masks_under_mps(found: &mut Found<'_>) -> Result<Check, Error> {
+/// The same offset in a client of the MPS service. SM numbers there are not the device's, so this
+/// check counts SMs and concurrent blocks, and reads the launch descriptors.
+fn stream_masks_under_mps(findings: &mut Findings<'_>) -> Result<Check, Error> {
     const NAME: &str = "streams (mps)";
-    let place = found.place.ok_or_else(|| missing("the place of stream masks"))?;
-    let request = PlaceRequest { measured: found.measured()?.clone(), offset_bytes: place.offset_bytes };
-    match found.sandbox()?.client_job(streams::VERIFY_JOB, &request)?.limit(JOB_LIMIT).run()? {
+    let place = findings.place.ok_or_else(|| missing("the place of stream masks"))?;
+    let request = PlaceRequest { measured: findings.measured()?.clone(), offset_bytes: place.offset_bytes };
+    match findings.sandbox()?.client_job(streams::VERIFY_JOB, &request)?.limit(JOB_LIMIT).run()? {
         Ok(VerifyResult { sets, blocks }) => Ok(Check::ok(NAME, format!("{sets} sets, {blocks} blocks"))),
         Err(error) => failed_job(NAME, error, ""),
     }
@@ -400,16 +407,16 @@ fn quota(sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
         wrong.push(format!("CUDA tells a total of {}", ByteSize(result.total_bytes)));
     }
     if !result.whole_fits {
-        wrong.push(format!("only less than {QUOTA} could be had"));
+        wrong.push(format!("less than {QUOTA} could be allocated"));
     }
     if !result.one_more_refused {
-        wrong.push("one byte more was not refused as out of memory".to_owned());
+        wrong.push("an allocation of one byte more did not fail as out of memory".to_owned());
     }
     if !result.comes_back {
-        wrong.push("freed memory did not come back".to_owned());
+        wrong.push("freed memory could not be allocated again".to_owned());
     }
     if wrong.is_empty() {
-        return Ok(Check::ok("quota", format!("{QUOTA} held to the byte")));
+        return Ok(Check::ok("quota", format!("{QUOTA} enforced to the byte")));
     }
     Ok(Check::failed("quota", wrong.join("; "), "do not rely on --mem here; report the driver's version"))
 }
@@ -419,7 +426,7 @@ fn mps_service(sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
     Ok(Check::ok("mps service", format!("starts and answers; clients get {percent} % of the SMs")))
 }
 
-/// Two clients of the service: do their kernels run at the same time?
+/// Checks that kernels of two clients of the service run at the same time.
 fn concurrency(sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
     const NAME: &str = "mps concurrency";
     let go = sandbox.service()?.dirs().root().join("go");
@@ -437,14 +444,14 @@ fn concurrency(sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
     let mut beats: Vec<Beats> = Vec::new();
     for client in clients {
         match client.finish() {
-            Ok(found) => beats.push(found),
+            Ok(findings) => beats.push(findings),
             Err(error) => return failed_job(NAME, error, ""),
         }
     }
     let shares = shares(&beats[0], &beats[1]);
     let by_chance = shares.one * shares.other;
     let percent = |share: f64| (share * 100.0).round();
-    let found = format!(
+    let findings = format!(
         "one client ran for {} % of the time, the other for {} %, both together for {} %",
         percent(shares.one),
         percent(shares.other),
@@ -453,21 +460,21 @@ fn concurrency(sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
     if by_chance < 0.01 {
         return Ok(Check::not_checked(
             NAME,
-            found,
-            "too little ran to tell; try again on a less busy machine",
+            findings,
+            "too few kernels ran for a result; try again on a less busy machine",
         ));
     }
     if shares.both >= TOGETHER_MIN * by_chance {
-        return Ok(Check::ok(NAME, found));
+        return Ok(Check::ok(NAME, findings));
     }
     Ok(Check::failed(
         NAME,
-        found,
+        findings,
         "see the service's log; on a GPU before Volta clients take turns and this is expected",
     ))
 }
 
-/// Parts of the time in which both clients were at it.
+/// Parts of the time in which both clients were active.
 #[derive(Debug, PartialEq)]
 struct Shares {
     one: f64,
@@ -523,14 +530,14 @@ mod tests {
     #[test]
     fn a_check_is_skipped_for_the_first_thing_that_is_missing() {
         let (install, gpu) = (Install::of("/nowhere/partita".into(), None), gpu());
-        let mut found = Examination::new(&install, &gpu, |_: &str| {}).found;
-        let reasons = |found: &mut Found<'_>| -> Vec<(&str, String)> {
-            let mut reason = |step: &Step| step.needs.iter().find_map(|&ground| found.missing(ground));
+        let mut findings = Examination::new(&install, &gpu, |_: &str| {}).findings;
+        let reasons = |findings: &mut Findings<'_>| -> Vec<(&str, String)> {
+            let mut reason = |step: &Step| step.needs.iter().find_map(|&need| findings.missing(need));
             THEN.iter().map(|step| (step.name, reason(step).unwrap_or_default())).collect()
         };
         let layout = "the launch layout is not proved";
-        assert!(reasons(&mut found).iter().all(|(_, reason)| reason == layout));
-        found.measured = Some(Measured {
+        assert!(reasons(&mut findings).iter().all(|(_, reason)| reason == layout));
+        findings.measured = Some(Measured {
             device_class: 90,
             qmd_version: 0x40,
             sms_per_tpc: 2,
@@ -540,25 +547,28 @@ mod tests {
             memory_total_bytes: 1 << 37,
             task_slots: Some(128),
         });
-        found.sandbox = Some(Err("the disk is full".to_owned()));
-        found.checks = vec![Check::ok("mps program", "")];
+        findings.sandbox = Some(Err("the disk is full".to_owned()));
+        findings.checks = vec![Check::ok("mps program", "")];
         let (free, held): (Vec<_>, Vec<_>) =
-            reasons(&mut found).into_iter().partition(|(_, why)| why.is_empty());
+            reasons(&mut findings).into_iter().partition(|(_, why)| why.is_empty());
         assert_eq!(free.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["topology", "stream masks"]);
         assert!(held.len() == 8 && held.iter().all(|(_, reason)| reason == "the disk is full"), "{held:?}");
-        assert_eq!(found.missing(Ground::MpsProgram), None);
-        assert_eq!(found.missing(Ground::StreamPlace).as_deref(), Some("their place is not proved"));
+        assert_eq!(findings.missing(Need::MpsProgram), None);
+        assert_eq!(
+            findings.missing(Need::StreamPlace).as_deref(),
+            Some("the place of stream masks is not proved")
+        );
     }
 
     #[test]
-    fn running_together_is_told_from_taking_turns() {
+    fn running_together_is_distinguished_from_taking_turns() {
         let beats =
             |offset: u64| (0..10u64).map(|n| (offset + n * 100, offset + n * 100 + 50)).collect::<Beats>();
         let both = |one: &Beats, other: &Beats| (shares(one, other).both * 100.0).round();
         assert_eq!(both(&beats(0), &beats(0)), 53.0);
         assert_eq!(both(&beats(0), &beats(50)), 0.0);
         assert_eq!(shares(&vec![(0, 1000)], &vec![(0, 1000)]), Shares { one: 1.0, other: 1.0, both: 1.0 });
-        // Only the time in which both were at it counts.
+        // Only the time in which both were active counts.
         let late = shares(&vec![(0, 1000)], &vec![(900, 2000)]);
         assert_eq!(late, Shares { one: 1.0, other: 1.0, both: 1.0 });
         assert_eq!(shares(&Vec::new(), &beats(0)), Shares { one: 0.0, other: 0.0, both: 0.0 });

@@ -1,4 +1,4 @@
-//! What MPS asks of the machine, as checks.
+//! The conditions of MPS, as checks.
 
 use partita_host::gpu::Gpu;
 use partita_host::install::Install;
@@ -10,8 +10,7 @@ use partita_mps::{Pid, Service};
 
 use super::check::{Check, State};
 
-/// Every condition of the guide for this GPU's service. One that is broken leaves tenants that take
-/// turns.
+/// Every condition of NVIDIA's guide for this GPU's service. If one is broken, tenants take turns.
 pub(super) fn checks(install: &Install, gpu: &Gpu) -> Vec<Check> {
     let gpus = std::slice::from_ref(gpu);
     let service = Registry::open().and_then(|registry| mps::service(install, &registry, gpus)).ok();

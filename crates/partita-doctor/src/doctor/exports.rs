@@ -1,4 +1,4 @@
-//! Whether this Partita knows everything that the driver library exports.
+//! Checks that this Partita knows everything that the driver library exports.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use super::check::Check;
 /// The job's name.
 pub const JOB: &str = "exports";
 const LIMIT: Duration = Duration::from_secs(60);
-/// Names that are shown of those that are unknown.
+/// The largest number of unknown names that the check prints.
 const SHOWN_MAX: usize = 12;
 
-/// What the driver library exports.
+/// The exports of the driver library.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ExportsResult {
-    /// How many names of the driver interface.
+    /// The number of names of the driver interface.
     pub count: usize,
-    /// Those of them that this Partita does not know, and therefore passes.
+    /// Those that this Partita does not know, and that the hook therefore passes through.
     pub unknown: Vec<String>,
 }
 
-/// Compares what the driver library exports with what is known.
+/// Compares the exports of the driver library with the known names.
 pub fn exports() -> Result<ExportsResult, String> {
-    // Only loaded: the driver is asked nothing.
+    // The library is only loaded; no function of it is called.
     let _loaded = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())?;
     let is_driver = |path: &&str| {
@@ -37,7 +37,7 @@ pub fn exports() -> Result<ExportsResult, String> {
         name.starts_with("libcuda.so") || name == "libpartita_simcuda.so"
     };
     let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(is_driver);
-    let path = path.ok_or("the driver library is not among this process's files")?;
+    let path = path.ok_or("the driver library is not among the files of this process")?;
     let bytes = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
     let file = object::File::parse(&*bytes).map_err(|error| format!("{path}: {error}"))?;
     let mut names: Vec<&str> = file
@@ -52,8 +52,8 @@ pub fn exports() -> Result<ExportsResult, String> {
     Ok(ExportsResult { count: names.len(), unknown: unknown.map(|&name| name.to_owned()).collect() })
 }
 
-/// Reports a driver's exports that the hook passes because it does not know them: one of them may
-/// be a new way to memory, or to a launch.
+/// Reports exports of the driver that the hook passes through because it does not know them: one of
+/// them could be a new way to allocate or to launch.
 pub fn check(install: &Install, gpu: &Gpu) -> Result<Check, Error> {
     const NAME: &str = "driver exports";
     let found: ExportsResult = match Job::new(install, JOB, &())?.envs(gpu.variables()).limit(LIMIT).run()? {
@@ -67,7 +67,8 @@ pub fn check(install: &Install, gpu: &Gpu) -> Result<Check, Error> {
     let more = if found.unknown.len() > SHOWN_MAX { ", …" } else { "" };
     Ok(Check::not_checked(
         NAME,
-        format!("{} of {} are unknown and passed: {shown}{more}", found.unknown.len(), found.count),
-        "this driver is newer than this Partita: look whether any of them allocates or launches, and update",
+        format!("{} of {} are unknown and pass through: {shown}{more}", found.unknown.len(), found.count),
+        "this driver is newer than this Partita: check whether any of them allocates or launches, and \
+         update",
     ))
 }

@@ -1,4 +1,4 @@
-//! What the checks do on the GPU, each in a process of its own.
+//! The GPU work of the checks, each in a separate process.
 
 use std::mem::forget;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub const CENSUS: &str = "census";
 pub const QUOTA: &str = "quota";
 pub const BEATS: &str = "beats";
 
-/// What blocks of a masked process saw.
+/// What blocks of a masked process reported.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CensusResult {
     /// Every SM that a block ran on, ascending.
@@ -23,7 +23,7 @@ pub struct CensusResult {
     pub blocks: u64,
 }
 
-/// Runs kernels that cover the GPU and tells which SMs their blocks ran on.
+/// Runs kernels that cover the GPU and returns the SMs of their blocks.
 pub fn census(rounds: u32) -> Result<CensusResult, String> {
     on_gpu(|gpu| {
         let grid = Grid { blocks: gpu.facts().sms * 4, threads: 1024, cluster_blocks: 1 };
@@ -45,22 +45,22 @@ pub fn census(rounds: u32) -> Result<CensusResult, String> {
     })
 }
 
-/// What a process with a quota got.
+/// What a process with a quota could allocate.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct QuotaResult {
-    /// Total memory as CUDA tells it, in bytes.
+    /// Total memory as CUDA reports it, in bytes.
     pub total_bytes: u64,
     /// Free memory before any allocation, in bytes.
     pub free_bytes: u64,
     /// Whether an allocation of the whole quota succeeded.
     pub whole_fits: bool,
-    /// Whether one byte more was then refused as out of memory.
+    /// Whether an allocation of one byte more then failed as out of memory.
     pub one_more_refused: bool,
-    /// Whether the whole quota could be had again after it was freed.
+    /// Whether the whole quota could be allocated again after it was freed.
     pub comes_back: bool,
 }
 
-/// Allocates to the last byte of a quota and one byte beyond.
+/// Allocates up to the last byte of a quota, and one byte beyond.
 pub fn quota(quota_bytes: u64) -> Result<QuotaResult, String> {
     let bytes = usize::try_from(quota_bytes).map_err(|error| error.to_string())?;
     on_gpu(|gpu| {
@@ -75,11 +75,11 @@ pub fn quota(quota_bytes: u64) -> Result<QuotaResult, String> {
 }
 
 fn is_out_of_memory(error: &partita_driver::Error) -> bool {
-    // CUDA_ERROR_OUT_OF_MEMORY is what over quota must look like, and nothing else.
+    // Beyond the quota, only CUDA_ERROR_OUT_OF_MEMORY is correct.
     matches!(error, partita_driver::Error::Call { code, .. } if *code == partita_abi::CuResult::OUT_OF_MEMORY)
 }
 
-/// When to beat.
+/// The times of the beats.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct BeatsRequest {
     /// Beats begin when this file exists.
@@ -88,13 +88,13 @@ pub struct BeatsRequest {
     pub duration_ms: u64,
 }
 
-/// When one block after the other ran, as the GPU's clock tells it: start and stop in nanoseconds.
+/// The start and stop of one block after the other, in nanoseconds of the GPU's clock.
 pub type Beats = Vec<(u64, u64)>;
 
-/// Kernels in the queue at once: so many that the pauses between, in which the
-/// host looks and launches anew, are short beside them.
+/// Kernels in the queue at once: so many that the pauses in which the host polls and launches are
+/// short by comparison.
 const BEATS_QUEUED: usize = 64;
-/// How long one runs: short beside a time slice, long beside a launch.
+/// How long one runs: short compared with a time slice, long compared with a launch.
 const BEAT_NS: u64 = 200_000;
 
 /// Runs short kernels of one block back to back.
@@ -134,7 +134,7 @@ pub fn beats(request: &BeatsRequest) -> Result<Beats, String> {
 /// What [`ready`] prints.
 pub const READY: &str = "partita-job-ready";
 
-/// Tells the parent that what takes long is done.
+/// Tells the parent that the slow part of the start is done.
 pub fn ready() {
     use std::io::Write;
     let mut out = std::io::stdout();

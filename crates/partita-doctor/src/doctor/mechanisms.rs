@@ -1,5 +1,4 @@
-//! Which ways of holding a tenant this build has on a GPU. The checks that prove them come after
-//! it.
+//! The mechanisms of this build on a GPU. Later checks prove them.
 
 use partita_host::offered::Via;
 
@@ -7,7 +6,7 @@ use super::check::Check;
 
 const NAME: &str = "mechanisms";
 
-/// Lists what `--via` takes, and why it refuses the rest.
+/// Lists the values of `--via`, and why the others are refused.
 pub(super) fn check() -> Check {
     let (enforced, refused): (Vec<Via>, Vec<Via>) =
         Via::ALL.into_iter().partition(|via| via.refusal().is_none());

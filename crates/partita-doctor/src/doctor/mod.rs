@@ -1,8 +1,8 @@
-//! `partita doctor`: what works on this machine, proved now.
+//! `partita doctor`: tests what works on this machine.
 //!
-//! Each check that touches the GPU runs in a child process with a time limit,
-//! because a broken driver hangs or crashes it. A check whose ground failed is
-//! not made and says so. Tenants and service are the doctor's own.
+//! Each check that touches the GPU runs in a child process with a timeout, because a broken driver
+//! hangs or crashes it. A check whose needs are not met is skipped and says so. The doctor makes
+//! its own tenants and its own MPS service.
 
 mod check;
 mod checks;
@@ -28,7 +28,7 @@ pub struct Report {
     pub gpu_uuid: String,
     /// The driver's build.
     pub driver_version: String,
-    /// The checks in the order in which they were made.
+    /// The checks in the order in which they ran.
     pub checks: Vec<Check>,
 }
 
@@ -39,10 +39,10 @@ impl Report {
     }
 }
 
-/// Makes every check on `gpu`; `progress` hears the name of each before it is made.
+/// Runs every check on `gpu`; `progress` gets the name of each before it runs.
 ///
 /// # Errors
-/// [`Error::Interrupted`]. Whatever is wrong with the machine is a check's result and no error.
+/// [`Error::Interrupted`]. A defect of the machine is a check's result, not an error.
 pub fn examine(install: &Install, gpu: &Gpu, progress: impl FnMut(&str)) -> Result<Report, Error> {
     partita_host::signals::end_in_order().map_err(Error::io("signal handlers"))?;
     Ok(Report {

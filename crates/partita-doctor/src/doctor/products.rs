@@ -1,4 +1,4 @@
-//! The vendor's matrix products, on masks and under thread percentages.
+//! cuBLAS's matrix products, on masks and under thread percentages.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use partita_mps::Service;
 
 use super::check::{Check, failed_job};
 
-/// Products of 4096³ are checked on the host, element by element.
+/// Timeout. Products of 4096³ are checked on the host, element by element.
 const NUMERICS_LIMIT: Duration = Duration::from_secs(120);
 
-/// The vendor's products on partitions of several sizes, cut as tenants have them.
+/// cuBLAS's products on partitions of several sizes, with masks as tenants have them.
 pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check, Error> {
     const NAME: &str = "products (mask)";
     if gpu.sim().is_some() {
@@ -27,8 +27,8 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
     let mut compared = 0;
     let mut worst = 0f64;
     let mut version = String::new();
-    // The sizes at which a reduced SM count was seen to break products. With `--sm-count partition`
-    // the job is told a reduced one, and the library must not be.
+    // The sizes at which a reduced SM count broke products. With `--sm-count partition` the job
+    // sees a reduced count, but the library must not.
     let each = [20, 40, 60].map(|percent| [(percent, SmCount::Device), (percent, SmCount::Partition)]);
     for (percent, sm_count) in each.into_iter().flatten() {
         let wanted = (topology.tpc_count() * percent / 100).max(1);
@@ -55,10 +55,7 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
         if result.sms != told_sms {
             return Ok(Check::failed(
                 NAME,
-                format!(
-                    "a program on {percent} % of the TPCs is told {} SMs instead of {told_sms}",
-                    result.sms
-                ),
+                format!("a program on {percent} % of the TPCs sees {} SMs instead of {told_sms}", result.sms),
                 "do not use --sm-count partition here; report the versions",
             ));
         }
@@ -83,18 +80,18 @@ pub(super) fn under_masks(gpu: &Gpu, sandbox: &mut Sandbox<'_>) -> Result<Check,
     Ok(Check::ok(
         NAME,
         format!(
-            "cuBLAS {version}: {compared} products on 20, 40 and 60 % of the TPCs right, half of them with --sm-count partition (worst error \
-             {worst:.1e})"
+            "cuBLAS {version}: {compared} correct products on 20, 40 and 60 % of the TPCs, half of \
+             them with --sm-count partition (worst error {worst:.1e})"
         ),
     ))
 }
 
-/// The vendor's products under thread percentages. Wrong ones are no failure of Partita, which has
-/// masks, but a reason to refuse percentages.
+/// cuBLAS's products under thread percentages. Wrong products are not a failure of Partita, which
+/// uses masks, but a reason to refuse percentages.
 pub(super) fn under_percentages(install: &Install, gpu: &Gpu, service: &Service) -> Result<Check, Error> {
     const NAME: &str = "products (mps)";
     let mut right = Vec::new();
-    // The sizes at which a reduced SM count was seen to break products.
+    // The sizes at which a reduced SM count broke products.
     for percent in [20.0, 36.0, 60.0] {
         match provisioned::products(install, gpu, service, percent)? {
             Products::Right { found } => right.push(found),
@@ -102,11 +99,11 @@ pub(super) fn under_percentages(install: &Install, gpu: &Gpu, service: &Service)
                 return Ok(Check::weak(
                     NAME,
                     format!("{library} with {percent} % of the SMs by MPS: {}", products.join(", ")),
-                    format!("percentages are refused here; masks are right: `partita run --sm {percent}%`"),
+                    format!("percentages are refused here; masks work: `partita run --sm {percent}%`"),
                 ));
             }
             Products::Unknown { reason } => return Ok(Check::not_checked(NAME, reason, "")),
         }
     }
-    Ok(Check::ok(NAME, format!("{} each, right with 20, 36 and 60 % of the SMs by MPS", right.join("; "))))
+    Ok(Check::ok(NAME, format!("{} each, correct with 20, 36 and 60 % of the SMs by MPS", right.join("; "))))
 }

@@ -1,4 +1,4 @@
-//! The check that independent sources agree on where the units lie.
+//! Checks that independent sources agree on the location of the units.
 
 use partita_core::survey::SourceState;
 use partita_host::calibration::Measured;
@@ -9,7 +9,7 @@ use crate::topology;
 
 const NAME: &str = "topology";
 
-/// Compares what the calibration found with the other sources.
+/// Compares the calibration with the other sources.
 pub(super) fn check(gpu: &Gpu, measured: &Measured) -> Check {
     let report = measured.survey(topology::nvdebug_claims(gpu)).report();
     if let Some(first) = report.disagreements.first() {
@@ -20,7 +20,8 @@ pub(super) fn check(gpu: &Gpu, measured: &Measured) -> Check {
         return Check::failed(
             NAME,
             format!("{first}{more}"),
-            "`partita topology --fresh` draws what each source says; report it with its --json",
+            "`partita topology --fresh` draws each source's report; send it to the maintainers with \
+             its --json",
         );
     }
     let speaking = |(source, state): &(_, SourceState)| {
@@ -29,16 +30,16 @@ pub(super) fn check(gpu: &Gpu, measured: &Measured) -> Check {
     let sources: Vec<String> = report.sources.iter().filter_map(speaking).collect();
     if report.confirmed_sms() == 0 {
         let silent = report.sources.iter().find_map(|(source, state)| match state {
-            SourceState::Silent(reason) => Some(format!("{source} says nothing: {reason}")),
+            SourceState::Silent(reason) => Some(format!("{source} has no report: {reason}")),
             _ => None,
         });
         let why = silent.unwrap_or_default();
-        return Check::not_checked(NAME, format!("only {} places the SMs; {why}", sources.join(", ")), "");
+        return Check::not_checked(NAME, format!("only {} locates the SMs; {why}", sources.join(", ")), "");
     }
     Check::ok(
         NAME,
         format!(
-            "{} of {} SMs placed alike by {}",
+            "{} of {} SMs located alike by {}",
             report.confirmed_sms(),
             report.sm_count(),
             sources.join(", ")

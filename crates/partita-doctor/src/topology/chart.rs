@@ -6,11 +6,11 @@ use partita_host::calibration::Measured;
 use partita_host::gpu::Gpu;
 use serde::Serialize;
 
-/// The version of the JSON. A field that goes or changes its meaning changes it; a field that is
-/// added does not.
+/// The version of the JSON. It changes when a field is removed or changes its meaning, but not when
+/// a field is added.
 pub const SCHEMA: u32 = 1;
 
-/// Where the units of a GPU lie, who holds them, and how that is known.
+/// Where the units of a GPU are, which tenants hold them, and how this is known.
 #[derive(Debug, Clone, Serialize)]
 pub struct Chart {
     /// [`SCHEMA`].
@@ -33,21 +33,21 @@ pub struct Chart {
     pub tpcs: u32,
     /// SMs of a TPC.
     pub sms_per_tpc: u32,
-    /// SMs that at least two independent sources place, without contradiction.
+    /// SMs that at least two independent sources locate, without contradiction.
     pub confirmed_sms: u32,
     /// Whether no two sources contradict each other.
     pub agree: bool,
-    /// What the GPCs rest on: `clusters`, `control`, or none where they are not proved.
+    /// The source that proves the GPCs: `clusters` or `control`; `None` if they are not proved.
     pub gpcs_proved_by: Option<&'static str>,
     /// Places of a whole GPC.
     pub places_per_gpc: u32,
-    /// Whether that is known of the chip; else it is the size of the largest GPC.
+    /// Whether this is known for the chip; otherwise it is the size of the largest GPC.
     pub places_known: bool,
     /// Places without a TPC.
     pub holes: u32,
     /// What each source contributed.
     pub sources: Vec<SourceRow>,
-    /// What two sources see differently, one line each.
+    /// Contradictions between two sources, one line each.
     pub disagreements: Vec<DisagreementRow>,
     /// The tenants that hold TPCs, by name.
     pub tenants: Vec<TenantRow>,
@@ -55,9 +55,9 @@ pub struct Chart {
     pub gpcs: Vec<GpcRow>,
     /// Every TPC in logical order.
     pub units: Vec<UnitRow>,
-    /// Whether the GPU was measured anew for this.
+    /// Whether the GPU was measured for this chart.
     pub fresh: bool,
-    /// How long all of it took, in seconds.
+    /// How long it took, in seconds.
     pub took_s: f64,
 }
 
@@ -68,18 +68,18 @@ pub struct SourceRow {
     pub source: &'static str,
     /// `agrees`, `contradicted` or `silent`.
     pub state: &'static str,
-    /// SMs that it places.
+    /// SMs that it locates.
     pub sms: u32,
-    /// Why it is silent.
+    /// Why it reports nothing.
     pub reason: Option<String>,
 }
 
-/// What two sources see differently.
+/// A contradiction between two sources.
 #[derive(Debug, Clone, Serialize)]
 pub struct DisagreementRow {
-    /// The TPC that it is about; none for the whole device.
+    /// The TPC that it concerns; `None` for the whole device.
     pub tpc: Option<u8>,
-    /// Both sources and what each says.
+    /// Both sources and their reports.
     pub text: String,
 }
 
@@ -94,7 +94,7 @@ pub struct TenantRow {
     pub tpcs: String,
     /// How many SMs they have.
     pub sms: u32,
-    /// The same TPCs.
+    /// The same TPCs as a set.
     #[serde(skip)]
     pub set: TpcSet,
 }
@@ -102,13 +102,13 @@ pub struct TenantRow {
 /// A GPC of the chip.
 #[derive(Debug, Clone, Serialize)]
 pub struct GpcRow {
-    /// Its number as `--sm gpc:N` takes it; none where GPCs are not proved.
+    /// Its number in `--sm gpc:N`; `None` if GPCs are not proved.
     pub gpc: Option<u8>,
-    /// Its number as the driver counts the chip's.
+    /// The driver's number of it among the chip's GPCs.
     pub chip_gpc: Option<u16>,
     /// The half of the chip.
     pub ugpu: Option<u16>,
-    /// Its TPCs that are scheduled as GPCs of their own.
+    /// Its TPCs that are scheduled as separate GPCs.
     pub singletons: Vec<u8>,
     /// Its CPCs.
     pub cpcs: Vec<CpcRow>,
@@ -117,9 +117,9 @@ pub struct GpcRow {
 /// A CPC of a GPC.
 #[derive(Debug, Clone, Serialize)]
 pub struct CpcRow {
-    /// Its number; none where CPCs are not known.
+    /// Its number; `None` if CPCs are unknown.
     pub cpc: Option<u16>,
-    /// The TPC in each place, logical; none where it is fused off.
+    /// The TPC in each place, logical; `None` if it is fused off.
     pub places: Vec<Option<u8>>,
 }
 
@@ -132,21 +132,21 @@ pub struct UnitRow {
     pub sms: Vec<u32>,
     /// Its bit in a launch mask.
     pub bit: u16,
-    /// Its GPC as `--sm gpc:N` takes it.
+    /// Its GPC's number in `--sm gpc:N`.
     pub gpc: Option<u8>,
     /// The tenant that holds it.
     pub tenant: Option<String>,
-    /// Whether at least two sources place it and none contradicts.
+    /// Whether at least two sources locate it and none contradicts.
     pub confirmed: bool,
-    /// What the control interface says of it.
+    /// The report of the control interface.
     pub control: Option<ControlRow>,
-    /// The number of its group of TPCs that ran a cluster together.
+    /// The number of the group of TPCs that ran a cluster together with it.
     pub clusters: Option<u8>,
-    /// What nvdebug says of it.
+    /// The report of nvdebug.
     pub nvdebug: Option<NvdebugRow>,
 }
 
-/// A TPC as the control interface has it.
+/// A TPC as the control interface reports it.
 #[derive(Debug, Clone, Serialize)]
 pub struct ControlRow {
     /// `gpcId`.
@@ -165,16 +165,16 @@ pub struct ControlRow {
     pub virtual_tpc: Option<u16>,
     /// `ugpuId`.
     pub ugpu: Option<u16>,
-    /// The mask bit that follows from these, where a rule is known.
+    /// The mask bit that follows from these, if a rule is known.
     pub predicted_bit: Option<u16>,
 }
 
-/// A TPC as nvdebug has it.
+/// A TPC as nvdebug reports it.
 #[derive(Debug, Clone, Serialize)]
 pub struct NvdebugRow {
     /// The GPC.
     pub gpc: u16,
-    /// The TPC inside it.
+    /// The number of the TPC within the GPC.
     pub tpc_in_gpc: u16,
 }
 
@@ -260,18 +260,18 @@ impl Chart {
         }
     }
 
-    /// The tenant that holds a TPC, by its place in [`Chart::tenants`].
+    /// The index in [`Chart::tenants`] of the tenant that holds a TPC.
     pub(super) fn holder(&self, tpc: u8) -> Option<usize> {
         self.tenants.iter().position(|tenant| tenant.set.contains(tpc))
     }
 
-    /// How many TPCs nobody holds.
+    /// The number of free TPCs.
     pub(super) fn free_tpcs(&self) -> u32 {
         self.units.iter().filter(|unit| unit.tenant.is_none()).count() as u32
     }
 }
 
-/// A to Z, a to z, and then no more of their own.
+/// A to Z, then a to z, then one letter for all others.
 fn letters() -> impl Iterator<Item = char> {
     ('A'..='Z').chain('a'..='z').chain(std::iter::repeat('+'))
 }
@@ -312,7 +312,7 @@ fn unit_row(unit: &Unit, tenants: &[TenantRow]) -> UnitRow {
                     predicted_bit,
                 });
             }
-            // That is the bit.
+            // The claim is the bit itself.
             Claim::Probe { .. } => {}
             Claim::Clusters { group } => row.clusters = Some(group),
             Claim::Nvdebug { gpc, tpc_in_gpc } => row.nvdebug = Some(NvdebugRow { gpc, tpc_in_gpc }),

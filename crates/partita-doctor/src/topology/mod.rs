@@ -1,8 +1,10 @@
-//! `partita topology`: where the units of a GPU lie, who holds them, and how that is known.
+//! `partita topology`: where the units of a GPU are, which tenants hold them, and how this is
+//! known.
 //!
-//! The calibration asks the driver's control interface, tries every bit of a launch mask and runs
-//! clusters; what each said is kept ([`Evidence`]). Here it is compared ([`partita_core::survey`]),
-//! together with the files of `nvdebug` where they are, and drawn.
+//! The calibration queries the driver's control interface, tests every bit of a launch mask and
+//! runs clusters; the cached result has the report of each source ([`Evidence`]). This module
+//! compares the sources ([`partita_core::survey`]), together with the files of `nvdebug` if there
+//! are any, and draws the result.
 
 mod chart;
 pub mod nvdebug;
@@ -26,7 +28,7 @@ pub use text::Ink;
 use partita_core::survey::NvdebugClaims;
 
 impl Chart {
-    /// The chart as lines of at most 100 columns, or a few more where numbers are long.
+    /// The chart as lines of at most 100 columns, or a few more if numbers are long.
     pub fn to_text(&self, ink: Ink) -> String {
         text::render(self, ink)
     }
@@ -37,16 +39,16 @@ impl Chart {
     }
 }
 
-/// Charts `gpu`. Its calibration is the kept one, or a new one if there is none or `fresh` is set.
-/// The time that the chart says it took counts from `begin`.
+/// Charts `gpu`, by its cached calibration, or by a new one if there is none or `fresh` is set. The
+/// reported duration counts from `begin`.
 ///
 /// # Errors
 /// [`Error::Unproved`] if the GPU cannot be measured; [`Error::RunDirectory`].
 pub fn examine(install: &Install, gpu: &Gpu, fresh: bool, begin: Instant) -> Result<Chart, Error> {
     let cache = Cache::open();
-    let kept = if fresh { None } else { cache.kept(install, gpu) };
-    let anew = kept.is_none();
-    let measured = match kept {
+    let cached = if fresh { None } else { cache.kept(install, gpu) };
+    let fresh_now = cached.is_none();
+    let measured = match cached {
         Some(measured) => measured,
         None => cache.renew(install, gpu)?,
     };
@@ -54,18 +56,18 @@ pub fn examine(install: &Install, gpu: &Gpu, fresh: bool, begin: Instant) -> Res
     let tenants = Registry::open()?.lock()?.tenants()?;
     let key = gpu.key();
     let tenants = tenants.iter().filter(|tenant| tenant.gpu_key == key);
-    // One whose limits cannot be read is told of by `ps`; it cannot launch either.
+    // `ps` reports a tenant whose limits cannot be read; such a tenant cannot launch.
     let held = tenants.filter_map(|tenant| Some((tenant.name.clone(), tenant.set().ok()?))).collect();
     let mut chart = Chart::new(gpu, &measured, &report, held);
-    chart.fresh = anew;
+    chart.fresh = fresh_now;
     chart.took_s = begin.elapsed().as_secs_f64();
     Ok(chart)
 }
 
-/// What the files of `nvdebug` say of a GPU.
+/// The report of the files of `nvdebug` on a GPU.
 pub(crate) fn nvdebug_claims(gpu: &Gpu) -> Result<NvdebugClaims, String> {
     match gpu.sim() {
-        Some(_) => Err("a simulated GPU has none of its files".to_owned()),
+        Some(_) => Err("a simulated GPU has no such files".to_owned()),
         None => nvdebug::read(Path::new(nvdebug::PROC), gpu.facts.index),
     }
 }
@@ -114,8 +116,8 @@ pub(crate) mod tests {
         Evidence { control, clusters: Ok(()), runs_clusters: true }
     }
 
-    /// As measured, with two tenants and a name that means something to a terminal and to a
-    /// picture.
+    /// As measured, with two tenants and a name with characters that are special in a terminal and
+    /// in SVG.
     pub(crate) fn h200() -> Chart {
         let sms = boards::h200();
         let bit = |sm: &SmPlace| {

@@ -1,7 +1,7 @@
-//! The files of the `nvdebug` kernel module, where somebody has loaded it.
+//! The files of the `nvdebug` kernel module, if it is loaded.
 //!
-//! They lie below `/proc/gpuN`; N counts the GPUs in the order of their PCI addresses, as NVML
-//! does. What they say is read in `partita_core::survey`.
+//! They are in `/proc/gpuN`; N counts the GPUs in the order of their PCI addresses, as NVML does.
+//! `partita_core::survey` interprets them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -9,19 +9,19 @@ use std::path::Path;
 
 use partita_core::survey::NvdebugClaims;
 
-/// Where the files are.
+/// The directory of the files.
 pub const PROC: &str = "/proc";
 
-/// Reads the files of GPU `index` below `proc`, which is [`PROC`] but in tests.
+/// Reads the files of GPU `index` below `proc`, which differs from [`PROC`] only in tests.
 ///
 /// # Errors
-/// Why there is nothing to be read.
+/// Why there is nothing to read.
 pub fn read(proc: &Path, index: u32) -> Result<NvdebugClaims, String> {
     let dir = proc.join(format!("gpu{index}"));
     NvdebugClaims::read(|name| text(&dir.join(name)))
 }
 
-/// A register's text; none if there is no such file.
+/// A register's text; `None` without such a file.
 fn text(path: &Path) -> Result<Option<String>, String> {
     let refuse = |reason: String| format!("{}: {reason}", path.display());
     let file = match File::open(path) {
@@ -42,7 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// A chip of three GPCs of four TPCs, the second off, the third without its TPC 1.
+    /// A chip with three GPCs of four TPCs; the second GPC is off, and the third lacks its TPC 1.
     fn files(dir: &Path) {
         let gpu = dir.join("gpu0");
         fs::create_dir(&gpu).unwrap();
@@ -69,7 +69,7 @@ mod tests {
         write("gpc_mask", "0xfffffff8");
         write("gpc1_tpc_mask", "0xf");
         let claims = read(temp.path(), 0).unwrap();
-        assert_eq!(claims.tpc_disable_masks, [(0, 0), (1, 15), (2, 2)], "nothing is left of GPC 1");
+        assert_eq!(claims.tpc_disable_masks, [(0, 0), (1, 15), (2, 2)], "GPC 1 has no TPC left");
         write("gpc_mask", "0xfffffffa");
         let claims = read(temp.path(), 0).unwrap();
         assert_eq!((claims.chip_gpcs, claims.chip_tpcs_per_gpc), (3, 4));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_off_and_nonsense_are_told() {
+    fn a_missing_gpu_and_nonsense_are_errors() {
         let temp = tempfile::tempdir().unwrap();
         files(temp.path());
         let path = temp.path().join("gpu0/gpc2_tpc_mask");
@@ -99,6 +99,6 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert!(read(temp.path(), 0).unwrap_err().ends_with("gpc2_tpc_mask is missing"));
         fs::write(temp.path().join("gpu0/num_gpcs"), "0x1000").unwrap();
-        assert!(read(temp.path(), 0).unwrap_err().ends_with("num_gpcs: 4096 cannot be"));
+        assert!(read(temp.path(), 0).unwrap_err().ends_with("num_gpcs: 4096 is out of range"));
     }
 }

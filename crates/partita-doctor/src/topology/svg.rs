@@ -12,9 +12,9 @@ const CELL_HEIGHT: f64 = 56.0;
 const GAP: f64 = 6.0;
 /// Between CPCs, and between GPCs.
 const WIDE_GAP: f64 = 18.0;
-/// Places of one line where nothing says how they belong together.
+/// The number of places on one line if CPCs are unknown.
 const PLACES_MAX: usize = 9;
-/// By tenant, in turn; told apart also by most colour-blind eyes (Okabe and Ito).
+/// By tenant, in turn; distinct also for most colour-blind readers (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00"];
 const FREE: &str = "#eeeeee";
 
@@ -158,13 +158,13 @@ fn legend(svg: &mut Svg, top: f64, chart: &Chart) -> f64 {
     }
     if chart.gpcs.iter().any(|row| !row.singletons.is_empty()) {
         let border = r##" stroke="#333333" stroke-width="1.5""##;
-        entry(svg, FREE, border, "* a singleton: scheduled as a GPC of its own");
+        entry(svg, FREE, border, "* a singleton: scheduled as a separate GPC");
     }
     let placing: Vec<&str> =
         chart.sources.iter().filter(|source| source.reason.is_none()).map(|source| source.source).collect();
-    let verdict = if chart.agree { "which agree" } else { "which do not agree on the others" };
+    let verdict = if chart.agree { "which agree" } else { "which disagree on the others" };
     let text = format!(
-        "Sources: {}. {} of {} SMs are placed by two or more of them, {verdict}.",
+        "Sources: {}. {} of {} SMs are located by two or more of them, {verdict}.",
         placing.join(", "),
         chart.confirmed_sms,
         chart.sms
@@ -193,7 +193,7 @@ mod tests {
             chart.gpu = "a <b> & c".to_owned();
             let svg = render(&chart);
             assert!(svg.contains("a &lt;b&gt; &amp; c"));
-            // Cells and holes, and the ground.
+            // Cells and holes, and the background.
             assert!(svg.matches("<rect").count() as u32 > chart.tpcs + chart.holes);
             assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
             for unit in &chart.units {

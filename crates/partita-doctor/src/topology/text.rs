@@ -4,7 +4,7 @@ use partita_core::Count;
 
 use super::chart::{Chart, GpcRow};
 
-/// Whether the text is for a terminal that shows colours.
+/// Whether the text is for a terminal with colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ink {
     /// Characters alone.
@@ -28,19 +28,19 @@ const ALARM: &str = "1;31";
 /// By tenant, in turn: black on colours that both light and dark terminals show.
 const TENANTS: [&str; 6] = ["30;46", "30;43", "30;42", "30;45", "30;44", "30;41"];
 
-/// Places of one line where nothing says how they belong together.
+/// The number of places on one line if CPCs are unknown.
 const PLACES_MAX: usize = 9;
 /// The label in front of a row: `chip 11`, `uGPU 0`.
 const LABEL: usize = 8;
 
-/// One place in three lines of one width.
-struct Place {
+/// One place: three lines of equal width.
+struct PlaceLines {
     lines: [String; 3],
 }
 
-/// Renders the picture and what it rests on.
+/// Renders the picture and its sources.
 pub(super) fn render(chart: &Chart, ink: Ink) -> String {
-    // The label of a real GPU has the name already.
+    // The label of a real GPU already includes the name.
     let name = if chart.gpu.contains(&chart.name) { String::new() } else { format!(" ({})", chart.name) };
     let mut text = format!(
         "{}{name}: {} SMs in {} TPCs\nCompute capability {}, driver {}\n",
@@ -62,7 +62,7 @@ pub(super) fn render(chart: &Chart, ink: Ink) -> String {
 fn picture(chart: &Chart, ink: Ink) -> String {
     let width = cell_width(chart);
     type Boxes<'a> = Vec<&'a [Option<u8>]>;
-    // Each with its label, whether it begins a GPC, and its places box by box.
+    // Each row with its label, whether it begins a GPC, and its places box by box.
     let mut rows: Vec<(&GpcRow, bool, Boxes<'_>)> = Vec::new();
     for row in &chart.gpcs {
         match &row.cpcs[..] {
@@ -104,7 +104,7 @@ fn picture(chart: &Chart, ink: Ink) -> String {
         if index > 0 && *begins {
             text.push_str(&rule('├', '┼', '┤'));
         }
-        let drawn: Vec<Vec<Place>> = (0..columns)
+        let drawn: Vec<Vec<PlaceLines>> = (0..columns)
             .map(|column| {
                 let places_there = boxes.get(column).copied().unwrap_or_default();
                 let blank = places[column] - places_there.len();
@@ -136,7 +136,7 @@ fn labels(row: &GpcRow) -> [String; 3] {
     [number("GPC", row.gpc.map(u16::from)), number("chip", row.chip_gpc), number("uGPU", row.ugpu)]
 }
 
-/// As wide as the longest of what stands in places.
+/// The longest content of a place.
 fn cell_width(chart: &Chart) -> usize {
     chart
         .units
@@ -169,9 +169,9 @@ fn bit(bit: u16) -> String {
     format!("b{bit}")
 }
 
-fn draw(chart: &Chart, tpc: Option<u8>, width: usize, ink: Ink) -> Place {
+fn draw(chart: &Chart, tpc: Option<u8>, width: usize, ink: Ink) -> PlaceLines {
     let Some(unit) = tpc.and_then(|tpc| chart.units.get(usize::from(tpc))) else {
-        return Place { lines: [(); 3].map(|()| ink.paint(DIM, &"░".repeat(width))) };
+        return PlaceLines { lines: [(); 3].map(|()| ink.paint(DIM, &"░".repeat(width))) };
     };
     let centred = |text: String| format!("{text:^width$}");
     let head = centred(head(chart, unit.tpc));
@@ -181,13 +181,13 @@ fn draw(chart: &Chart, tpc: Option<u8>, width: usize, ink: Ink) -> Place {
         (false, Some(holder)) => TENANTS[holder % TENANTS.len()],
         (false, None) => BOLD,
     };
-    Place {
+    PlaceLines {
         lines: [ink.paint(style, &head), centred(sms(&unit.sms)), ink.paint(DIM, &centred(bit(unit.bit)))],
     }
 }
 
-fn blank_place(width: usize) -> Place {
-    Place { lines: [(); 3].map(|()| " ".repeat(width)) }
+fn blank_place(width: usize) -> PlaceLines {
+    PlaceLines { lines: [(); 3].map(|()| " ".repeat(width)) }
 }
 
 fn legend(text: &mut String, chart: &Chart, ink: Ink) {
@@ -205,7 +205,7 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
     line("free", &format!("{}, {}", Count(free, "TPC"), Count(free * chart.sms_per_tpc, "SM")));
     if chart.holes > 0 {
         let all = chart.gpcs.iter().flat_map(|row| &row.cpcs).map(|cpc| cpc.places.len()).sum::<usize>();
-        let known = if chart.places_known { "" } else { ", if every GPC was made like the largest" };
+        let known = if chart.places_known { "" } else { ", if every GPC is as large as the largest" };
         line("░", &format!("fused off: {} of {all} places{known}", chart.holes));
     }
     let mut singletons: Vec<(u8, u8)> = (chart.gpcs.iter().flat_map(|row| &row.singletons))
@@ -213,7 +213,7 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
         .collect();
     singletons.sort_unstable();
     if !singletons.is_empty() {
-        line("*", "a singleton: its GPC lost too many TPCs, so it is scheduled as a GPC of its own:");
+        line("*", "a singleton: its GPC lost too many TPCs, so it is scheduled as a separate GPC:");
         let named = singletons.iter().map(|(gpc, tpc)| format!("TPC {tpc} is GPC {gpc}"));
         line("", &named.collect::<Vec<_>>().join(", "));
     }
@@ -221,8 +221,8 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
         "GPCs",
         match chart.gpcs_proved_by {
             Some("clusters") => "proved: clusters of blocks ran in each of them",
-            Some(_) => "proved: by the control interface, of which probing confirms every TPC and mask bit",
-            None => "not proved: shares by GPC are refused, and clusters held to one TPC",
+            Some(_) => "proved: by the control interface; probing confirms every TPC and mask bit",
+            None => "not proved: shares by GPC are refused, and clusters are limited to one TPC",
         },
     );
     for (index, source) in chart.sources.iter().enumerate() {
@@ -233,12 +233,12 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
             other => other,
         };
         let said = match (&source.reason, source.state) {
-            (Some(reason), _) => format!("says nothing: {reason}"),
+            (Some(reason), _) => format!("has no report: {reason}"),
             (None, "agrees") => {
-                format!("places {} of {} SMs, and nothing contradicts it", source.sms, chart.sms)
+                format!("locates {} of {} SMs, without contradiction", source.sms, chart.sms)
             }
             (None, _) => {
-                let told = format!("places {} of {} SMs, and is contradicted", source.sms, chart.sms);
+                let told = format!("locates {} of {} SMs, and is contradicted", source.sms, chart.sms);
                 ink.paint(ALARM, &told)
             }
         };
@@ -248,16 +248,16 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
         line("", &ink.paint(ALARM, &format!("! {}", disagreement.text)));
     }
     let verdict = match (chart.agree, chart.confirmed_sms) {
-        (true, 0) => "only one source places the SMs, so nothing confirms it".to_owned(),
+        (true, 0) => "only one source locates the SMs, so nothing confirms it".to_owned(),
         (true, confirmed) => {
-            format!("{confirmed} of {} SMs are placed by two or more sources, which agree", chart.sms)
+            format!("{confirmed} of {} SMs are located by two or more sources, which agree", chart.sms)
         }
         (false, confirmed) => {
             format!("sources disagree; they agree on {confirmed} of {} SMs", chart.sms)
         }
     };
     line("result", &verdict);
-    let how = if chart.fresh { "measured now" } else { "as measured before; --fresh measures anew" };
+    let how = if chart.fresh { "measured now" } else { "measured before; --fresh measures again" };
     let took = if chart.took_s < 0.1 {
         format!("{:.0} ms", chart.took_s * 1000.0)
     } else {
@@ -305,9 +305,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn contradictions_and_silent_sources_are_named() {
         let mut chart = h200();
-        assert!(render(&chart, Ink::Plain).contains("132 of 132 SMs are placed by two or more sources"));
+        assert!(render(&chart, Ink::Plain).contains("132 of 132 SMs are located by two or more sources"));
         chart.agree = false;
         chart.confirmed_sms = 130;
         chart.disagreements.push(crate::topology::DisagreementRow { tpc: Some(3), text: "no luck".into() });
