@@ -1,5 +1,5 @@
-//! Contexts of MPS that may use some SMs only: how the paper's components change theirs (Luo and
-//! Wei 2023, 3.2).
+//! Contexts of MPS clients that may use only some SMs: the way in which the paper's components
+//! change their size (Luo and Wei 2023, 3.2).
 
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -13,45 +13,45 @@ use crate::gpu::{Gpu, Place};
 use crate::ipc::SharedEvent;
 use crate::stream::{Stream, StreamRef};
 
-/// A context with a number of SMs, chosen by the driver, and one stream in it. Destroyed when
-/// dropped.
+/// A context with a number of SMs that the driver chooses, and one stream in it. Destroyed on drop.
 ///
-/// It is another context than the GPU's primary one, so kernels must be loaded in it, or be
-/// `CUkernel`s, which belong to none.
+/// It is not the GPU's primary context, so kernels must be loaded in it, or be `CUkernel`s, which
+/// belong to no context.
 pub struct AffinityContext<'g, 'a> {
     gpu: &'g Gpu<'a>,
-    /// Dropped, and so destroyed, before the context.
+    /// Destroyed before the context.
     stream: Option<Stream<'a>>,
-    /// The same: of this context, as an event must be that its stream records.
+    /// An event of this context, because a stream can only record events of its own context.
     joint: Option<SharedEvent<'a>>,
     context: *mut c_void,
-    /// The known kernels in it, once they were wanted.
+    /// The known kernels in it, after the first use.
     module: Cell<*mut c_void>,
     sms: u32,
 }
 
 impl<'g, 'a> AffinityContext<'g, 'a> {
-    /// Makes one of at least `sms` SMs; the driver rounds up (to 8 and to even numbers, on an
-    /// H200). What is current stays so.
+    /// Creates a context of at least `sms` SMs; the driver rounds up (to 8 and to even numbers, on
+    /// an H200). The current context does not change.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY` for a process that is no client of MPS.
+    /// Those of the driver: `CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY` for a process that is not a
+    /// client of MPS.
     pub fn create(gpu: &'g Gpu<'a>, sms: u32) -> Result<Self, Error> {
         let cuda = gpu.cuda();
-        let mut wish = CUexecAffinityParam { kind: CU_EXEC_AFFINITY_TYPE_SM_COUNT, sm_count: sms };
+        let mut parameter = CUexecAffinityParam { kind: CU_EXEC_AFFINITY_TYPE_SM_COUNT, sm_count: sms };
         let mut context = core::ptr::null_mut();
-        // SAFETY: valid pointers, one wish, and the device that the driver gave.
-        unsafe { cuda.ctx_create_with_affinity(&mut context, &mut wish, 1, 0, gpu.device())? };
+        // SAFETY: valid pointers, one parameter, and the device that the driver gave.
+        unsafe { cuda.ctx_create_with_affinity(&mut context, &mut parameter, 1, 0, gpu.device())? };
         let module = Cell::new(core::ptr::null_mut());
         let mut made = Self { gpu, stream: None, joint: None, context, module, sms: 0 };
         let (stream, joint) = (Stream::new(cuda), SharedEvent::of_this_process(cuda));
         let mut granted = CUexecAffinityParam::default();
         // SAFETY: a valid pointer; the new context is current.
-        let asked = unsafe { cuda.ctx_get_exec_affinity(&mut granted, CU_EXEC_AFFINITY_TYPE_SM_COUNT) };
+        let queried = unsafe { cuda.ctx_get_exec_affinity(&mut granted, CU_EXEC_AFFINITY_TYPE_SM_COUNT) };
         let mut former = core::ptr::null_mut();
-        // SAFETY: a valid pointer; what is taken from the stack is what was put there above.
+        // SAFETY: a valid pointer; the pop removes what was pushed above.
         unsafe { cuda.ctx_pop_current(&mut former)? };
-        asked?;
+        queried?;
         made.stream = Some(stream?);
         made.joint = Some(joint?);
         made.sms = granted.sm_count;
@@ -60,14 +60,14 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
 
     /// Its stream.
     pub fn stream(&self) -> StreamRef<'_> {
-        self.stream.as_ref().map(Stream::as_ref).expect("set when the context is made")
+        self.stream.as_ref().map(Stream::as_ref).expect("set when the context is created")
     }
 
-    /// The place of launches of Partita's own kernels on its stream. They are loaded in the context
-    /// at the first call.
+    /// The place for launches of Partita's own kernels on its stream. The first call loads them in
+    /// the context.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn place(&self) -> Result<Place<'_>, Error> {
         if self.module.get().is_null() {
             let (cuda, mut module) = (self.gpu.cuda(), core::ptr::null_mut());
@@ -82,13 +82,14 @@ impl<'g, 'a> AffinityContext<'g, 'a> {
         Ok(Place { stream: self.stream(), module: self.module.get() })
     }
 
-    /// Has another stream, of whatever context, wait for all that this one's was given so far. Its
-    /// events record nothing on this one: the driver wants event and stream of one context.
+    /// Makes another stream, of any context, wait for all work that this context's stream has so
+    /// far. The other stream's own events cannot record this one: the driver requires event and
+    /// stream of one context.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn join(&self, other: StreamRef<'_>) -> Result<(), Error> {
-        let joint = self.joint.as_ref().expect("set when the context is made");
+        let joint = self.joint.as_ref().expect("set when the context is created");
         joint.record(self.stream())?;
         joint.hold(other)
     }

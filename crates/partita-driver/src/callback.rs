@@ -1,9 +1,9 @@
-//! The launch callback: where a mask enters a launch descriptor.
+//! The launch callback: where masks enter launch descriptors.
 //!
-//! libcuda calls one subscriber, on the launching thread, for every kernel just
-//! before its descriptor (QMD) is uploaded. The interface is undocumented; its
-//! numbers stand in `partita_abi::callback` with their sources, and the
-//! calibration proves what a descriptor's mask does before anything relies on it.
+//! libcuda calls one subscriber, on the launching thread, for every kernel just before it uploads
+//! the descriptor (QMD). The interface is undocumented; `partita_abi::callback` lists its numbers
+//! with their sources, and the calibration proves what a descriptor's mask does before anything
+//! relies on it.
 
 use core::ffi::{c_int, c_void};
 use core::fmt;
@@ -19,19 +19,18 @@ use partita_abi::qmd::QmdLayout;
 /// The C type of `cuGetExportTable`.
 pub type GetExportTable = partita_abi::prototypes::cuGetExportTable;
 
-/// Why the driver gives no launch callback.
+/// Why there is no launch callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubscribeError {
     /// The driver has no such table.
     NoTable(CuResult),
-    /// The table ends before the entry that is needed, or the entry is null.
+    /// The table lacks the entry, or the entry is null.
     NoEntry,
-    /// Another subscriber (a profiler, a debugger) holds the one slot, or the
-    /// driver refuses.
+    /// Another subscriber (a profiler, a debugger) has the only slot, or the driver refuses.
     Refused(c_int),
     /// The launch event cannot be enabled.
     NotEnabled(c_int),
-    /// This process's launches are masked or watched so already.
+    /// This process already masks or watches launches in this way.
     Again,
 }
 
@@ -47,14 +46,17 @@ impl fmt::Display for SubscribeError {
                 )
             }
             Self::NotEnabled(code) => write!(f, "the driver did not enable the launch callback ({code})"),
-            Self::Again => f.write_str("this process's launches have such a mask already: one at a time"),
+            Self::Again => f.write_str(
+                "this process's launches already have such a mask: only one is \
+                possible",
+            ),
         }
     }
 }
 
 impl core::error::Error for SubscribeError {}
 
-/// A subscriber's hold on the callback.
+/// A subscription to the callback.
 #[derive(Debug, Clone, Copy)]
 pub struct Subscription {
     handle: u32,
@@ -62,14 +64,14 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Has the subscriber called for later launches, or not. Subscribed and not called, a launch
-    /// costs what it costs without.
+    /// Enables or disables the callback for later launches. A disabled subscription does not slow
+    /// launches down.
     ///
     /// # Errors
     /// [`SubscribeError::NotEnabled`].
     pub fn call(&self, on: bool) -> Result<(), SubscribeError> {
-        // SAFETY: the driver's own function, with the handle that it gave; it is valid as long as
-        // libcuda is loaded, which is for ever.
+        // SAFETY: the driver's own function, with the handle that it gave; both stay valid because
+        // libcuda is never unloaded.
         match unsafe { (self.enable)(u32::from(on), self.handle, DOMAIN_LAUNCH, CBID_QMD_READY) } {
             0 => Ok(()),
             code => Err(SubscribeError::NotEnabled(code)),
@@ -88,10 +90,10 @@ pub struct Table {
 unsafe impl Send for Table {}
 
 impl Table {
-    /// Asks the driver for its table.
+    /// Gets the driver's table.
     ///
     /// # Errors
-    /// [`SubscribeError::NoTable`], and [`SubscribeError::NoEntry`] for one without the entries
+    /// [`SubscribeError::NoTable`]; [`SubscribeError::NoEntry`] for a table without the entries
     /// that a subscription needs.
     ///
     /// # Safety
@@ -125,11 +127,11 @@ impl Table {
 
     /// The table's words, its size first.
     pub fn words(&self) -> &'static [*const c_void] {
-        // SAFETY: the table says how long it is, and the driver is never unloaded.
+        // SAFETY: a table has its length in its first word, and the driver is never unloaded.
         unsafe { core::slice::from_raw_parts(self.entries, self.count) }
     }
 
-    /// The address of an entry, null where the table has none.
+    /// The address of an entry; null if the table lacks it.
     pub fn address(&self, index: usize) -> *const c_void {
         self.words().get(index).copied().unwrap_or(core::ptr::null())
     }
@@ -147,20 +149,20 @@ impl Table {
     }
 }
 
-/// Subscribes `subscriber` to every kernel launch of this process, for ever.
+/// Subscribes `subscriber` to every kernel launch of this process, until the process ends.
 ///
 /// # Errors
 /// See [`SubscribeError`]; nothing is subscribed then.
 ///
 /// # Safety
-/// `get_export_table` is the driver's. `argument` stays valid for the life of
-/// the process, and `subscriber` may be called with it on any thread.
+/// `get_export_table` is the driver's. `argument` stays valid for the life of the process, and
+/// `subscriber` may be called with it on any thread.
 pub unsafe fn subscribe(
     get_export_table: GetExportTable,
     subscriber: CallbackFn,
     argument: *mut c_void,
 ) -> Result<Subscription, SubscribeError> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let table = unsafe { Table::get(get_export_table)? };
     let mut handle = 0;
     // SAFETY: the caller vouches for subscriber and argument.
@@ -173,8 +175,7 @@ pub unsafe fn subscribe(
     Ok(subscription)
 }
 
-/// The launch descriptor among a callback's parameters, null where they are too
-/// short to hold one.
+/// The launch descriptor among a callback's parameters; null if they are too short to hold one.
 ///
 /// # Safety
 /// `parameters` is what the driver passed to a subscriber.
@@ -200,17 +201,17 @@ pub unsafe fn launch_descriptor(parameters: *const c_void) -> *mut u32 {
 /// subscriber has returned.
 #[inline]
 pub unsafe fn descriptor_of<'d>(parameters: *const c_void, layout: &QmdLayout) -> Option<&'d mut [u32]> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let descriptor = unsafe { launch_descriptor(parameters) };
     if descriptor.is_null() {
         return None;
     }
-    // SAFETY: every version of the descriptor is longer than the offset of any version's byte.
+    // SAFETY: every version of the descriptor is longer than any version's byte offset.
     let version = unsafe { *descriptor.cast::<u8>().add(usize::from(layout.version_offset_bytes)) };
     if version != layout.version.byte() {
         return None;
     }
     // SAFETY: a descriptor of this version has the layout's size, and the driver lets its
-    // subscriber write it.
+    // subscriber write to it.
     Some(unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) })
 }

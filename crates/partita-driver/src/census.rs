@@ -1,4 +1,4 @@
-//! Which SMs a launch's blocks ran on, told by the blocks themselves.
+//! Which SMs a launch's blocks ran on, as the blocks report it.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use partita_abi::kernels;
 use crate::error::Error;
 use crate::gpu::{Buffer, Gpu, Grid, KERNEL_DEADLINE_MS, Place};
 
-/// What one block recorded of itself.
+/// The record of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRecord {
     /// The block's linear number.
@@ -34,11 +34,7 @@ pub struct Census<'g, 'a> {
 }
 
 impl<'g, 'a> Census<'g, 'a> {
-    /// Prepares a census of `grid`, whose blocks each spin for `duration_ns` so that none ends
-    /// before the others have started.
-    ///
-    /// # Errors
-    /// The driver's.
+    /// A census that can run many times without allocating.
     pub fn new(gpu: &'g Gpu<'a>, grid: Grid, duration_ns: u64) -> Result<Self, Error> {
         Self::at(gpu, gpu.place(gpu.stream()), grid, duration_ns)
     }
@@ -46,7 +42,7 @@ impl<'g, 'a> Census<'g, 'a> {
     /// As [`Census::new`], at a place.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn at(gpu: &'g Gpu<'a>, place: Place<'g>, grid: Grid, duration_ns: u64) -> Result<Self, Error> {
         let records = gpu.alloc(grid.blocks as usize * RECORD_BYTES)?;
         Ok(Self { gpu, records, grid, duration_ns, place })
@@ -55,7 +51,7 @@ impl<'g, 'a> Census<'g, 'a> {
     /// Launches it without waiting.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn launch(&self) -> Result<(), Error> {
         // SAFETY: the kernel takes the address of a record for each block and a duration; the
         // buffer lives as long as `self`.
@@ -69,7 +65,7 @@ impl<'g, 'a> Census<'g, 'a> {
     /// The records of the last launch, in the order of blocks.
     ///
     /// # Errors
-    /// The driver's; [`Error::Disproved`] if a block left no record.
+    /// Those of the driver; [`Error::Disproved`] if a block left no record.
     pub fn records(&self) -> Result<Vec<BlockRecord>, Error> {
         read_records(&self.records)
     }
@@ -77,7 +73,7 @@ impl<'g, 'a> Census<'g, 'a> {
     /// Runs it and returns the SMs that blocks ran on.
     ///
     /// # Errors
-    /// The driver's; [`Error::Hang`]; [`Error::Disproved`] if a block left no record.
+    /// Those of the driver; [`Error::Hang`]; [`Error::Disproved`] if a block left no record.
     pub fn sms(&self) -> Result<BTreeSet<u32>, Error> {
         self.records.fill(0)?;
         self.launch()?;
@@ -86,10 +82,10 @@ impl<'g, 'a> Census<'g, 'a> {
     }
 }
 
-/// What blocks wrote into a buffer, one record each.
+/// The records that blocks wrote into a buffer.
 ///
 /// # Errors
-/// The driver's; [`Error::Disproved`] if a block left no record.
+/// Those of the driver; [`Error::Disproved`] if a block left no record.
 pub(crate) fn read_records(buffer: &Buffer<'_>) -> Result<Vec<BlockRecord>, Error> {
     let bytes = buffer.read()?;
     let records = bytes.chunks_exact(RECORD_BYTES).enumerate();

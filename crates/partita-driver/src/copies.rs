@@ -1,4 +1,4 @@
-//! Copies and fills that go beside kernels, on a stream; what is in the memory, nobody reads.
+//! Copies and fills that run beside kernels, on a stream; nothing uses their data.
 
 use crate::cuda::Cuda;
 use crate::error::Error;
@@ -6,9 +6,9 @@ use crate::gpu::{Buffer, Gpu};
 use crate::host_buffer::HostBuffer;
 use crate::stream::StreamRef;
 
-/// Memory to copy between: two buffers on the device, and page-locked memory of the host.
+/// Memory to copy between: two device buffers, and page-locked host memory.
 ///
-/// Nothing may run any more when it is dropped: wait for the streams first.
+/// Wait for the streams before dropping it: no copy may be in flight.
 pub struct Copies<'a> {
     cuda: &'a Cuda,
     device: [Buffer<'a>; 2],
@@ -20,7 +20,7 @@ impl<'a> Copies<'a> {
     /// Memory for copies of at most `bytes`.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn new(gpu: &Gpu<'a>, bytes: usize) -> Result<Self, Error> {
         let bytes = bytes.max(1);
         let device = [gpu.alloc(bytes)?, gpu.alloc(bytes)?];
@@ -30,7 +30,7 @@ impl<'a> Copies<'a> {
     /// Queues a copy to the device.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn to_device(&self, bytes: usize, stream: StreamRef<'_>) -> Result<(), Error> {
         self.device[0].span().part(0, bytes.min(self.bytes) as u64)?.copy_from(&self.host, stream)
     }
@@ -38,7 +38,7 @@ impl<'a> Copies<'a> {
     /// Queues a copy from the device.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn to_host(&self, bytes: usize, stream: StreamRef<'_>) -> Result<(), Error> {
         self.device[0].span().part(0, bytes.min(self.bytes) as u64)?.copy_to(&self.host, stream)
     }
@@ -46,7 +46,7 @@ impl<'a> Copies<'a> {
     /// Queues a copy inside the device.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn within(&self, bytes: usize, stream: StreamRef<'_>) -> Result<(), Error> {
         let [from, to] = &self.device;
         let bytes = bytes.min(self.bytes);
@@ -57,7 +57,7 @@ impl<'a> Copies<'a> {
     /// Queues a fill.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn fill(&self, bytes: usize, stream: StreamRef<'_>) -> Result<(), Error> {
         let bytes = bytes.min(self.bytes);
         // SAFETY: as above.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::library::{Library, method_of, symbols};
 
 symbols! {
-    /// libcuda, with one entry a call; a driver that lacks a call lacks only that one.
+    /// libcuda; if the driver lacks a call, only that call fails.
     pub struct Cuda;
     fn init = cuInit;
     fn driver_get_version = cuDriverGetVersion;
@@ -101,7 +101,7 @@ impl Cuda {
     /// Opens the driver: `libcuda.so.1` as the linker finds it, or the file at `path`.
     ///
     /// # Errors
-    /// [`Error::Load`] where there is no driver.
+    /// [`Error::Load`] without a driver.
     pub fn load(path: Option<&CStr>) -> Result<Self, Error> {
         Ok(Self::resolve(Library::open(path.unwrap_or(c"libcuda.so.1"))?))
     }
@@ -109,7 +109,7 @@ impl Cuda {
     /// The UUIDs of the GPUs that this process sees, in the driver's order.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn device_uuids(&self) -> Result<Vec<CUuuid>, Error> {
         let mut count = 0;
         // SAFETY: valid pointers and devices below the count.
@@ -127,28 +127,29 @@ impl Cuda {
         }
     }
 
-    /// Copies to device memory, and returns when it is there. `cuMemcpyHtoD` alone returns once
-    /// pageable memory is staged ("API synchronization behavior" of the driver's reference), so
-    /// that work on a stream of its own can overtake it: on an H200 it did.
+    /// Copies to device memory, and returns when the data has arrived. `cuMemcpyHtoD` alone returns
+    /// once pageable memory is staged ("API synchronization behavior" of the driver's reference),
+    /// so that work on another stream can overtake it; on an H200 it did.
     ///
     /// # Safety
     /// Device memory of that length is valid at `to`.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub unsafe fn write(&self, to: u64, data: &[u8]) -> Result<(), Error> {
-        // SAFETY: the caller vouches for one range, the slice for the other; the legacy stream is
-        // always there.
+        // SAFETY: the caller guarantees one range, the slice the other; the legacy stream always
+        // exists.
         unsafe {
             self.memcpy_to_device(to, data.as_ptr().cast(), data.len())?;
             self.stream_synchronize(core::ptr::null_mut())
         }
     }
 
-    /// Bytes of memory of the GPU with this ordinal, as the process is told. Makes no context.
+    /// Bytes of memory of the GPU with this ordinal, as the driver reports it to this process.
+    /// Creates no context.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn memory_bytes(&self, ordinal: u32) -> Result<u64, Error> {
         let (mut device, mut bytes) = (0, 0);
         // SAFETY: valid pointers, and the device that the driver just gave.
@@ -160,12 +161,12 @@ impl Cuda {
         Ok(bytes as u64)
     }
 
-    /// Lets threads sleep while they wait for the GPU with this ordinal, for programs with more of
-    /// them than cores: they spin otherwise, where the driver finds cores enough when it makes the
-    /// context. Its primary context must not have been retained yet.
+    /// Makes threads sleep while they wait for the GPU with this ordinal, for programs with more
+    /// threads than cores. By default they spin if the driver finds enough cores when it creates
+    /// the context. The primary context must not have been retained yet.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn sleep_in_waits(&self, ordinal: u32) -> Result<(), Error> {
         let mut device = 0;
         // SAFETY: a valid pointer, and the device that the driver just gave.

@@ -1,11 +1,11 @@
-//! Which context is current.
+//! The current context.
 
 use core::ffi::c_void;
 
 use crate::cuda::Cuda;
 use crate::error::Error;
 
-/// A context made current for a while.
+/// A context that is current for a while.
 pub(crate) struct Current<'a> {
     cuda: &'a Cuda,
     former: *mut c_void,
@@ -15,13 +15,13 @@ impl<'a> Current<'a> {
     /// Makes it current until the result is dropped.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     ///
     /// # Safety
     /// `context` is alive.
     pub(crate) unsafe fn switch(cuda: &'a Cuda, context: *mut c_void) -> Result<Self, Error> {
         let mut former = core::ptr::null_mut();
-        // SAFETY: a valid pointer; the caller vouches for the context.
+        // SAFETY: a valid pointer; the caller guarantees the context.
         unsafe {
             cuda.ctx_get_current(&mut former)?;
             cuda.ctx_set_current(context)?;

@@ -1,4 +1,4 @@
-//! What can go wrong between Partita and the driver.
+//! Errors between Partita and the driver.
 
 use alloc::string::String;
 use core::fmt;
@@ -9,13 +9,13 @@ use partita_core::{Misfit, TpcSet};
 
 use crate::callback::SubscribeError;
 
-/// An error of the driver, its library, or of what was proved about it.
+/// An error of the driver, of its library, or in what was proved about them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The library could not be opened; the linker's own words.
+    /// The library could not be opened; with the linker's message.
     Load(String),
-    /// The library does not export a name that this call needs. Other calls go on working.
+    /// The library does not export a name that this call needs. Other calls still work.
     MissingSymbol(&'static str),
     /// The driver refused a call.
     Call {
@@ -26,28 +26,29 @@ pub enum Error {
     },
     /// No launch callback.
     Subscribe(SubscribeError),
-    /// The launch descriptor's layout is not known.
+    /// The layout of launch descriptors is unknown.
     Qmd(QmdError),
-    /// A kernel did not end within its deadline. The process cannot be used any more: it must end.
+    /// A kernel did not end within its deadline. The process cannot use the GPU any more and must
+    /// end.
     Hang {
         /// What was launched.
         what: &'static str,
         /// The deadline in milliseconds.
         deadline_ms: u64,
     },
-    /// What was measured contradicts what a mask must do.
+    /// A measurement contradicts what a mask must do.
     Disproved(String),
-    /// A default stream was given (its handle, 0 to 2) where a stream of its own is needed.
+    /// A default stream (its handle, 0 to 2) where a created stream is needed.
     DefaultStream(usize),
-    /// What was asked for cannot be done here; the text says why and what can.
+    /// The request cannot be served here; the text has the reason and the remedy.
     Refused(String),
-    /// A launch that can never run on its set: it would wait for ever, and was not launched.
+    /// A launch that can never run on its set: it would wait forever, and was not launched.
     Misfit(Misfit),
-    /// A mechanism cannot hold launches to just this set.
+    /// A mechanism cannot restrict launches to exactly this set.
     NotOffered {
         /// The mechanism.
         mechanism: &'static str,
-        /// What was asked for.
+        /// The requested set.
         wanted: TpcSet,
         /// The largest set inside it that the mechanism offers, possibly empty.
         inside: TpcSet,
@@ -61,7 +62,7 @@ impl fmt::Display for Error {
         match self {
             Self::Load(reason) => write!(f, "the library cannot be opened: {reason}"),
             Self::MissingSymbol(name) => {
-                write!(f, "the driver library exports no {name}: the driver is too old")
+                write!(f, "the driver library does not export {name}: the driver is too old")
             }
             Self::Call { name, code } => write!(f, "{name} failed with {code}"),
             Self::Subscribe(error) => error.fmt(f),
@@ -70,15 +71,16 @@ impl fmt::Display for Error {
             Self::Disproved(what) => write!(f, "masks do not work as expected on this driver: {what}"),
             Self::DefaultStream(handle) => write!(
                 f,
-                "stream handle {handle} names a default stream, which has no mask of its own that could be reached: make a stream \
-                 with cuStreamCreate, or restrict the launch or the process"
+                "stream handle {handle} names a default stream, whose mask cannot be reached: create a \
+                 stream with cuStreamCreate, or restrict the launch or the process"
             ),
             Self::Refused(reason) => f.write_str(reason),
             Self::Misfit(misfit) => misfit.fmt(f),
             Self::NotOffered { mechanism, wanted, inside, around } => {
                 write!(
                     f,
-                    "{mechanism} cannot hold launches to TPCs {wanted}: the nearest sets are {around} around it"
+                    "{mechanism} cannot restrict launches to TPCs {wanted}: the nearest sets are \
+                     {around} around it"
                 )?;
                 if inside.is_empty() {
                     f.write_str(" and none inside")

@@ -1,4 +1,4 @@
-//! Files, paths and the environment, by the C library.
+//! Files, paths and the environment, through the C library.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -6,13 +6,13 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-/// A variable of the environment; none if it is empty, or if the program runs with more rights than
-/// its user.
+/// A variable of the environment; `None` if it is empty, or if the program runs with more rights
+/// than its user.
 pub fn variable(name: &CStr) -> Option<String> {
     unsafe extern "C" {
         fn secure_getenv(name: *const c_char) -> *mut c_char;
     }
-    // SAFETY: a valid name; the value is copied at once.
+    // SAFETY: a valid name; the value is copied immediately.
     let value = unsafe { secure_getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
@@ -22,7 +22,7 @@ pub fn variable(name: &CStr) -> Option<String> {
     (!value.is_empty()).then(|| value.to_string())
 }
 
-/// The system's number of the last call's error.
+/// The error number of the last call.
 pub fn errno() -> c_int {
     // SAFETY: the address of this thread's own number.
     unsafe { *libc::__errno_location() }
@@ -66,23 +66,23 @@ fn text(bytes: Vec<u8>) -> Result<String, c_int> {
     String::from_utf8(bytes).map_err(|_| libc::EINVAL)
 }
 
-/// A file's text, at most about so many bytes of it.
+/// A file's text, up to about so many bytes.
 ///
 /// # Errors
-/// The system's number of the error; `EINVAL` if it is not UTF-8.
+/// The error number; `EINVAL` if it is not UTF-8.
 pub fn read(path: &str, bytes_max: u64) -> Result<String, c_int> {
     text(read_bytes(path, bytes_max)?)
 }
 
-/// A file's bytes, at most about so many of them.
+/// A file's bytes, up to about so many.
 ///
 /// # Errors
-/// The system's number of the error.
+/// The error number.
 pub fn read_bytes(path: &str, bytes_max: u64) -> Result<Vec<u8>, c_int> {
     read_up_to(&open(path, 0)?, bytes_max)
 }
 
-/// Reads a file that nobody but the current user or root could have written.
+/// Reads a file that only the current user or root could have written.
 ///
 /// # Errors
 /// Why it is not read.
@@ -92,10 +92,10 @@ pub fn read_trusted(path: &str, bytes_max: u64) -> Result<String, String> {
     // SAFETY: plain memory, written by the call.
     let mut meta: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: an open descriptor and a valid pointer; geteuid has no arguments.
-    let (told, user) = unsafe { (libc::fstat(file.0, &mut meta), libc::geteuid()) };
+    let (failed, user) = unsafe { (libc::fstat(file.0, &mut meta), libc::geteuid()) };
     let is_file = meta.st_mode & libc::S_IFMT == libc::S_IFREG;
-    if told != 0 || !is_file || (meta.st_uid != user && meta.st_uid != 0) || meta.st_mode & 0o022 != 0 {
-        return Err("others could have written it".to_string());
+    if failed != 0 || !is_file || (meta.st_uid != user && meta.st_uid != 0) || meta.st_mode & 0o022 != 0 {
+        return Err("other users could have written it".to_string());
     }
     if u64::try_from(meta.st_size).unwrap_or(u64::MAX) > bytes_max {
         return Err("it is too long".to_string());
@@ -103,7 +103,7 @@ pub fn read_trusted(path: &str, bytes_max: u64) -> Result<String, String> {
     read_up_to(&file, bytes_max).and_then(text).map_err(|errno| format!("system error {errno}"))
 }
 
-/// A path without links; none if there is no such file.
+/// A path without links; `None` if there is no such file.
 pub fn canonical(path: &CStr) -> Option<String> {
     // SAFETY: a valid string; the result is freed below.
     let real = unsafe { libc::realpath(path.as_ptr(), core::ptr::null_mut()) };
@@ -118,24 +118,24 @@ pub fn canonical(path: &CStr) -> Option<String> {
     }
 }
 
-/// A file's length in bytes, and when it was last changed in seconds and nanoseconds.
+/// A file's length in bytes, and its time of modification in seconds and nanoseconds.
 pub fn length_and_change(path: &str) -> Option<(u64, (i64, i64))> {
     let path = CString::new(path).ok()?;
     // SAFETY: plain memory, written by the call.
     let mut meta: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: a valid string and pointer.
-    let told = unsafe { libc::stat(path.as_ptr(), &mut meta) };
-    (told == 0).then(|| (meta.st_size.unsigned_abs(), (meta.st_mtime, meta.st_mtime_nsec)))
+    let failed = unsafe { libc::stat(path.as_ptr(), &mut meta) };
+    (failed == 0).then(|| (meta.st_size.unsigned_abs(), (meta.st_mtime, meta.st_mtime_nsec)))
 }
 
-/// Whether a file may be executed.
+/// Whether a file is executable.
 pub fn is_program(path: &str) -> bool {
     let Ok(path) = CString::new(path) else { return false };
     // SAFETY: a valid string.
     unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
 }
 
-/// The file of the object that holds an address, without links.
+/// The file of the object that contains an address, without links.
 pub fn object_of(address: usize) -> Option<String> {
     // SAFETY: plain memory, written by the call.
     let mut about: libc::Dl_info = unsafe { core::mem::zeroed() };
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_links_and_long_ones_are_not_believed_and_nothing_stays_open() {
+    fn untrusted_files_links_and_long_ones_are_refused_and_nothing_stays_open() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("file");
         let name = path.to_str().unwrap();
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(read_trusted(name, 4).unwrap(), "text");
         assert_eq!(read_trusted(name, 3).unwrap_err(), "it is too long");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
-        assert_eq!(read_trusted(name, 4).unwrap_err(), "others could have written it");
+        assert_eq!(read_trusted(name, 4).unwrap_err(), "other users could have written it");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         symlink(&path, temp.path().join("link")).unwrap();
         assert!(read_trusted(temp.path().join("link").to_str().unwrap(), 4).is_err());

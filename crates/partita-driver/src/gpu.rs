@@ -19,11 +19,11 @@ use crate::error::Error;
 use crate::stream::StreamRef;
 use crate::time::Deadline;
 
-/// How long a kernel of microseconds may take, in milliseconds: on a GPU shared in time it waits
-/// for its turn, and the simulated one shares a processor with everybody.
+/// How long a kernel of microseconds may take, in milliseconds: on a shared GPU it waits for its
+/// turn, and the simulated GPU shares the processor with other programs.
 pub const KERNEL_DEADLINE_MS: u64 = 30_000;
 
-/// What the driver says of a GPU.
+/// What the driver reports about a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuFacts {
     /// The product's name.
@@ -38,7 +38,7 @@ pub struct GpuFacts {
     pub cuda_version: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Whether this process's contexts run in an MPS server.
+    /// Whether MPS runs this process's contexts.
     pub under_mps: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Gpu<'a> {
     module: *mut c_void,
     stream: *mut c_void,
     facts: GpuFacts,
-    /// Contexts are current to one thread.
+    /// Contexts are current on one thread.
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -67,11 +67,11 @@ pub struct Grid {
     pub blocks: u32,
     /// Threads of a block.
     pub threads: u32,
-    /// Blocks of a cluster, 1 for none.
+    /// Blocks of a cluster; 1 without clusters.
     pub cluster_blocks: u32,
 }
 
-/// A launch that can be repeated, with its function looked up and its arguments laid out.
+/// A launch that can be repeated: its function is resolved and its arguments are laid out.
 pub struct Launch<'a> {
     cuda: &'a Cuda,
     function: *mut c_void,
@@ -79,11 +79,11 @@ pub struct Launch<'a> {
     grid: Grid,
     cooperative: bool,
     arguments: Vec<u64>,
-    /// Addresses of the arguments, as numbers; the driver wants an array of pointers.
+    /// Addresses of the arguments as numbers; the driver takes an array of pointers.
     pointers: Vec<usize>,
 }
 
-/// Where a launch goes: a stream, and the known kernels as loaded in the stream's context.
+/// The target of a launch: a stream, and the known kernels as loaded in the stream's context.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'s> {
     pub(crate) stream: StreamRef<'s>,
@@ -98,24 +98,25 @@ impl<'s> Place<'s> {
 }
 
 impl Launch<'_> {
-    /// The same with all blocks resident at one time, as a grid that synchronises needs them.
+    /// Changes the launch to a cooperative one: all blocks are resident at the same time, as a grid
+    /// that synchronises needs it.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a launch of clusters.
+    /// [`Error::Refused`] for a launch with clusters.
     pub fn cooperative(mut self) -> Result<Self, Error> {
         if self.grid.cluster_blocks > 1 {
             return Err(Error::Refused(
-                "cooperative launches of clusters are not launched here: leave out one of the two".into(),
+                "cooperative launches with clusters are not supported here: leave out one of the two".into(),
             ));
         }
         self.cooperative = true;
         Ok(self)
     }
 
-    /// Launches once; does not wait, does not allocate.
+    /// Launches once, without waiting or allocating.
     ///
     /// # Errors
-    /// The driver's, for a shape that it refuses.
+    /// Those of the driver, for a shape that it refuses.
     pub fn launch(&mut self) -> Result<(), Error> {
         for (pointer, argument) in self.pointers.iter_mut().zip(&mut self.arguments) {
             *pointer = core::ptr::from_mut(argument).expose_provenance();
@@ -141,8 +142,8 @@ impl Launch<'_> {
             };
         }
         if cluster_blocks <= 1 {
-            // SAFETY: a function of a module that is never unloaded, and arguments as Gpu::prepare
-            // was promised; the driver copies them before it returns.
+            // SAFETY: a function of a module that is never unloaded, and arguments as promised to
+            // Gpu::prepare; the driver copies them before it returns.
             return unsafe {
                 self.cuda.launch_kernel(
                     self.function,
@@ -182,7 +183,7 @@ impl Launch<'_> {
 }
 
 impl<'a> Gpu<'a> {
-    /// Opens the GPU with this ordinal among those visible.
+    /// Opens the GPU with this ordinal among the visible ones.
     ///
     /// # Errors
     /// The call that failed.
@@ -205,7 +206,7 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// What the driver says of it.
+    /// What the driver reports about it.
     pub fn facts(&self) -> &GpuFacts {
         &self.facts
     }
@@ -215,27 +216,27 @@ impl<'a> Gpu<'a> {
         self.cuda
     }
 
-    /// The driver's number of it, for its calls.
+    /// The driver's handle.
     pub fn device(&self) -> c_int {
         self.device
     }
 
-    /// The stream on which launches run unless they name another.
+    /// The stream for launches that name no other.
     pub fn stream(&self) -> StreamRef<'_> {
         // SAFETY: made in open() and never destroyed before the context; not a default stream.
         unsafe { StreamRef::from_raw(self.stream) }
-            .expect("a stream that was created is none of the default ones")
+            .expect("the driver created this stream, so it is not a default stream")
     }
 
-    /// A stream of the GPU's primary context as the place of launches.
+    /// A stream of the GPU's primary context as a place for launches.
     pub fn place<'s>(&'s self, stream: StreamRef<'s>) -> Place<'s> {
         Place { stream, module: self.module }
     }
 
-    /// Free and total memory in bytes, as this process is told.
+    /// Free and total memory in bytes, as the driver reports it to this process.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn memory_bytes(&self) -> Result<(u64, u64), Error> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: valid pointers.
@@ -243,10 +244,10 @@ impl<'a> Gpu<'a> {
         Ok((free as u64, total as u64))
     }
 
-    /// Obtains device memory.
+    /// Allocates device memory.
     ///
     /// # Errors
-    /// The driver's; `CUDA_ERROR_OUT_OF_MEMORY` over a quota.
+    /// Those of the driver; `CUDA_ERROR_OUT_OF_MEMORY` beyond a quota.
     pub fn alloc(&self, bytes: usize) -> Result<Buffer<'a>, Error> {
         let mut address = 0;
         // SAFETY: a valid pointer.
@@ -254,17 +255,17 @@ impl<'a> Gpu<'a> {
         Ok(Buffer { cuda: self.cuda, address, bytes })
     }
 
-    /// Prepares a launch of a known kernel, to be repeated.
+    /// Prepares a launch of a known kernel for repeated use.
     ///
     /// # Errors
-    /// The driver's, for an unknown name.
+    /// Those of the driver, for an unknown name.
     ///
     /// # Safety
     /// `arguments` are those of the kernel, as `partita_abi::kernels` documents: each 8 bytes
     /// little-endian, or 4 in the low half. Every address among them is memory that stays allocated
     /// until the last launch has ended.
     pub unsafe fn prepare(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<Launch<'_>, Error> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.prepare_at(self.place(self.stream()), kernel, grid, arguments) }
     }
 
@@ -307,22 +308,22 @@ impl<'a> Gpu<'a> {
         })
     }
 
-    /// Launches a known kernel; does not wait for it.
+    /// Launches a known kernel without waiting for it.
     ///
     /// # Errors
-    /// The driver's, for an unknown name or a shape that it refuses.
+    /// Those of the driver, for an unknown name or a shape that it refuses.
     ///
     /// # Safety
     /// As for [`Gpu::prepare`].
     pub unsafe fn launch(&self, kernel: &CStr, grid: Grid, arguments: &[u64]) -> Result<(), Error> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.prepare(kernel, grid, arguments)? }.launch()
     }
 
     /// Prepares `partita_spin`: every thread of every block spins for a time.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn prepare_spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<Launch<'_>, Error> {
         let grid = Grid { blocks, threads, cluster_blocks: 1 };
         self.prepare_spin_at(self.place(self.stream()), grid, duration_ns)
@@ -331,7 +332,7 @@ impl<'a> Gpu<'a> {
     /// As [`Gpu::prepare_spin`], at a place.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn prepare_spin_at<'s>(
         &'s self,
         place: Place<'s>,
@@ -345,7 +346,7 @@ impl<'a> Gpu<'a> {
     /// Prepares `partita_copy`: copies the whole of `from` to the beginning of `to`.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     ///
     /// # Panics
     /// If `to` is smaller than `from`.
@@ -365,7 +366,7 @@ impl<'a> Gpu<'a> {
     /// multiply-adds, over a buffer of `f32`.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn prepare_fma<'b>(
         &'b self,
         grid: Grid,
@@ -380,13 +381,13 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// Waits for everything launched, at most until the deadline.
+    /// Waits for everything launched, but not beyond the deadline.
     ///
-    /// Polls, with short sleeps after the first millisecond: a wait inside the driver could not be
-    /// ended.
+    /// It polls, with short sleeps after the first millisecond, because a wait inside the driver
+    /// cannot be interrupted.
     ///
     /// # Errors
-    /// [`Error::Hang`] at the deadline; the driver's, if a kernel failed.
+    /// [`Error::Hang`] at the deadline; those of the driver if a kernel failed.
     pub fn wait(&self, what: &'static str, deadline_ms: u64) -> Result<(), Error> {
         self.wait_on(self.stream(), what, deadline_ms)
     }
@@ -408,10 +409,10 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// Whether a stream has done all that it was given.
+    /// Whether a stream has finished its work.
     ///
     /// # Errors
-    /// The driver's, if earlier work failed.
+    /// Those of the driver, if earlier work failed.
     pub fn is_idle(&self, stream: StreamRef<'_>) -> Result<bool, Error> {
         // SAFETY: a live stream.
         match unsafe { self.cuda.stream_query(stream.handle()) } {
@@ -421,19 +422,19 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// Waits for everything launched, however long it takes.
+    /// Waits for everything launched, without a timeout.
     ///
     /// # Errors
-    /// The driver's, if a kernel failed.
+    /// Those of the driver, if a kernel failed.
     pub fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: a live stream.
         unsafe { self.cuda.stream_synchronize(self.stream) }
     }
 
-    /// Launches `partita_spin`: every thread of every block spins for a time. Does not wait.
+    /// Launches `partita_spin`, in which every thread spins for a time, without waiting for it.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<(), Error> {
         self.prepare_spin(blocks, threads, duration_ns)?.launch()
     }
@@ -441,7 +442,7 @@ impl<'a> Gpu<'a> {
     /// As [`Gpu::spin`], on another stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn spin_on(&self, stream: StreamRef<'_>, grid: Grid, duration_ns: u64) -> Result<(), Error> {
         // SAFETY: the kernel takes a duration and no address.
         unsafe { self.prepare_at(self.place(stream), kernels::SPIN, grid, &[duration_ns])? }.launch()
@@ -450,8 +451,8 @@ impl<'a> Gpu<'a> {
 
 impl Drop for Gpu<'_> {
     fn drop(&mut self) {
-        // SAFETY: gives back the reference that open() took; at exit the driver may already be
-        // gone, which is no harm.
+        // SAFETY: releases the reference that open() took; at exit the driver may already be gone,
+        // which does no harm.
         let _ = unsafe { self.cuda.primary_release(self.device) };
     }
 }
@@ -467,10 +468,10 @@ impl Buffer<'_> {
         self.bytes
     }
 
-    /// Copies to the device, and returns when it is there.
+    /// Copies to the device, and returns when the data has arrived.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     ///
     /// # Panics
     /// If `data` is larger than the buffer.
@@ -483,7 +484,7 @@ impl Buffer<'_> {
     /// Copies from the device, after all earlier work.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn read(&self) -> Result<Vec<u8>, Error> {
         let mut data = vec![0; self.bytes];
         // SAFETY: both ranges are valid for the buffer's size.
@@ -494,7 +495,7 @@ impl Buffer<'_> {
     /// Sets every byte.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn fill(&self, value: u8) -> Result<(), Error> {
         // SAFETY: the range is the buffer's.
         unsafe {
@@ -544,7 +545,7 @@ unsafe fn facts(cuda: &Cuda, device: c_int) -> Result<GpuFacts, Error> {
         sms: attribute(attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         cuda_version: u32::try_from(version).unwrap_or(0),
         memory_bytes: memory_bytes as u64,
-        // Unknown to drivers before CUDA 12, where no process can tell.
+        // Drivers before CUDA 12 do not report it, and have no other way to.
         under_mps: attribute(attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED).unwrap_or(0) != 0,
     })
 }

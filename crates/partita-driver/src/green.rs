@@ -1,14 +1,13 @@
-//! Green contexts: the driver's own way of holding launches to some SMs.
+//! Green contexts: the driver's own way to restrict launches to some SMs.
 //!
-//! The driver splits a device's SMs into groups of equal size; a context made of one or more groups
-//! of *one* split runs its launches on those SMs only. Which sizes it offers is asked by splitting.
-//! Which TPCs a group holds it does not say, so the groups are made out by censuses: with every
-//! group numbered from 1, one context for each binary digit unites the groups whose number has that
-//! digit, and the digits of the contexts that a TPC ran in spell its group. 66 groups take seven
-//! contexts.
+//! The driver splits a device's SMs into groups of equal size; a context of one or more groups of
+//! *one* split runs its launches on those SMs only. The sizes of groups are found by trying splits.
+//! The driver does not report the TPCs of a group, so censuses identify them: groups are numbered
+//! from 1, and one context for each binary digit unites the groups whose number has that digit; the
+//! contexts that a TPC runs in are then the digits of its group. 66 groups take seven contexts.
 //!
 //! Measured on an H200 (driver 580.159.04): groups of 8 SMs, each within one GPC, and a rest of 12;
-//! of 2 SMs without co-scheduling. The driver makes no green contexts (CUDA_ERROR_NOT_SUPPORTED)
+//! of 2 SMs without co-scheduling. The driver creates no green contexts (CUDA_ERROR_NOT_SUPPORTED)
 //! once the process has subscribed to the launch callback.
 
 mod context;
@@ -33,12 +32,12 @@ use crate::gpu::Gpu;
 
 /// The mechanism's name in errors and tables.
 pub const NAME: &str = "green";
-/// Whether the SMs of a group keep together for clusters.
+/// Whether a group is made of SMs that clusters need together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Coscheduling {
     /// Groups are as coarse as clusters need them.
     Kept,
-    /// Groups are as fine as they get; large clusters may not run.
+    /// Groups are as fine as possible; large clusters may not run.
     Ignored,
 }
 
@@ -51,31 +50,31 @@ impl Coscheduling {
     }
 }
 
-/// What sizes a split offers, in SMs.
+/// The sizes of a split, in SMs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
-    /// Every size of a group, ascending, as the driver rounds up to it.
+    /// Every size of a group, ascending, after the driver's rounding.
     pub offered_sms: Vec<u32>,
 }
 
 impl Sizes {
-    /// The least size of a group.
+    /// The smallest size of a group.
     pub fn least_sms(&self) -> u32 {
         self.offered_sms.first().copied().unwrap_or(0)
     }
 
-    /// The least distance between two sizes.
+    /// The smallest distance between two sizes.
     pub fn step_sms(&self) -> u32 {
         self.offered_sms.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(self.least_sms())
     }
 }
 
-/// One split of the whole device into the smallest groups, and what each holds.
+/// One split of the whole device into the smallest groups, and the TPCs of each.
 struct Split {
     coscheduling: Coscheduling,
     /// The groups and, last, the rest if there is one.
     resources: Vec<CUdevResource>,
-    /// The TPCs of each.
+    /// The TPCs of each group.
     sets: Vec<TpcSet>,
 }
 
@@ -88,18 +87,17 @@ pub struct Green<'g, 'a> {
 }
 
 impl<'g, 'a> Green<'g, 'a> {
-    /// Splits the device and makes out its groups.
+    /// Splits the device and identifies its groups.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] on drivers before CUDA 12.4; [`Error::Refused`] under MPS, where
-    /// the SMs that blocks see are numbered anew and no group could be told, and where a launch
-    /// callback is subscribed; [`Error::Disproved`] if a context's blocks ran elsewhere than its
-    /// groups say.
+    /// [`Error::MissingSymbol`] on drivers before CUDA 12.4; [`Error::Refused`] under MPS, which
+    /// renumbers the SMs that blocks see so that no group can be identified, and if a launch
+    /// callback is subscribed; [`Error::Disproved`] if a context's blocks ran outside its groups.
     pub fn survey(gpu: &'g Gpu<'a>, sms_per_tpc: u32) -> Result<Self, Error> {
         if gpu.facts().under_mps {
             return Err(Error::Refused(
-                "green contexts are not offered under MPS: the SM numbers that blocks see are not the device's, so what a group holds \
-                 cannot be proved; use masks"
+                "green contexts are not available under MPS: the SM numbers that blocks see are not \
+                 the device's, so the SMs of a group cannot be proved; use masks"
                     .into(),
             ));
         }
@@ -116,17 +114,17 @@ impl<'g, 'a> Green<'g, 'a> {
         Ok(green)
     }
 
-    /// The sizes of group that a split offers, found by asking for each.
+    /// The sizes of groups that a split offers, found by trying each.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn sizes(&self, coscheduling: Coscheduling) -> Result<Sizes, Error> {
         let mut offered_sms = Vec::new();
         let mut wanted_sms = 1;
         while wanted_sms <= self.whole.sm.sm_count {
             let mut count = 1;
             let (mut group, mut rest) = (empty(), empty());
-            // SAFETY: room for the one group asked for, and for the rest.
+            // SAFETY: room for the one group requested, and for the rest.
             let split = unsafe {
                 self.gpu.cuda().sm_resource_split_by_count(
                     &mut group,
@@ -140,11 +138,12 @@ impl<'g, 'a> Green<'g, 'a> {
             let got_sms = group.sm.sm_count;
             match split {
                 Ok(()) if count == 1 && got_sms >= wanted_sms => {}
-                // Rounded up, the size is more than the device has.
+                // The rounded size exceeds the device.
                 Ok(()) | Err(Error::Call { .. }) if !offered_sms.is_empty() => break,
                 Ok(()) => {
                     return Err(Error::Disproved(format!(
-                        "a group of {wanted_sms} SMs came as {count} groups of {got_sms}"
+                        "a group of {wanted_sms} SMs was requested, but {count} groups of {got_sms} \
+                         came"
                     )));
                 }
                 Err(error) => return Err(error),
@@ -160,8 +159,8 @@ impl<'g, 'a> Green<'g, 'a> {
         self.splits.iter().find(|split| split.coscheduling == coscheduling).map_or(&[], |split| &split.sets)
     }
 
-    /// The split that offers exactly `set`, and which of its groups make it up. The coarse split is
-    /// preferred: it keeps clusters.
+    /// The split that offers exactly `set`, and which of its groups form it. The coarse split is
+    /// preferred, because it supports clusters.
     fn parts(&self, set: &TpcSet) -> Result<(&Split, Vec<usize>), Error> {
         let (mut inside, mut around) = (TpcSet::EMPTY, None::<TpcSet>);
         for split in &self.splits {
@@ -181,11 +180,11 @@ impl<'g, 'a> Green<'g, 'a> {
         Err(Error::NotOffered { mechanism: NAME, wanted: *set, inside, around: around.unwrap_or(all) })
     }
 
-    /// Makes a context whose launches run on exactly `set`, and proves it by a census.
+    /// Creates a context whose launches run on exactly `set`, and proves it by a census.
     ///
     /// # Errors
     /// [`Error::NotOffered`] with the nearest sets; [`Error::Refused`] once a launch callback is
-    /// subscribed; [`Error::Disproved`]; the driver's.
+    /// subscribed; [`Error::Disproved`]; those of the driver.
     pub fn context(&self, set: &TpcSet) -> Result<GreenContext<'g, 'a>, Error> {
         let (split, parts) = self.parts(set)?;
         let context = self.unite(split.coscheduling, &split.resources, &parts)?;
@@ -205,8 +204,8 @@ impl<'g, 'a> Green<'g, 'a> {
         let mut count = 0;
         let mut rest = empty();
         let mut resources;
-        // SAFETY: first only the number of groups is asked for; then there is room for as many, and
-        // for the rest.
+        // SAFETY: the first call only asks for the number of groups; the second has room for them
+        // and for the rest.
         unsafe {
             let none = core::ptr::null_mut();
             let flags = coscheduling.flags();
@@ -219,12 +218,12 @@ impl<'g, 'a> Green<'g, 'a> {
         if rest.kind == CU_DEV_RESOURCE_TYPE_SM && rest.sm.sm_count > 0 {
             resources.push(rest);
         }
-        let sets = self.make_out(coscheduling, &resources)?;
+        let sets = self.identify_groups(coscheduling, &resources)?;
         Ok(Split { coscheduling, resources, sets })
     }
 
-    /// Which TPCs each group holds, by one context for each binary digit of the groups' numbers.
-    fn make_out(
+    /// The TPCs of each group, by one context for each binary digit of the groups' numbers.
+    fn identify_groups(
         &self,
         coscheduling: Coscheduling,
         resources: &[CUdevResource],
@@ -260,25 +259,26 @@ impl<'g, 'a> Green<'g, 'a> {
         let sms = chosen.iter().map(|resource| resource.sm.sm_count).sum();
         let count = c_uint::try_from(chosen.len()).unwrap_or(c_uint::MAX);
         let (mut descriptor, mut handle) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the resources come from one split, as the call demands; valid pointers.
+        // SAFETY: the resources come from one split, as the call requires; valid pointers.
         unsafe { cuda.resource_generate_desc(&mut descriptor, chosen.as_mut_ptr(), count)? };
         // SAFETY: the descriptor just made. The flag is required.
         match unsafe {
             cuda.green_ctx_create(&mut handle, descriptor, self.gpu.device(), CU_GREEN_CTX_DEFAULT_STREAM)
         } {
             Err(Error::Call { code: CuResult::NOT_SUPPORTED, .. }) => Err(Error::Refused(
-                "the driver makes no green contexts in a process that has subscribed to the launch callback, as `partita run` and launch \
-                 masks do: make the green contexts first, or use masks"
+                "the driver creates no green contexts in a process that has subscribed to the launch \
+                 callback, as `partita run` and launch masks do: create the green contexts \
+                 first, or use masks"
                     .into(),
             )),
             Err(error) => Err(error),
-            // SAFETY: just made, and owned by nobody else.
+            // SAFETY: just created, and no other code destroys it.
             Ok(()) => unsafe { GreenContext::adopt(self.gpu, handle, coscheduling, sms) },
         }
     }
 }
 
-/// Which of `groups` make up `set` exactly, and the nearest sets that groups make up: inside it and
+/// Which of `groups` form `set` exactly, and the nearest sets that groups can form: inside it and
 /// around it.
 fn compose(groups: &[TpcSet], set: &TpcSet) -> (Option<Vec<usize>>, TpcSet, TpcSet) {
     let (mut inside, mut around, mut parts) = (TpcSet::EMPTY, TpcSet::EMPTY, Vec::new());
@@ -301,7 +301,7 @@ fn spell(seen: &[TpcSet], groups: usize) -> Vec<TpcSet> {
     for tpc in seen.iter().fold(TpcSet::EMPTY, |all, one| all | *one).iter() {
         let number: usize =
             seen.iter().enumerate().map(|(digit, one)| usize::from(one.contains(tpc)) << digit).sum();
-        // A number that no group has is a contradiction, which the groups' sizes then show.
+        // A number without a group is a contradiction, which the groups' sizes then show.
         if let Some(set) = number.checked_sub(1).and_then(|group| sets.get_mut(group)) {
             set.insert(tpc);
         }
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn digits_spell_every_group() {
         for count in [1usize, 2, 3, 16, 17, 66] {
-            // Groups of two TPCs that are far apart, as round-robin numbering has them.
+            // Groups of two TPCs that are far apart, as with round-robin numbering.
             let groups: Vec<TpcSet> =
                 (0..count).map(|group| [group as u8, (group + count) as u8].into_iter().collect()).collect();
             let digits = usize::BITS - count.leading_zeros();

@@ -1,5 +1,5 @@
-//! The C library's allocator, which every process has anyway, for the libraries of Partita that are
-//! without `std`.
+//! The C library's allocator, which every process has, for those libraries of Partita that have no
+//! `std`.
 
 use core::alloc::{GlobalAlloc, Layout};
 
@@ -7,7 +7,7 @@ use core::alloc::{GlobalAlloc, Layout};
 #[derive(Debug)]
 pub struct LibcHeap;
 
-// SAFETY: posix_memalign returns blocks of the size and alignment asked for, or an error; free
+// SAFETY: posix_memalign returns blocks of the requested size and alignment, or an error; free
 // takes such blocks.
 unsafe impl GlobalAlloc for LibcHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -6,10 +6,10 @@ use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::gpu::Gpu;
 
-/// Page-locked memory, to and from which a GPU copies without the host's help. What is in it,
-/// nobody else reads or writes, so copies may be under way.
+/// Page-locked memory, which the GPU copies to and from without the host's help. No other code
+/// reads or writes its content, so copies can be in flight.
 ///
-/// No copy may be under way any more when it is dropped: wait for the streams first.
+/// Wait for the streams before dropping it: no copy may be in flight.
 pub struct HostBuffer<'a> {
     cuda: &'a Cuda,
     start: *mut c_void,
@@ -17,10 +17,10 @@ pub struct HostBuffer<'a> {
 }
 
 impl<'a> HostBuffer<'a> {
-    /// So many bytes, at least one.
+    /// Allocates so many bytes, at least one.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn new(gpu: &Gpu<'a>, bytes: usize) -> Result<Self, Error> {
         let (cuda, bytes) = (gpu.cuda(), bytes.max(1));
         let mut start = core::ptr::null_mut();
@@ -29,13 +29,13 @@ impl<'a> HostBuffer<'a> {
         Ok(Self { cuda, start, bytes })
     }
 
-    /// As many bytes as `data` has, with `data` in them, at least one.
+    /// Allocates as many bytes as `data` has, at least one, and copies `data` into them.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn of(gpu: &Gpu<'a>, data: &[u8]) -> Result<Self, Error> {
         let buffer = Self::new(gpu, data.len())?;
-        // SAFETY: as many bytes were just allocated, and no copy knows of them yet.
+        // SAFETY: so many bytes were just allocated, and no copy uses them yet.
         unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), buffer.start.cast(), data.len()) };
         Ok(buffer)
     }

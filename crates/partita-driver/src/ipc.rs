@@ -1,14 +1,14 @@
-//! Device memory and events of one process in another one.
+//! Device memory and events that processes share.
 //!
-//! Two ways lead to another process's memory. The older one is a [`MemoryHandle`] of 64 bytes,
-//! which may travel in any way, for memory that was allocated in the ordinary way. The newer one is
-//! a file descriptor of [`Physical`] memory, which travels over a Unix socket, can be opened by
-//! nobody who was not given it, and keeps the memory there while anybody has it mapped.
-//! [`SharedEvent`]s order the work of processes on the GPU, so that nobody has to wait on the host
-//! before a hand-over.
+//! There are two ways to another process's memory. The older one is a [`MemoryHandle`] of 64 bytes,
+//! for memory from the usual allocation; it can be sent in any way. The newer one is a file
+//! descriptor of [`Physical`] memory. It is sent over a Unix socket, so that only its receivers can
+//! open the memory, and the memory lives while any process has it mapped. [`SharedEvent`]s order
+//! the work of processes on the GPU, so that no process has to wait on the host before it passes
+//! memory on.
 //!
-//! In the driver's words: `cuIpc*`, `cuMemCreate` and its kin. Each call that a driver lacks is an
-//! error of that call alone.
+//! The driver's names are `cuIpc*`, `cuMemCreate` and related calls. If a driver lacks one, only
+//! that call fails.
 
 mod event;
 mod memory;

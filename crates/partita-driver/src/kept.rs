@@ -1,7 +1,7 @@
-//! Calibrations that Partita's programs have kept. One holds for one board under one driver build,
-//! and for nothing else.
+//! Cached calibrations of Partita's programs. Each is for one board under one driver build, and for
+//! nothing else.
 //!
-//! The facade writes them. Here they are read, by the libraries that run in other people's
+//! `partita-host` writes them. This module reads them, for the libraries that run in other
 //! programs.
 
 use alloc::format;
@@ -18,7 +18,7 @@ use crate::files;
 
 pub mod json;
 
-/// Whose calibration: a GPU under a driver build.
+/// What a calibration is for: a GPU under a driver build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// `GPU-…`.
@@ -27,16 +27,16 @@ pub struct Origin {
     pub driver: String,
     /// Compute capability, major × 10 + minor.
     pub compute_capability: u32,
-    /// Where calibrations are kept: [`directory`].
+    /// The directory of the cache: [`directory`].
     pub directory: String,
 }
 
-/// A board as it was measured.
+/// The measurement of a board.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
     /// Its TPCs, their bits and GPCs.
     pub topology: Topology,
-    /// Whether the GPCs are proved; if not, all TPCs count as one.
+    /// Whether the GPCs are proved; if not, all TPCs count as one GPC.
     pub gpcs_proved: bool,
     /// The layout of its launch descriptors.
     pub layout: &'static QmdLayout,
@@ -48,25 +48,25 @@ impl Origin {
         format!("{}/{}{ending}", self.directory, kept::file_stem(&self.uuid, &self.driver, capability))
     }
 
-    /// The kept calibration of the board.
+    /// The cached calibration of the board.
     ///
     /// # Errors
-    /// Why there is none that can be believed.
+    /// Why there is no valid one.
     pub fn measured(&self) -> Result<Measured, String> {
         let record = self.record(".json", kept::BOARD)?;
         self.measured_in(record.get("measured").ok_or("it has no measurement")?)
     }
 
-    /// The kept offset of the mask in a stream's structure, in bytes.
+    /// The cached offset of the mask in a stream's structure, in bytes.
     ///
     /// # Errors
-    /// Why there is none that can be believed.
+    /// Why there is no valid one.
     pub fn stream_offset(&self) -> Result<u32, String> {
         let record = self.record(".stream.json", kept::STREAM_PLACE)?;
-        offset_in(record.get("place").ok_or("it has no place")?)
+        offset_in(record.get("place").ok_or("it has no offset")?)
     }
 
-    /// A file's record, if it is this board's under this driver.
+    /// A file's record, if it is for this board under this driver.
     fn record(&self, ending: &str, (magic, version): (&str, u32)) -> Result<Value, String> {
         let path = self.file(ending);
         let refuse = |reason: String| format!("{path}: {reason}");
@@ -77,20 +77,20 @@ impl Origin {
             return Err(refuse("it has another format".to_string()));
         }
         if !says("driver", &self.driver) || !says("gpu_uuid", &self.uuid) {
-            return Err(refuse("it is another driver's or GPU's".to_string()));
+            return Err(refuse("it is for another driver or GPU".to_string()));
         }
         Ok(record)
     }
 
-    /// A measurement in the form in which it is kept.
+    /// Reads a measurement from its cached form.
     ///
     /// # Errors
-    /// What of it cannot be.
+    /// What is invalid.
     pub fn measured_in(&self, value: &Value) -> Result<Measured, String> {
         let number =
             |key: &str| value.get(key).and_then(Value::number::<u32>).ok_or(format!("it has no {key}"));
         if number("device_class")? != self.compute_capability {
-            return Err("it is of another compute capability".to_string());
+            return Err("it is for another compute capability".to_string());
         }
         let version = u8::try_from(number("qmd_version")?).map_err(|error| error.to_string())?;
         let layout = qmd::layout_for(self.compute_capability, version).map_err(|error| error.to_string())?;
@@ -107,7 +107,7 @@ impl Origin {
     }
 }
 
-/// The offset of a place in the form in which it is kept.
+/// Reads an offset from its cached form.
 ///
 /// # Errors
 /// If there is none.
@@ -115,8 +115,8 @@ pub fn offset_in(place: &Value) -> Result<u32, String> {
     place.get("offset_bytes").and_then(Value::number).ok_or("it has no offset".to_string())
 }
 
-/// `PARTITA_CACHE_DIR`, else root's directory, else `partita` in the user's cache directory; the
-/// same as the command's.
+/// `PARTITA_CACHE_DIR`, else root's directory, else `partita` in the user's cache directory, as for
+/// the command.
 #[must_use]
 pub fn directory() -> String {
     if let Some(directory) = files::variable(c"PARTITA_CACHE_DIR") {
@@ -133,7 +133,7 @@ pub fn directory() -> String {
     format!("{user}/partita")
 }
 
-/// A symbol of libcuda's, by its name.
+/// Finds a symbol of libcuda by its name.
 pub type Find<'f> = &'f dyn Fn(&CStr) -> Option<NonNull<c_void>>;
 
 /// Whether libcuda is the simulator's.
@@ -144,7 +144,7 @@ pub fn is_simulated(find: Find<'_>) -> bool {
 /// The build of the driver that this process runs on.
 ///
 /// # Errors
-/// Why it cannot be told.
+/// Why it is unknown.
 pub fn driver_build(find: Find<'_>) -> Result<String, String> {
     if is_simulated(find) {
         return simulated_build(find);
@@ -157,7 +157,7 @@ pub fn driver_build(find: Find<'_>) -> Result<String, String> {
     version_in(&text).map(ToString::to_string).ok_or_else(|| format!("{path} names no version"))
 }
 
-/// The first word that is a version, as `580.159.04`.
+/// The first word that is a version, such as `580.159.04`.
 fn version_in(text: &str) -> Option<&str> {
     text.split_ascii_whitespace().find(|word| {
         let mut parts = word.split('.');
@@ -166,7 +166,7 @@ fn version_in(text: &str) -> Option<&str> {
     })
 }
 
-/// The simulated driver's version is its management library's, which is in the same file.
+/// The version of a simulated driver is that of its management library, which is in the same file.
 fn simulated_build(find: Find<'_>) -> Result<String, String> {
     let find = |name| find(name).ok_or("the simulated driver has no management library");
     let (init, version, stop) =
@@ -175,22 +175,22 @@ fn simulated_build(find: Find<'_>) -> Result<String, String> {
     type Version = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
     let mut text = [0u8; 96];
     // SAFETY: the prototypes of these names in nvml.h, and the length that goes with the buffer.
-    let told = unsafe {
+    let code = unsafe {
         let start = core::mem::transmute::<*mut c_void, Plain>(init.as_ptr());
         let version = core::mem::transmute::<*mut c_void, Version>(version.as_ptr());
         let stop = core::mem::transmute::<*mut c_void, Plain>(stop.as_ptr());
         if start() != 0 {
             return Err("the simulated management library does not start".to_string());
         }
-        let told = version(text.as_mut_ptr().cast(), text.len() as c_uint - 1);
+        let code = version(text.as_mut_ptr().cast(), text.len() as c_uint - 1);
         stop();
-        told
+        code
     };
     let version = CStr::from_bytes_until_nul(&text).ok().and_then(|text| text.to_str().ok());
-    let (0, Some(version)) = (told, version) else {
-        return Err("the simulated driver does not tell its version".to_string());
+    let (0, Some(version)) = (code, version) else {
+        return Err("the simulated driver does not report its version".to_string());
     };
-    let path = files::object_of(init.as_ptr().addr()).ok_or("the simulated driver's file is not found")?;
+    let path = files::object_of(init.as_ptr().addr()).ok_or("the simulated driver's file was not found")?;
     let (bytes, changed) = files::length_and_change(&path).ok_or("the simulated driver's file is gone")?;
     let variable = |name: &str| {
         let name = alloc::ffi::CString::new(name).ok()?;
@@ -216,7 +216,7 @@ mod tests {
         "tpcs": [[0, 0], [1, 9], [0, 2]], "gpcs_proved": true, "evidence": {"control": {"Err": "x"}}}"#;
 
     #[test]
-    fn measurements_are_read_and_impossible_ones_are_not() {
+    fn measurements_are_read_and_invalid_ones_are_refused() {
         let read = |text: &str| origin().measured_in(&Value::parse(text).unwrap());
         let measured = read(MEASURED).unwrap();
         assert_eq!(measured.topology.tpcs()[1], Tpc { gpc: 1, physical: 9 });

@@ -1,7 +1,7 @@
 //! The mask of this process's own launches, for probing and proving.
 //!
-//! A tenant's launches are masked by the hook from its ledger; a probing process
-//! has neither and sets its mask here.
+//! In a tenant, the hook masks launches according to its ledger. A probing process has neither and
+//! sets its mask here.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -17,10 +17,10 @@ static DISABLE: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 static LAYOUT: AtomicPtr<QmdLayout> = AtomicPtr::new(core::ptr::null_mut());
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
-/// The first words of the first descriptor, which tell its version.
+/// The first words of the first descriptor, which include its version.
 static HEAD: [AtomicU32; QMD_HEAD_WORDS] = [const { AtomicU32::new(0) }; QMD_HEAD_WORDS];
 
-/// The right to mask this process's launches. One a process.
+/// The right to mask this process's launches; unique in a process.
 #[derive(Debug)]
 pub struct LaunchMask(Subscription);
 
@@ -28,15 +28,15 @@ impl LaunchMask {
     /// Subscribes to this process's launches. Nothing is masked yet.
     ///
     /// # Errors
-    /// [`Error::Subscribe`], for a second call in the process too.
+    /// [`Error::Subscribe`], also for a second call in the process.
     pub fn install(cuda: &Cuda) -> Result<Self, Error> {
         // SAFETY: the subscriber uses statics only.
         let subscription = unsafe { subscribers::add(cuda, on_launch, core::ptr::null_mut())? };
         Ok(Self(subscription))
     }
 
-    /// Whether the driver calls back at all for later launches; so measurements compare with and
-    /// without.
+    /// Enables or disables the driver's callback for later launches, so that measurements can
+    /// compare.
     ///
     /// # Errors
     /// [`Error::Subscribe`].
@@ -44,8 +44,8 @@ impl LaunchMask {
         Ok(self.0.call(on)?)
     }
 
-    /// The layout of the first descriptor launched, told by the GPU's compute capability (major ×
-    /// 10 + minor) and its version byte; `None` before any launch.
+    /// The layout of the first launched descriptor, found from the GPU's compute capability (major
+    /// × 10 + minor) and its version byte; `None` before any launch.
     ///
     /// # Errors
     /// [`QmdError`] for a descriptor that cannot be masked.
@@ -56,7 +56,7 @@ impl LaunchMask {
         })
     }
 
-    /// Launches seen so far, of a process that launches on one thread at a time.
+    /// Launches so far, of a process that launches on one thread at a time.
     pub fn launches(&self) -> u64 {
         LAUNCHES.load(Ordering::Acquire)
     }
@@ -71,7 +71,7 @@ impl LaunchMask {
         ACTIVE.store(true, Ordering::Release);
     }
 
-    /// Leaves later launches as the driver made them.
+    /// Removes the mask from later launches.
     pub fn clear(&mut self) {
         ACTIVE.store(false, Ordering::Release);
     }
@@ -85,16 +85,16 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
     }
     // SAFETY: every version of the descriptor is longer than its head.
     let head = unsafe { core::slice::from_raw_parts(descriptor, QMD_HEAD_WORDS) };
-    // Once is enough.
+    // Once suffices.
     let launches = LAUNCHES.load(Ordering::Relaxed);
     if launches == 0 {
         for (kept, word) in HEAD.iter().zip(head) {
             kept.store(*word, Ordering::Relaxed);
         }
     }
-    // After the head, which layout() reads once a launch has been counted. No atomic addition: on
-    // x86 it would wait for everything that the driver has just stored. Threads that launch at the
-    // same time may be counted once.
+    // The count comes after the head, which layout() reads once a launch is counted. This is not an
+    // atomic addition, which on x86 would wait for all earlier stores of the driver. Launches on
+    // several threads at the same time can be counted once.
     LAUNCHES.store(launches.wrapping_add(1), Ordering::Release);
     let layout = LAYOUT.load(Ordering::Acquire);
     if !ACTIVE.load(Ordering::Acquire) || layout.is_null() {
@@ -112,8 +112,7 @@ unsafe extern "C" fn on_launch(_: *mut c_void, _domain: c_int, _id: c_int, param
     // SAFETY: a descriptor of this version has the layout's size, and its subscriber may write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     // The driver masks large clusters itself; both masks hold. Any other mask is a leftover: a
-    // graph's descriptor keeps what was written into it when it was launched last (measured on an
-    // H200).
+    // graph's descriptor keeps the mask of its previous launch (measured on an H200).
     let clustered = layout.shape(image).is_ok_and(|shape| shape.cluster.iter().product::<u32>() > 1);
     let _ = if clustered {
         qmd::merge_disable_mask(image, layout, &disable)

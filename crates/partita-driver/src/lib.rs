@@ -5,7 +5,7 @@
 //! [`probe()`] finds and proves what the bits of a mask mean on one board.
 //!
 //! The crate needs no CUDA toolkit, neither to build nor to run, and no `std`: the part that masks
-//! launches is linked into the interposer in the tenant's process.
+//! launches is linked into the hook in the tenant's process.
 #![no_std]
 
 extern crate alloc;

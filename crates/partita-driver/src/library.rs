@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_void};
 
 use crate::error::Error;
 
-/// An open library. Never closed: a driver leaves threads behind that still run its code.
+/// An open library. It is never closed: a driver leaves threads that still run its code.
 #[derive(Debug, Clone, Copy)]
 pub struct Library(*mut c_void);
 
@@ -25,7 +25,7 @@ impl Library {
         if handle.is_null() { Err(Error::Load(last_error())) } else { Ok(Self(handle)) }
     }
 
-    /// The address of an exported name, null where there is none.
+    /// The address of an exported name; null if there is none.
     pub fn symbol(&self, name: &CStr) -> *mut c_void {
         // SAFETY: a live handle and a valid string.
         unsafe { libc::dlsym(self.0, name.as_ptr()) }
@@ -33,8 +33,8 @@ impl Library {
 }
 
 fn last_error() -> String {
-    // SAFETY: dlerror returns null or a string that is valid until the next call of the linker on
-    // this thread.
+    // SAFETY: dlerror returns null or a string that is valid until this thread's next call of the
+    // linker.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {
@@ -45,9 +45,9 @@ fn last_error() -> String {
     }
 }
 
-/// Defines a table of optional entry points, and a method for each that says which name is missing
-/// instead of failing at load. A call without arguments in the table is libcuda's, with those of
-/// `partita_abi::prototypes`.
+/// Defines a table of optional entry points, and a method for each. A missing name is an error of
+/// its call, not of loading. Calls without arguments in the table are libcuda's, with the
+/// prototypes of `partita_abi::prototypes`.
 macro_rules! symbols {
     (
         $(#[$doc:meta])*
@@ -77,7 +77,7 @@ macro_rules! symbols {
 
             $($crate::library::method! { $method $name $(($($arguments)*))? })*
 
-            /// The address of a function of the library that the table has not.
+            /// The address of a function of the library that is not in the table.
             #[must_use]
             pub fn symbol(&self, name: &core::ffi::CStr) -> Option<core::ptr::NonNull<core::ffi::c_void>> {
                 core::ptr::NonNull::new(self.opened.symbol(name))
@@ -116,9 +116,9 @@ macro_rules! method_of {
                 return Err($crate::Error::MissingSymbol(stringify!($name)));
             }
             type Call = unsafe extern "C" fn($(partita_abi::types::Raw<$type>),*) -> partita_abi::CuResult;
-            // SAFETY: the address was found under this name, whose prototype this is.
+            // SAFETY: the address was found under this name, which has this prototype.
             let call = unsafe { core::mem::transmute::<*mut core::ffi::c_void, Call>(self.$method) };
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller guarantees it.
             unsafe { call($($argument),*) }
                 .ok()
                 .map_err(|code| $crate::Error::Call { name: stringify!($name), code })

@@ -1,4 +1,4 @@
-//! A stream of our own with a mask.
+//! A stream that this crate created, with a mask.
 
 use partita_core::TpcSet;
 
@@ -6,9 +6,9 @@ use crate::error::Error;
 use crate::stream::{Stream, StreamRef};
 use crate::stream_mask::{MaskPlace, StreamMasks};
 
-/// A stream with a mask, which goes with it: measured on an H200 (driver 580.159.04), a mask stays
-/// in the structure of a stream that was destroyed, and the next stream, which is made in the same
-/// place, has it.
+/// A stream with a mask, which is removed before the stream is destroyed. Measured on an H200
+/// (driver 580.159.04): the mask of a destroyed stream stays in its structure, and the next stream,
+/// in the same place, inherits it.
 pub(crate) struct MaskedStream<'m> {
     masks: StreamMasks<'m>,
     at: MaskPlace,
@@ -16,7 +16,7 @@ pub(crate) struct MaskedStream<'m> {
 }
 
 impl<'m> MaskedStream<'m> {
-    /// Holds a new stream to `set`.
+    /// Restricts a new stream to `set`.
     pub(crate) fn new(stream: Stream<'m>, masks: StreamMasks<'m>, set: &TpcSet) -> Result<Self, Error> {
         let at = masks.find(stream.as_ref())?;
         let made = Self { masks, at, stream };
@@ -36,8 +36,8 @@ impl<'m> MaskedStream<'m> {
 
 impl Drop for MaskedStream<'_> {
     fn drop(&mut self) {
-        // What was launched keeps its mask. If the stream cannot be read any more, its context is
-        // gone, and its structure with it.
+        // Launched work keeps its mask. If the stream is unreadable, its context is gone, and its
+        // structure with it.
         let _ = self.masks.clear(self.stream.as_ref());
     }
 }

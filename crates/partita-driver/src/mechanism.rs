@@ -1,15 +1,15 @@
-//! One face for the ways in which launches are held to some TPCs.
+//! A common interface of the ways to restrict launches to some TPCs.
 //!
-//! A [`Mechanism`] gives [`Lane`]s: a stream with a set, on which launches stay inside the set.
-//! Three are here: the mask in launch descriptors, the mask of a stream, and green contexts. They
-//! differ in what sets they offer and in what changing a set costs.
+//! A [`Mechanism`] makes [`Lane`]s: a lane is a stream with a set, on which launches stay inside
+//! the set. There are three mechanisms: the mask in launch descriptors, the mask of a stream, and
+//! green contexts. They differ in the sets that they offer and in the cost of changing a set.
 //!
-//! None of them keeps a launch that cannot fit its set from hanging: the driver checks launches
-//! against the whole device, and the hardware waits for ever. So launches are judged above it.
-//! [`Mechanism::fits`] judges for the mechanism, [`Lane::prepare`] refuses what it says no to, and
-//! who launches on a lane's stream by other means asks first. In a tenant the hook judges every
-//! launch by the same rules ([`partita_core::Residence`]), and there the program gets CUDA's error
-//! at the call.
+//! None of them prevents a launch that cannot fit its set from hanging: the driver checks launches
+//! against the whole device, and the hardware waits forever. So launches are checked above the
+//! mechanism. [`Mechanism::fits`] is that check, and [`Lane::prepare`] refuses a launch that fails
+//! it; code that launches on a lane's stream by other means must call it first. In a tenant the
+//! hook checks every launch by the same rules ([`partita_core::Residence`]), and the program gets
+//! CUDA's error from the call.
 
 use alloc::format;
 use alloc::rc::Rc;
@@ -37,16 +37,16 @@ pub struct Step {
     pub any_tpcs: bool,
 }
 
-/// What it takes to change a lane's set.
+/// What a change of a lane's set costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retarget {
-    /// A store: the next launch obeys, the stream stays.
+    /// A store: the next launch uses the new set, on the same stream.
     InPlace,
-    /// Another context, which must be made once; later launches go to that context's stream.
+    /// Another context, which must be created once; later launches go to that context's stream.
     Switch,
 }
 
-/// A way of holding launches to a set of TPCs.
+/// A way to restrict launches to a set of TPCs.
 pub trait Mechanism<'g> {
     /// Its name in tables: `mask`, `stream` or `green`.
     fn name(&self) -> &'static str;
@@ -54,37 +54,36 @@ pub trait Mechanism<'g> {
     /// The sizes that it offers.
     ///
     /// # Errors
-    /// The driver's, where it must be asked.
+    /// Those of the driver, if it must be queried.
     fn step(&self) -> Result<Step, Error>;
 
-    /// What changing a lane's set takes.
+    /// What a change of a lane's set costs.
     fn retarget(&self) -> Retarget;
 
     /// A lane on exactly `set`.
     ///
     /// # Errors
-    /// [`Error::NotOffered`] with the nearest sets, [`Error::Refused`] for a set that no launch
-    /// could run on; the driver's.
+    /// [`Error::NotOffered`] with the nearest sets, [`Error::Refused`] for a set that no launch can
+    /// run on; those of the driver.
     fn lane(&self, set: &TpcSet) -> Result<Lane<'g>, Error>;
 
     /// Whether a launch can ever run on a lane with that set; one that cannot would hang.
     ///
     /// # Errors
-    /// [`Error::Misfit`], which says why and what can.
+    /// [`Error::Misfit`], with the reason and the remedy.
     fn fits(&self, set: &TpcSet, launch: &Residence) -> Result<(), Error>;
 }
 
-/// What launches on a mechanism's lanes are judged by.
+/// The facts by which launches on a mechanism's lanes are checked.
 #[derive(Debug)]
 struct Judge {
     topology: Topology,
-    /// Whether the SMs of a GPC are known to keep together. If not, a cluster can count on the SMs
-    /// of one TPC only.
+    /// Whether the GPC of each SM is known. If not, a cluster can rely only on the SMs of one TPC.
     by_gpc: bool,
 }
 
 impl Judge {
-    /// A topology in which all TPCs are of one GPC says that GPCs are not known.
+    /// If all TPCs of a topology are in one GPC, GPCs are unknown.
     fn new(topology: &Topology) -> Rc<Self> {
         Rc::new(Self { topology: topology.clone(), by_gpc: topology.gpcs().len() > 1 })
     }
@@ -118,12 +117,12 @@ impl Lane<'_> {
         self.set
     }
 
-    /// Its stream. Changing the set of a lane of green contexts changes the stream.
+    /// Its stream. A change of the set of a lane of green contexts changes the stream.
     pub fn stream(&self) -> StreamRef<'_> {
         self.place().stream()
     }
 
-    /// The place of launches of Partita's own kernels on the lane, for [`crate::Census::at`].
+    /// The place for launches of Partita's own kernels on the lane, for [`crate::Census::at`].
     pub fn place(&self) -> Place<'_> {
         match &self.way {
             Way::Mask { stream, .. } => self.gpu.place(stream.as_ref()),
@@ -132,11 +131,11 @@ impl Lane<'_> {
         }
     }
 
-    /// Does `work`, of which every launch of this thread on the lane's stream stays inside the set.
-    /// A mask in launch descriptors holds for all launches of `work`, on whichever stream.
+    /// Runs `work`. Every launch of this thread in it on the lane's stream stays inside the set. A
+    /// mask in launch descriptors holds for all launches of `work`, on any stream.
     ///
     /// # Errors
-    /// [`Error::Refused`] if launches cannot be masked any more; `work` is then not done.
+    /// [`Error::Refused`] if launches cannot be masked any more; then `work` does not run.
     pub fn within<R>(&self, work: impl FnOnce(Place<'_>) -> R) -> Result<R, Error> {
         let _scope = match &self.way {
             Way::Mask { masks, mask, .. } => Some(Scope::with(*masks, *mask)?),
@@ -145,7 +144,7 @@ impl Lane<'_> {
         Ok(work(self.place()))
     }
 
-    /// Whether a launch can ever run on the lane, as it is now.
+    /// Whether a launch can ever run on the lane with its current set.
     ///
     /// # Errors
     /// As [`Mechanism::fits`].
@@ -153,11 +152,10 @@ impl Lane<'_> {
         self.judge.fits(&self.set, launch)
     }
 
-    /// Prepares a launch of a known kernel on the lane; it is to be launched
-    /// [`within`](Lane::within).
+    /// Prepares a launch of a known kernel on the lane; launch it [`within`](Lane::within).
     ///
     /// # Errors
-    /// [`Error::Misfit`] for clusters that the set has no room for; the driver's.
+    /// [`Error::Misfit`] for clusters that do not fit into the set; those of the driver.
     ///
     /// # Safety
     /// As for [`Gpu::prepare`].
@@ -168,15 +166,15 @@ impl Lane<'_> {
             cooperative: false,
             blocks_per_sm: 1,
         })?;
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.gpu.prepare_at(self.place(), kernel, grid, arguments) }
     }
 
-    /// As [`Lane::prepare`], with all blocks resident at one time. An SM holds `blocks_per_sm` of
-    /// them, or more.
+    /// As [`Lane::prepare`], with all blocks resident at the same time. An SM holds `blocks_per_sm`
+    /// of them, or more.
     ///
     /// # Errors
-    /// [`Error::Misfit`] for more blocks than the set holds; the driver's.
+    /// [`Error::Misfit`] for more blocks than the set holds; those of the driver.
     ///
     /// # Safety
     /// As for [`Gpu::prepare`].
@@ -194,23 +192,23 @@ impl Lane<'_> {
             cooperative: true,
             blocks_per_sm,
         })?;
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.gpu.prepare_at(self.place(), kernel, grid, arguments) }?.cooperative()
     }
 
-    /// Prepares `partita_spin` on the lane, as [`Gpu::prepare_spin`] does elsewhere.
+    /// Prepares `partita_spin` on the lane, as [`Gpu::prepare_spin`].
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn prepare_spin(&self, blocks: u32, threads: u32, duration_ns: u64) -> Result<Launch<'_>, Error> {
         // SAFETY: the kernel takes a duration and no address.
         unsafe { self.prepare(kernels::SPIN, Grid { blocks, threads, cluster_blocks: 1 }, &[duration_ns]) }
     }
 
-    /// Prepares `partita_fma` on the lane, as [`Gpu::prepare_fma`] does elsewhere.
+    /// Prepares `partita_fma` on the lane, as [`Gpu::prepare_fma`].
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn prepare_fma<'b>(
         &'b self,
         grid: Grid,
@@ -227,27 +225,26 @@ impl Lane<'_> {
     /// Waits for everything launched on the lane.
     ///
     /// # Errors
-    /// [`Error::Hang`] at the deadline; the driver's.
+    /// [`Error::Hang`] at the deadline; those of the driver.
     pub fn wait(&self, what: &'static str, deadline_ms: u64) -> Result<(), Error> {
         self.gpu.wait_on(self.stream(), what, deadline_ms)
     }
 
-    /// Waits for everything launched on the lane, however long it takes.
+    /// Waits for everything launched on the lane, without a timeout.
     ///
     /// # Errors
-    /// The driver's, if a kernel failed.
+    /// Those of the driver, if a kernel failed.
     pub fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: the lane's own stream.
         unsafe { self.gpu.cuda().stream_synchronize(self.stream().handle()) }
     }
 
-    /// Changes the set. Work that was launched before keeps the former one, and comes before work
-    /// that is launched after.
+    /// Changes the set. Earlier work keeps the previous set, and runs before later work.
     ///
     /// # Errors
-    /// As [`Mechanism::lane`]; for a lane of green contexts [`Error::Refused`] if the pool has no
-    /// context for the set: it would have to be made, which takes milliseconds, so it is to be
-    /// [prepared](GreenMechanism::prepare) before. The lane is then as it was.
+    /// As [`Mechanism::lane`]; for a lane of green contexts, [`Error::Refused`] if the pool has no
+    /// context for the set. To create one takes milliseconds, so [prepare](GreenMechanism::prepare)
+    /// it first. After an error, the lane is unchanged.
     pub fn retarget(&mut self, set: &TpcSet) -> Result<(), Error> {
         match &mut self.way {
             Way::Mask { masks, mask, .. } => *mask = masks.prepare(set)?,
@@ -255,7 +252,8 @@ impl Lane<'_> {
             Way::Green { pool, context } => {
                 let next = pool.find(set).ok_or_else(|| {
                     Error::Refused(format!(
-                        "no green context for TPCs {set} is prepared, and making one takes milliseconds"
+                        "no green context for TPCs {set} is prepared, and to create one takes \
+                         milliseconds"
                     ))
                 })?;
                 next.follow(context)?;
@@ -275,7 +273,7 @@ pub struct MaskMechanism<'g> {
 }
 
 impl<'g> MaskMechanism<'g> {
-    /// With the process's masks.
+    /// Uses the process's masks.
     pub fn new(gpu: &'g Gpu<'g>, masks: ProcessMasks) -> Self {
         Self { gpu, masks, judge: Judge::new(masks.topology()) }
     }
@@ -313,7 +311,7 @@ pub struct StreamMechanism<'g> {
 }
 
 impl<'g> StreamMechanism<'g> {
-    /// With masks at a place that was proved, on a board that was.
+    /// Uses masks at a proved offset, on a proved board.
     pub fn new(gpu: &'g Gpu<'g>, masks: StreamMasks<'g>, topology: &Topology) -> Self {
         Self { gpu, masks, judge: Judge::new(topology) }
     }
@@ -350,9 +348,9 @@ pub struct GreenMechanism<'g> {
 }
 
 impl<'g> GreenMechanism<'g> {
-    /// With an empty pool. Contexts can be made only while the process has no launch callback. Of
-    /// the topology nothing is taken but how many TPCs and SMs there are: the groups of SMs that
-    /// contexts are made of do not keep to GPCs.
+    /// Uses an empty pool. Contexts can be created only while the process has no launch callback.
+    /// Of the topology, only the numbers of TPCs and SMs are used: groups of SMs for contexts do
+    /// not follow GPCs.
     pub fn new(gpu: &'g Gpu<'g>, pool: GreenPool<'g, 'g>, topology: &Topology) -> Self {
         let judge = Rc::new(Judge { topology: topology.clone(), by_gpc: false });
         Self { gpu, pool: Rc::new(pool), judge }
@@ -363,7 +361,7 @@ impl<'g> GreenMechanism<'g> {
         &self.pool
     }
 
-    /// Makes the contexts for `sets` now, so that lanes switch between them by a lookup.
+    /// Creates the contexts for `sets` now, so that lanes switch between them by a lookup.
     ///
     /// # Errors
     /// As [`Mechanism::lane`].

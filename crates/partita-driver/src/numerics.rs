@@ -1,9 +1,9 @@
-//! Whether the vendor's matrix products are right on a partition.
+//! Whether cuBLAS's matrix products are correct on a partition.
 //!
-//! On an H200 cuBLAS leaves parts of its output unwritten, without an error, when it is told of a
-//! reduced number of SMs (as an MPS thread percentage does; measured, see `docs/hardware.md`). So
-//! each mechanism is checked: half-precision products of several shapes, with the output poisoned
-//! before, against products computed here in double precision at sampled elements.
+//! On an H200, cuBLAS leaves parts of its output unwritten, without an error, when it sees a
+//! reduced number of SMs, as with an MPS thread percentage (measured, see `docs/hardware.md`). So
+//! each mechanism is checked: half-precision products of several shapes, into poisoned output, are
+//! compared with products computed here in double precision at sampled elements.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ pub enum Format {
     Bf16,
 }
 
-/// One product's outcome.
+/// The result of one product.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Product {
     /// Element format of all three matrices.
@@ -61,18 +61,18 @@ pub struct Product {
 pub struct Numerics {
     /// cuBLAS's version: major × 10000 + minor × 100 + patch.
     pub cublas_version: i32,
-    /// SMs that the library was told of.
+    /// SMs that the library saw.
     pub sms_reported: u32,
-    /// Every product tried.
+    /// Every product that was tried.
     pub products: Vec<Product>,
 }
 
-/// An error above this is wrong: correct half-precision products stay below 3e-3 (bf16) on these
+/// Errors above this are wrong: correct half-precision products stay below 3e-3 (bf16) on these
 /// inputs, wrong ones begin at 6e-2.
 pub const RELATIVE_ERROR_MAX: f64 = 1e-2;
 
 impl Product {
-    /// Whether the product is right.
+    /// Whether the product is correct.
     pub fn is_right(&self) -> bool {
         self.relative_error <= RELATIVE_ERROR_MAX
     }
@@ -85,7 +85,7 @@ const CUDA_R_16BF: c_int = 14;
 const COMPUTE_32F: c_int = 68;
 /// `CUBLAS_GEMM_DEFAULT`.
 const ALGORITHM_DEFAULT: c_int = -1;
-/// Shapes: squares of the sizes that were seen to fail, and two as transformers have them.
+/// Shapes: squares of the sizes that failed, and two that transformers use.
 const SHAPES: [[u32; 3]; 6] =
     [[512; 3], [1024; 3], [2048; 3], [4096; 3], [256, 4096, 1024], [4096, 1024, 4096]];
 /// Elements of a result that are compared.
@@ -94,7 +94,7 @@ const SAMPLES: u64 = 4096;
 /// Runs every product through the cuBLAS at `library`.
 ///
 /// # Errors
-/// [`Error::Load`] if the library cannot be opened; the driver's or cuBLAS's.
+/// [`Error::Load`] if the library cannot be opened; those of the driver or of cuBLAS.
 pub fn check(gpu: &Gpu<'_>, library: &CStr) -> Result<Numerics, Error> {
     let cublas = Cublas::resolve(Library::open(library)?);
     let mut handle = core::ptr::null_mut();
@@ -131,15 +131,15 @@ fn product(
         (gpu.alloc(a.len() * 2)?, gpu.alloc(b.len() * 2)?, gpu.alloc((m64 * n64 * 2) as usize)?);
     a_device.write(&encode(&a, format))?;
     b_device.write(&encode(&b, format))?;
-    // All ones is NaN in both formats: an element that is left unwritten shows.
+    // All ones is NaN in both formats, so that unwritten elements are visible.
     c_device.fill(0xff)?;
     let (one, zero) = (1f32, 0f32);
     let element = match format {
         Format::Fp16 => CUDA_R_16F,
         Format::Bf16 => CUDA_R_16BF,
     };
-    // SAFETY: column-major matrices of the given shapes in buffers of their size; scalars as the
-    // compute type has them.
+    // SAFETY: column-major matrices of the given shapes in buffers of their size; scalars of the
+    // compute type.
     unsafe {
         cublas.gemm_ex(
             handle,
@@ -183,7 +183,7 @@ fn product(
     Ok(Product { format, m, n, k, relative_error: square_root(difference / norm) })
 }
 
-/// Newton's method: `core` has no square root. NaN and infinity stay what they are.
+/// Newton's method: `core` has no square root. NaN and infinity are returned as they are.
 fn square_root(value: f64) -> f64 {
     if !value.is_finite() || value <= 0.0 {
         return value;
@@ -245,10 +245,10 @@ fn decode(bits: u16, format: Format) -> f32 {
     }
 }
 
-/// The library's file names to try, newest first.
+/// The library's file names, newest first.
 pub const CUBLAS_NAMES: [&CStr; 3] = [c"libcublas.so.13", c"libcublas.so.12", c"libcublas.so.11"];
 
-/// A cuBLAS version as people write it.
+/// A cuBLAS version in the usual notation.
 pub fn version_text(version: i32) -> String {
     alloc::format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_product_is_not_right() {
+    fn a_wrong_product_is_detected() {
         let product = |relative_error| Product { format: Format::Fp16, m: 1, n: 1, k: 1, relative_error };
         assert!(product(1e-3).is_right());
         assert!(!product(6e-2).is_right());

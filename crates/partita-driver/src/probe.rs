@@ -1,9 +1,9 @@
 //! The calibration of one GPU: what each bit of a launch mask disables.
 //!
-//! Runs in a sacrificial process without MPS, because a mask that is wrong hangs a kernel for ever.
-//! Nothing is assumed of the numbering: each physical bit is disabled alone, and the SMs that a
-//! census then misses are what it stands for. That cannot hang, since all others stay enabled; the
-//! enabling direction is tried only with bits so proved. On an H200 the whole takes 0.05 s.
+//! It runs in a sacrificial process without MPS, because a wrong mask hangs a kernel forever. It
+//! assumes nothing about the numbering: it disables each physical bit alone, and the SMs that a
+//! census then misses are those of the bit. That cannot hang, since all other bits stay enabled;
+//! the opposite direction is tested only with proved bits. On an H200 all of this takes 0.05 s.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -18,7 +18,7 @@ use crate::launch_mask::LaunchMask;
 
 /// Spin of a census block: long enough that blocks cover every enabled SM before the first ends.
 const CENSUS_NS: u64 = 20_000;
-/// Rounds over all bits before a disagreement counts as one.
+/// Rounds over all bits before a disagreement counts as a contradiction.
 const ROUNDS_MAX: u32 = 3;
 /// Deadline of one cluster launch, which takes microseconds if it can run at all.
 const CLUSTER_DEADLINE_MS: u64 = 1_000;
@@ -26,10 +26,10 @@ const CLUSTER_DEADLINE_MS: u64 = 1_000;
 /// runs (CUDA C++ Programming Guide).
 const CLUSTER_BLOCKS_MAX: u32 = 16;
 const CLUSTER_BLOCKS_PORTABLE: u32 = 8;
-/// Positions of one GPC in Hopper's physical numbering: bit = 9 × GPC + TPC (measured on H200, all
+/// Positions of one GPC in Hopper's physical numbering: bit = 9 × GPC + TPC (measured on all H200
 /// boards tried).
 const HOPPER_STRIDE: u16 = 9;
-/// From here on a bit is a TPC outside every GPC that clusters can use ("singleton"; measured on
+/// From this bit on, TPCs are outside every GPC that clusters can use ("singletons"; measured on
 /// H200).
 const HOPPER_SINGLETONS: u16 = 72;
 
@@ -38,22 +38,22 @@ const HOPPER_SINGLETONS: u16 = 72;
 pub struct ProbedTpc {
     /// Its bit in a launch mask.
     pub physical: u16,
-    /// The GPC that clusters share; 0 for all where none is proved.
+    /// The GPC that clusters share; 0 for all TPCs if none is proved.
     pub gpc: u8,
 }
 
-/// What a probe has found and proved.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// What the driver says of the GPU.
+    /// What the driver reports about the GPU.
     pub facts: GpuFacts,
     /// Version byte of its launch descriptors.
     pub qmd_version: u8,
     /// SMs of a TPC.
     pub sms_per_tpc: u32,
-    /// Every TPC in logical order: TPC i has the SMs i × `sms_per_tpc` and following.
+    /// Every TPC in logical order: TPC i has the SMs from i × `sms_per_tpc` on.
     pub tpcs: Vec<ProbedTpc>,
-    /// Whether clusters proved the GPCs. Without, a cluster can be promised no more than one TPC.
+    /// Whether clusters proved the GPCs. If not, a cluster can rely on one TPC only.
     pub gpcs_proved: bool,
     /// Launches that the probe took.
     pub launches: u64,
@@ -62,13 +62,13 @@ pub struct Probe {
 /// Proves the launch mask of a GPU, bit by bit.
 ///
 /// # Errors
-/// [`Error::Disproved`] if any answer contradicts the others; [`Error::Hang`], after which the
-/// process must end; the driver's.
+/// [`Error::Disproved`] for a contradiction; [`Error::Hang`], after which the process must end;
+/// those of the driver.
 pub fn probe(gpu: &Gpu<'_>) -> Result<Probe, Error> {
     probe_with(gpu, &mut LaunchMask::install(gpu.cuda())?)
 }
 
-/// As [`probe()`], with the process's mask, which stays the caller's and is clear afterwards.
+/// As [`probe()`], with the process's mask, which stays the caller's and is empty afterwards.
 ///
 /// # Errors
 /// As [`probe()`].
@@ -104,8 +104,8 @@ pub fn probe_with(gpu: &Gpu<'_>, mask: &mut LaunchMask) -> Result<Probe, Error> 
     Ok(probe)
 }
 
-/// The SMs of the whole device. A census may miss one while another process has the GPU, so a few
-/// are united.
+/// The SMs of the whole device. A census can miss one while another process uses the GPU, so
+/// several are united.
 fn full_census(census: &Census<'_, '_>, sms: u32) -> Result<BTreeSet<u32>, Error> {
     let mut all = BTreeSet::new();
     for _ in 0..8 {
@@ -117,7 +117,7 @@ fn full_census(census: &Census<'_, '_>, sms: u32) -> Result<BTreeSet<u32>, Error
     Err(Error::Disproved(format!("blocks ran on {} SMs, the driver reports {sms}", all.len())))
 }
 
-/// For each live bit, the SMs that are gone when it alone is disabled.
+/// For each live bit, the SMs that are missing when only this bit is disabled.
 fn bits(
     mask: &mut LaunchMask,
     layout: &'static QmdLayout,
@@ -144,7 +144,7 @@ fn bits(
     Ok(found)
 }
 
-/// Brings the live bits into logical order, and checks that they part the SMs without a gap or an
+/// Sorts the live bits into logical order, and checks that they divide the SMs without a gap or an
 /// overlap.
 fn order(
     found: &[(u16, BTreeSet<u32>)],
@@ -191,7 +191,8 @@ fn confirm(
     sms_per_tpc: u32,
 ) -> Result<(), Error> {
     let singles = (0..tpcs.len()).map(|tpc| alloc::vec![tpc]);
-    // Every second, every third, … TPC: sets that no numbering by GPC or half could fake.
+    // Every second, every third, … TPC: sets that no numbering by GPC or half could match by
+    // accident.
     let combs = (2..6).map(|step| (0..tpcs.len()).step_by(step).collect::<Vec<_>>());
     for enabled in singles.chain(combs) {
         let bits: Vec<u16> = enabled.iter().map(|&tpc| tpcs[tpc]).collect();
@@ -202,7 +203,7 @@ fn confirm(
             .collect();
         let mut seen = census.sms()?;
         if seen.is_subset(&expected) {
-            // Not all of them reached in one census is no contradiction.
+            // If one census misses some of them, that is not a contradiction.
             seen.extend(census.sms()?);
         }
         if seen != expected {
@@ -214,14 +215,14 @@ fn confirm(
     Ok(())
 }
 
-/// Finds which TPCs share a GPC, by clusters, which only run inside one.
+/// Finds the TPCs that share a GPC, by clusters, which run only inside one GPC.
 fn assign_gpcs(
     gpu: &Gpu<'_>,
     mask: &mut LaunchMask,
     layout: &'static QmdLayout,
     probe: &mut Probe,
 ) -> Result<(), Error> {
-    // Only descriptors of version 4.0 number bits by GPC, as far as is known.
+    // As far as is known, only descriptors of version 4.0 number bits by GPC.
     if probe.facts.compute_capability != 90 || probe.qmd_version != 0x40 || !runs_clusters(gpu) {
         return Ok(());
     }
@@ -238,15 +239,15 @@ fn assign_gpcs(
     run_clusters(gpu, mask, layout, probe, &groups)
 }
 
-/// Proves by clusters that TPCs of the same number in `groups` share a GPC, where [`probe_with`]
-/// knew no such groups: as the control interface has them, one number a TPC in logical order. The
-/// process's mask is clear afterwards.
+/// Proves by clusters that TPCs of the same number in `groups` share a GPC, for boards whose groups
+/// [`probe_with`] did not know. The control interface reports such groups: one number a TPC in
+/// logical order. The process's mask is empty afterwards.
 ///
-/// The result stands in [`Probe::gpcs_proved`]. A cluster that does not run within its deadline
-/// leaves it false and this process's context lost: nothing more can be launched.
+/// The result is in [`Probe::gpcs_proved`]. If a cluster does not run within its deadline, that
+/// stays false and this process's context is lost: nothing more can be launched.
 ///
 /// # Errors
-/// The driver's; [`Error::Disproved`] if there is not one number for each TPC.
+/// Those of the driver; [`Error::Disproved`] if the groups do not have one number for each TPC.
 pub fn prove_gpcs(
     gpu: &Gpu<'_>,
     mask: &mut LaunchMask,
@@ -267,8 +268,8 @@ pub fn prove_gpcs(
     Ok(())
 }
 
-/// Whether the driver launches clusters of blocks on a GPU; one that does not know the question
-/// does not.
+/// Whether the driver launches clusters of blocks on a GPU; a driver that does not know the
+/// attribute does not.
 #[must_use]
 pub fn runs_clusters(gpu: &Gpu<'_>) -> bool {
     let mut value = 0;
@@ -277,8 +278,8 @@ pub fn runs_clusters(gpu: &Gpu<'_>) -> bool {
     unsafe { gpu.cuda().device_get_attribute(&mut value, attribute, gpu.device()) }.is_ok() && value != 0
 }
 
-/// Runs clusters that fill each group, as far as the device's largest cluster reaches, each
-/// overlapping the one before.
+/// Runs clusters that fill each group, up to the device's largest cluster, each overlapping the one
+/// before.
 fn run_clusters(
     gpu: &Gpu<'_>,
     mask: &mut LaunchMask,
@@ -311,8 +312,8 @@ fn run_clusters(
             }
             match gpu.wait("a cluster of one GPC", CLUSTER_DEADLINE_MS) {
                 Ok(()) => {}
-                // The groups are wrong for this board, and this process is lost; the caller has
-                // what was proved before.
+                // The groups are wrong for this board, and this process is lost; the caller still
+                // has what was proved before.
                 Err(Error::Hang { .. }) => {
                     core::mem::forget(census);
                     return Ok(());
@@ -332,7 +333,7 @@ fn run_clusters(
     Ok(())
 }
 
-/// Disable words with just `bits` disabled, or with all others disabled.
+/// Disable words with only `bits` disabled, or with all other bits disabled.
 fn words(bits: &[u16], only: bool) -> [u32; 8] {
     let mut words = [0; 8];
     for &bit in bits {

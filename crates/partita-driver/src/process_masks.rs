@@ -1,10 +1,10 @@
-//! Masks that a program puts on its own launches: the next one of a thread, those of a scope, and
+//! Masks that a program sets for its own launches: the next one of a thread, those of a scope, and
 //! all of the process.
 //!
-//! All are written into launch descriptors by the launch callback, on the launching thread: no
-//! lock, no allocation, no system call. The nearest wish counts: next launch, then scope, then the
-//! stream's own mask, then the process's. In a tenant's process the tenant's set is united with the
-//! result, so a wish can narrow a partition and never leave it.
+//! The launch callback writes all of them into launch descriptors, on the launching thread: without
+//! a lock, an allocation or a system call. The most specific mask counts: next launch, then scope,
+//! then the stream's own mask, then the process's. In a tenant's process the tenant's set also
+//! applies, so a mask can narrow a partition but never leave it.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -21,10 +21,10 @@ use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::subscribers;
 
-/// A mask in the form in which descriptors hold it: physical numbering, a set bit disables.
+/// A mask in the form of descriptors: physical numbering, a set bit disables.
 type Words = [u32; 8];
 
-/// The masks of this process. There is one set of them; a process has one GPU while it uses them.
+/// The masks of this process. They exist once, because a process that uses them has one GPU.
 #[derive(Clone, Copy)]
 pub struct ProcessMasks {
     state: &'static State,
@@ -36,16 +36,16 @@ impl core::fmt::Debug for ProcessMasks {
     }
 }
 
-/// What one thread wishes. Lives as long as the thread.
+/// The masks of one thread, for the thread's life.
 #[derive(Default)]
-struct Wishes {
+struct ThreadMasks {
     next: Cell<Option<Words>>,
     scope: Cell<Option<Words>>,
 }
 
 /// How the layout of launch descriptors is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum LayoutSource {
     /// It was proved on this board under this driver.
     Proved(&'static QmdLayout),
     /// By the compute capability, once a descriptor shows its version.
@@ -54,16 +54,16 @@ enum Told {
 
 struct State {
     topology: Topology,
-    told: Told,
+    source: LayoutSource,
     /// Null until it is known.
     layout: AtomicPtr<QmdLayout>,
-    /// The physical numbers that carry a TPC on this board.
+    /// The physical numbers that have a TPC on this board.
     live: Words,
-    /// Those of TPCs that are the only ones of their GPC, which the driver leaves out of launches
-    /// of large clusters.
+    /// Those of TPCs that are alone in their GPC, which the driver leaves out of launches of large
+    /// clusters.
     single: Words,
     process: Published,
-    /// Every thread's [`Wishes`].
+    /// Every thread's [`ThreadMasks`].
     key: libc::pthread_key_t,
     unmasked: AtomicU64,
 }
@@ -72,18 +72,19 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
 static INSTALLING: AtomicBool = AtomicBool::new(false);
 
 impl ProcessMasks {
-    /// Has launches of this process masked as it will wish. A second call gives the same masks.
+    /// Installs the callback that masks launches of this process. A second call returns the same
+    /// masks.
     ///
     /// # Errors
     /// [`Error::Subscribe`]; [`Error::Refused`] if the process sees several GPUs, whose launches
-    /// the callback could not tell apart, or if it has installed the masks of another board.
+    /// the callback cannot distinguish, or if it has installed the masks of another board.
     pub fn install(cuda: &Cuda, topology: &Topology, layout: &'static QmdLayout) -> Result<Self, Error> {
-        Self::install_as(cuda, topology, Told::Proved(layout))
+        Self::install_as(cuda, topology, LayoutSource::Proved(layout))
     }
 
-    /// As [`ProcessMasks::install`], where nobody has proved the version of this driver's launch
-    /// descriptors: the first descriptor tells it, if its class (compute capability, major × 10 +
-    /// minor) knows that version. `topology` must be known for certain all the same.
+    /// As [`ProcessMasks::install`], if the version of this driver's launch descriptors is not
+    /// proved: the first descriptor shows it, if its class (compute capability, major × 10 + minor)
+    /// has that version. `topology` must still be certain.
     ///
     /// # Errors
     /// As [`ProcessMasks::install`]; [`Error::Qmd`] for a capability without a class.
@@ -95,10 +96,10 @@ impl ProcessMasks {
         if qmd::class_for(compute_capability).is_none() {
             return Err(qmd::QmdError::UnknownCapability { compute_capability }.into());
         }
-        Self::install_as(cuda, topology, Told::ByClass(compute_capability))
+        Self::install_as(cuda, topology, LayoutSource::ByClass(compute_capability))
     }
 
-    fn install_as(cuda: &Cuda, topology: &Topology, told: Told) -> Result<Self, Error> {
+    fn install_as(cuda: &Cuda, topology: &Topology, source: LayoutSource) -> Result<Self, Error> {
         let mut devices = 0;
         // SAFETY: a valid pointer.
         unsafe {
@@ -107,44 +108,45 @@ impl ProcessMasks {
         }
         if devices != 1 {
             return Err(Error::Refused(format!(
-                "this process sees {devices} GPUs, whose launches cannot be told apart where masks are written: name one in \
-                 CUDA_VISIBLE_DEVICES, or restrict streams"
+                "this process sees {devices} GPUs, and the callback that writes masks cannot \
+                 distinguish their launches: name one in CUDA_VISIBLE_DEVICES, or restrict \
+                 streams"
             )));
         }
         while INSTALLING.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             core::hint::spin_loop();
         }
-        let installed = Self::install_alone(cuda, topology, told);
+        let installed = Self::install_alone(cuda, topology, source);
         INSTALLING.store(false, Ordering::Release);
         installed
     }
 
-    fn install_alone(cuda: &Cuda, topology: &Topology, told: Told) -> Result<Self, Error> {
+    fn install_alone(cuda: &Cuda, topology: &Topology, source: LayoutSource) -> Result<Self, Error> {
         let present = STATE.load(Ordering::Acquire);
         if !present.is_null() {
             // SAFETY: stored below and never freed.
             let state = unsafe { &*present };
-            if state.topology != *topology || state.told != told {
-                return Err(Error::Refused("this process masks the launches of another GPU already".into()));
+            if state.topology != *topology || state.source != source {
+                return Err(Error::Refused("this process already masks the launches of another GPU".into()));
             }
             return Ok(Self { state });
         }
         let mut key = 0;
-        // SAFETY: a valid pointer; the destructor takes what wishes() stores.
+        // SAFETY: a valid pointer; the destructor takes what thread_masks() stores.
         if unsafe { libc::pthread_key_create(&mut key, Some(forget_thread)) } != 0 {
             return Err(Error::Refused(
-                "no thread-specific data can be had: too many keys in this process".into(),
+                "no thread-specific data is available: the process has too many keys".into(),
             ));
         }
         let alone = topology.gpcs().iter().filter(|gpc| gpc.tpcs.len() == 1);
         let alone = alone.fold(TpcSet::EMPTY, |all, gpc| all | gpc.tpcs);
-        // Kept for ever: launches on any thread read it.
+        // Never freed: launches on any thread read it.
         let state: &'static State = Box::leak(Box::new(State {
             topology: topology.clone(),
-            told,
-            layout: AtomicPtr::new(match told {
-                Told::Proved(layout) => core::ptr::from_ref(layout).cast_mut(),
-                Told::ByClass(_) => core::ptr::null_mut(),
+            source,
+            layout: AtomicPtr::new(match source {
+                LayoutSource::Proved(layout) => core::ptr::from_ref(layout).cast_mut(),
+                LayoutSource::ByClass(_) => core::ptr::null_mut(),
             }),
             live: topology.physical_set(&topology.all()).to_words32(),
             single: topology.physical_set(&alone).to_words32(),
@@ -162,18 +164,18 @@ impl ProcessMasks {
         }
     }
 
-    /// Has the next kernel launch of this thread run on `set` only, whatever its stream. `None`
-    /// takes the wish back. Returns the former.
+    /// Restricts the next kernel launch of this thread to `set`, on any stream. `None` removes the
+    /// mask. Returns the previous one.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a set that no launch could run on, and once a launch went by that
-    /// could not be masked.
+    /// [`Error::Refused`] for a set that no launch can run on, and after a launch that could not be
+    /// masked.
     pub fn set_next(&self, set: Option<&TpcSet>) -> Result<Option<TpcSet>, Error> {
         let words = set.map(|set| self.words(set)).transpose()?;
-        Ok(self.wishes()?.next.replace(words).map(|words| self.set_of(&words)))
+        Ok(self.thread_masks()?.next.replace(words).map(|words| self.set_of(&words)))
     }
 
-    /// Looks a set up, for a [`Scope`] that is entered often.
+    /// Converts a set once, for a [`Scope`] that is entered often.
     ///
     /// # Errors
     /// As [`ProcessMasks::set_next`].
@@ -181,8 +183,8 @@ impl ProcessMasks {
         self.words(set).map(PreparedMask)
     }
 
-    /// Has every launch of this process run on `set` only, except those with a nearer wish. Returns
-    /// the former.
+    /// Restricts every launch of this process without a more specific mask to `set`. Returns the
+    /// previous one.
     ///
     /// # Errors
     /// As [`ProcessMasks::set_next`].
@@ -191,11 +193,11 @@ impl ProcessMasks {
         Ok(self.state.process.replace(words).map(|words| self.set_of(&words)))
     }
 
-    /// The set that this thread's next launch was restricted to, if it was and has not come yet.
+    /// The set for this thread's next launch, if there is one and the launch has not come yet.
     pub fn next(&self) -> Option<TpcSet> {
-        // SAFETY: what wishes() stored on this very thread.
-        let wishes = unsafe { thread_wishes(self.state.key) }?;
-        wishes.next.get().map(|words| self.set_of(&words))
+        // SAFETY: what thread_masks() stored on this very thread.
+        let own = unsafe { masks_of_thread(self.state.key) }?;
+        own.next.get().map(|words| self.set_of(&words))
     }
 
     /// The process's set.
@@ -203,8 +205,8 @@ impl ProcessMasks {
         self.state.process.load().map(|words| self.set_of(&words))
     }
 
-    /// Launches whose descriptors were of another version than the one that was proved, and so went
-    /// unmasked.
+    /// Launches that were not masked because their descriptors had another version than the proved
+    /// one.
     pub fn unmasked(&self) -> u64 {
         self.state.unmasked.load(Ordering::Acquire)
     }
@@ -217,7 +219,8 @@ impl ProcessMasks {
     fn words(&self, set: &TpcSet) -> Result<Words, Error> {
         if self.unmasked() > 0 {
             return Err(Error::Refused(
-                "the driver makes launch descriptors of another version than the one proved here: prove it anew with `partita doctor`"
+                "the driver makes launch descriptors of another version than the proved one: calibrate \
+                 again with `partita doctor`"
                     .into(),
             ));
         }
@@ -229,7 +232,7 @@ impl ProcessMasks {
         }
         if !set.is_subset(&all) {
             return Err(Error::Refused(format!(
-                "TPCs {} are not there: the device has TPCs {all}",
+                "the device does not have TPCs {}: it has TPCs {all}",
                 *set - all
             )));
         }
@@ -244,37 +247,37 @@ impl ProcessMasks {
             .collect()
     }
 
-    /// This thread's wishes, made at the first one.
-    fn wishes(&self) -> Result<&Wishes, Error> {
+    /// This thread's masks, allocated at the first use.
+    fn thread_masks(&self) -> Result<&ThreadMasks, Error> {
         let key = self.state.key;
         // SAFETY: what was stored on this very thread.
-        if let Some(wishes) = unsafe { thread_wishes(key) } {
-            return Ok(wishes);
+        if let Some(own) = unsafe { masks_of_thread(key) } {
+            return Ok(own);
         }
-        let wishes = Box::into_raw(Box::new(Wishes::default()));
+        let own = Box::into_raw(Box::new(ThreadMasks::default()));
         // SAFETY: a live key; the thread's end frees the box.
         unsafe {
-            if libc::pthread_setspecific(key, wishes.cast()) != 0 {
-                drop(Box::from_raw(wishes));
+            if libc::pthread_setspecific(key, own.cast()) != 0 {
+                drop(Box::from_raw(own));
                 return Err(Error::Refused("no memory for this thread's masks".into()));
             }
-            Ok(&*wishes)
+            Ok(&*own)
         }
     }
 }
 
 /// # Safety
 /// The result is used on this thread only, and not beyond its life.
-unsafe fn thread_wishes<'t>(key: libc::pthread_key_t) -> Option<&'t Wishes> {
+unsafe fn masks_of_thread<'t>(key: libc::pthread_key_t) -> Option<&'t ThreadMasks> {
     // SAFETY: a live key.
-    let wishes = unsafe { libc::pthread_getspecific(key) }.cast::<Wishes>();
-    // SAFETY: null, or what wishes() stored on this thread, shared and never borrowed mutably.
-    unsafe { wishes.as_ref() }
+    let own = unsafe { libc::pthread_getspecific(key) }.cast::<ThreadMasks>();
+    // SAFETY: null, or what thread_masks() stored on this thread, shared and never borrowed mutably.
+    unsafe { own.as_ref() }
 }
 
-unsafe extern "C" fn forget_thread(wishes: *mut c_void) {
-    // SAFETY: made by wishes() for the thread that ends.
-    drop(unsafe { Box::from_raw(wishes.cast::<Wishes>()) });
+unsafe extern "C" fn forget_thread(own: *mut c_void) {
+    // SAFETY: made by thread_masks() for the thread that ends.
+    drop(unsafe { Box::from_raw(own.cast::<ThreadMasks>()) });
 }
 
 unsafe extern "C" fn on_launch(argument: *mut c_void, _domain: c_int, _id: c_int, parameters: *const c_void) {
@@ -286,19 +289,19 @@ unsafe extern "C" fn on_launch(argument: *mut c_void, _domain: c_int, _id: c_int
         return;
     };
     // SAFETY: used during the call only.
-    let wishes = unsafe { thread_wishes(state.key) };
-    if let Some(words) = wishes.and_then(|wishes| wishes.next.take().or(wishes.scope.get())) {
+    let own = unsafe { masks_of_thread(state.key) };
+    if let Some(words) = own.and_then(|own| own.next.take().or(own.scope.get())) {
         let _ = qmd::write_disable_mask(image, layout, &words);
         return;
     }
     let Some(words) = state.process.load() else { return };
     let words = match qmd::read_disable_mask(image, layout) {
         None => words,
-        // The driver's own, for a large cluster: both hold.
-        Some(asked) if is_drivers_own(state, &asked) && may_be_clusters(layout, image) => {
-            both(state, &words, &asked)
+        // The driver's own mask, for a large cluster: both hold.
+        Some(present) if is_drivers_own(state, &present) && may_be_clusters(layout, image) => {
+            both(state, &words, &present)
         }
-        // The stream's, or a green context's, which is nearer.
+        // The mask of the stream or of a green context, which is more specific.
         Some(_) => return,
     };
     let _ = qmd::write_disable_mask(image, layout, &words);
@@ -318,10 +321,10 @@ unsafe fn descriptor<'d>(
     // SAFETY: null, or a static layout.
     let layout = match unsafe { layout.as_ref() } {
         Some(layout) => layout,
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         None => unsafe { first_layout(state, parameters) }?,
     };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     Some((layout, unsafe { callback::descriptor_of(parameters, layout) }?))
 }
 
@@ -329,8 +332,8 @@ unsafe fn descriptor<'d>(
 /// As for [`descriptor`].
 #[cold]
 unsafe fn first_layout(state: &State, parameters: *const c_void) -> Option<&'static QmdLayout> {
-    let Told::ByClass(compute_capability) = state.told else { return None };
-    // SAFETY: passed on to the caller.
+    let LayoutSource::ByClass(compute_capability) = state.source else { return None };
+    // SAFETY: the caller guarantees it.
     let descriptor = unsafe { callback::launch_descriptor(parameters) };
     if descriptor.is_null() {
         return None;
@@ -342,31 +345,31 @@ unsafe fn first_layout(state: &State, parameters: *const c_void) -> Option<&'sta
     Some(layout)
 }
 
-/// Whether a launch is of clusters of blocks, or of a shape that is not understood.
+/// Whether a launch has clusters of blocks, or an unknown shape.
 #[cold]
 fn may_be_clusters(layout: &QmdLayout, image: &[u32]) -> bool {
     layout.shape(image).map_or(true, |shape| shape.cluster_blocks() > 1)
 }
 
-/// Whether a mask leaves out nothing but TPCs that are alone in their GPC, which the driver does
-/// for clusters (measured on an H200). One that leaves out none at all is a stream's own wish for
-/// the whole GPU.
+/// Whether a mask leaves out only TPCs that are alone in their GPC, as the driver does for clusters
+/// (measured on an H200). A mask that leaves out no TPC is a stream's own request for the whole
+/// GPU.
 #[cold]
-fn is_drivers_own(state: &State, asked: &Words) -> bool {
-    let off: Words = core::array::from_fn(|word| asked[word] & state.live[word]);
+fn is_drivers_own(state: &State, present: &Words) -> bool {
+    let off: Words = core::array::from_fn(|word| present[word] & state.live[word]);
     off != [0; 8] && (0..8).all(|word| off[word] & !state.single[word] == 0)
 }
 
-/// What both masks leave enabled; the wish alone where that is nothing, because a launch with no
-/// TPC never ends.
+/// The TPCs that both masks enable; those of the program's mask alone if there are none, because a
+/// launch with no TPC never ends.
 #[cold]
-fn both(state: &State, own: &Words, asked: &Words) -> Words {
-    let both: Words = core::array::from_fn(|word| own[word] | asked[word]);
+fn both(state: &State, own: &Words, present: &Words) -> Words {
+    let both: Words = core::array::from_fn(|word| own[word] | present[word]);
     if (0..8).any(|word| !both[word] & state.live[word] != 0) { both } else { *own }
 }
 
-/// A mask that every launch reads and that is changed under them: one of two places, the other
-/// being written.
+/// A mask that every launch reads while others change it: one of two slots, while writers use the
+/// other.
 struct Published {
     version: AtomicUsize,
     places: [[AtomicU32; 9]; 2],
@@ -382,8 +385,8 @@ impl Published {
         }
     }
 
-    /// Whole, however often it is changed meanwhile. A reader repeats only while two changes fall
-    /// into its few loads.
+    /// Returns a consistent mask, however often it changes. A reader repeats only while two changes
+    /// fall into its few loads.
     #[inline]
     fn load(&self) -> Option<Words> {
         loop {
@@ -405,7 +408,8 @@ impl Published {
         let former = self.load();
         let version = self.version.load(Ordering::Relaxed);
         let place = &self.places[(version + 1) % 2];
-        // Whoever sees a word of what follows sees that the place is no longer the one to read.
+        // A reader that sees a word of the following write also sees that the slot is no longer the
+        // current one.
         fence(Ordering::Release);
         for (slot, word) in place.iter().zip(words.unwrap_or([0; 8])) {
             slot.store(word, Ordering::Relaxed);
@@ -417,22 +421,22 @@ impl Published {
     }
 }
 
-/// A set as descriptors hold it, looked up once.
+/// A set in the form of descriptors, converted once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedMask(Words);
 
-/// A thread's scope with a set, changed back when dropped.
+/// A thread's scope with a set; the drop restores the previous one.
 #[must_use = "the scope ends when this is dropped"]
 pub struct Scope {
     masks: ProcessMasks,
     former: Option<Words>,
-    /// Belongs to the thread that made it.
+    /// Belongs to the thread that created it.
     _thread: PhantomData<*mut ()>,
 }
 
 impl Scope {
-    /// Has every launch of this thread run on `set` only until the result is dropped. A scope
-    /// inside another counts more.
+    /// Restricts every launch of this thread to `set` until the result is dropped. An inner scope
+    /// takes precedence.
     ///
     /// # Errors
     /// As [`ProcessMasks::set_next`].
@@ -445,16 +449,16 @@ impl Scope {
     /// # Errors
     /// [`Error::Refused`] without memory for this thread's masks.
     pub fn with(masks: ProcessMasks, mask: PreparedMask) -> Result<Self, Error> {
-        let former = masks.wishes()?.scope.replace(Some(mask.0));
+        let former = masks.thread_masks()?.scope.replace(Some(mask.0));
         Ok(Self { masks, former, _thread: PhantomData })
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        // The thread has wishes since the scope was entered.
-        if let Ok(wishes) = self.masks.wishes() {
-            wishes.scope.set(self.former);
+        // The thread has masks since the scope was entered.
+        if let Ok(own) = self.masks.thread_masks() {
+            own.scope.set(self.former);
         }
     }
 }
@@ -466,7 +470,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_published_is_never_torn() {
+    fn published_masks_are_never_torn() {
         let published = Published::new();
         assert_eq!(published.load(), None);
         assert_eq!(published.replace(Some([7; 8])), None);

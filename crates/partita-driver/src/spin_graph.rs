@@ -10,8 +10,8 @@ use partita_abi::types::{CUDA_KERNEL_NODE_PARAMS_v1, CUfunction};
 use crate::error::Error;
 use crate::gpu::Gpu;
 
-/// A graph of kernels of one block and one warp that spin for a time, made executable. Launched on
-/// the GPU's own stream.
+/// An executable graph of spinning kernels of one block and one warp. Launched on the GPU's own
+/// stream.
 pub struct SpinGraph<'g, 'a> {
     gpu: &'g Gpu<'a>,
     graph: *mut c_void,
@@ -19,11 +19,11 @@ pub struct SpinGraph<'g, 'a> {
 }
 
 impl<'g, 'a> SpinGraph<'g, 'a> {
-    /// Makes one of as many kernels as `after` has entries, in that order: each follows the one,
-    /// made before it, whose number stands there, or nobody.
+    /// Creates a graph with as many kernels as `after` has entries, in that order: each follows the
+    /// earlier kernel with that number, or none.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a kernel that is to follow one that comes later; the driver's.
+    /// [`Error::Refused`] for a kernel that would follow a later one; those of the driver.
     pub fn new(gpu: &'g Gpu<'a>, kernel_ns: u64, after: &[Option<usize>]) -> Result<Self, Error> {
         let (cuda, none) = (gpu.cuda(), core::ptr::null_mut());
         let mut function = none;
@@ -72,10 +72,10 @@ impl<'g, 'a> SpinGraph<'g, 'a> {
         Ok(made)
     }
 
-    /// Launches it. Does not wait.
+    /// Launches it, without waiting.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn launch(&self) -> Result<(), Error> {
         // SAFETY: live handles.
         unsafe { self.gpu.cuda().graph_launch(self.exec, self.gpu.stream().handle()) }

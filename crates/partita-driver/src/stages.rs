@@ -1,4 +1,4 @@
-//! The kernels of example chains, launched from safe code on parts of device memory.
+//! The kernels of example chains, for safe code and parts of device memory.
 
 use alloc::format;
 use core::ffi::{CStr, c_void};
@@ -11,15 +11,15 @@ use crate::gpu::Gpu;
 use crate::ipc::Span;
 use crate::stream::StreamRef;
 
-/// Threads of a block of a picture's rows, and of pixels.
+/// Threads of a block over a picture's rows, and over its pixels.
 const THREADS: u32 = 256;
 /// Side of a square block.
 const SIDE: u32 = 32;
-/// The most pixels that [`Stages::detect`] tells apart.
+/// The most pixels that [`Stages::detect`] can address.
 const PIXELS_MAX: u64 = 1 << 24;
 
-/// The kernels, loaded. Each call launches one and returns at once; the memory must stay until the
-/// stream has got past it.
+/// The loaded kernels. Each call launches one and returns at once; the memory must stay allocated
+/// until the stream is past it.
 pub struct Stages<'a> {
     cuda: &'a Cuda,
     functions: [*mut c_void; 4],
@@ -29,7 +29,7 @@ impl<'a> Stages<'a> {
     /// Loads the kernels into the context of `gpu`.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn load(gpu: &Gpu<'a>) -> Result<Self, Error> {
         let cuda = gpu.cuda();
         let mut module = core::ptr::null_mut();
@@ -47,10 +47,10 @@ impl<'a> Stages<'a> {
         })
     }
 
-    /// Multiplies `n` × `n` matrices of `f32`, `to = from × by`, `rounds` times over ([`MATRIX`]).
+    /// Multiplies `n` × `n` matrices of `f32`, `to = from × by`, `rounds` times ([`MATRIX`]).
     ///
     /// # Errors
-    /// [`Error::Refused`] for memory that is too small; the driver's.
+    /// [`Error::Refused`] for memory that is too small; those of the driver.
     pub fn matrix(
         &self,
         stream: StreamRef<'_>,
@@ -64,7 +64,7 @@ impl<'a> Stages<'a> {
         let [to, from, by] = [address(to, bytes)?, address(from, bytes)?, address(by, bytes)?];
         let blocks = n.div_ceil(SIDE).max(1);
         let arguments = [to, from, by, n.into(), rounds.into()];
-        // SAFETY: the kernel's arguments, in memory that was just found to be large enough.
+        // SAFETY: the kernel's arguments, in memory that was just checked to be large enough.
         unsafe { self.launch(0, stream, [blocks; 2], [SIDE; 2], arguments) }
     }
 
@@ -105,7 +105,7 @@ impl<'a> Stages<'a> {
         unsafe { self.launch(2, stream, grid, [SIDE; 2], arguments) }
     }
 
-    /// Counts bright pixels of a picture and finds the brightest ([`DETECT`]); `to` are eight
+    /// Counts bright pixels of a picture and finds the brightest ([`DETECT`]); `to` has eight
     /// bytes.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl<'a> Stages<'a> {
         let pixels = from.bytes();
         if pixels > PIXELS_MAX {
             return Err(Error::Refused(format!(
-                "a picture of {pixels} pixels, where {PIXELS_MAX} can be told apart: pass a part of it"
+                "a picture of {pixels} pixels is larger than {PIXELS_MAX}: pass a part of it"
             )));
         }
         let found = to.part(0, 8)?;
@@ -145,7 +145,7 @@ impl<'a> Stages<'a> {
         let mut pointers =
             arguments.each_mut().map(|argument| core::ptr::from_mut(argument).cast::<c_void>());
         // SAFETY: a function of a module that stays loaded, a live stream, and arguments that the
-        // caller vouches for; the driver copies them.
+        // caller guarantees; the driver copies them.
         unsafe {
             self.cuda.launch_kernel(
                 self.functions[kernel],

@@ -1,4 +1,4 @@
-//! Streams: one of our own, and one that a program hands us.
+//! Streams: created here, or by the program.
 
 use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
@@ -10,7 +10,7 @@ use crate::error::Error;
 
 /// A live stream that is not one of the default streams.
 ///
-/// The handles 0, 1 and 2 name default streams and are no pointers; there is no `StreamRef` of
+/// The handles 0, 1 and 2 name default streams and are not pointers; a `StreamRef` cannot refer to
 /// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamRef<'s> {
@@ -19,16 +19,15 @@ pub struct StreamRef<'s> {
 }
 
 impl StreamRef<'_> {
-    /// Takes a `CUstream` (a `cudaStream_t` is one) that somebody else made.
+    /// Wraps a `CUstream` (a `cudaStream_t` is one) that other code created.
     ///
     /// # Errors
-    /// [`Error::DefaultStream`] for 0, 1 and 2 (null, legacy, per-thread): the driver offers no way
-    /// from them to the stream that they stand for on this thread, so nothing of it can be read or
-    /// changed.
+    /// [`Error::DefaultStream`] for 0, 1 and 2 (null, legacy, per-thread): the driver has no way
+    /// from them to the actual stream of this thread, so its structure cannot be read or changed.
     ///
     /// # Safety
-    /// The handle came from the driver under which this process runs, and the stream is not
-    /// destroyed while the result lives.
+    /// The handle came from the driver of this process, and the stream is not destroyed while the
+    /// result lives.
     pub unsafe fn from_raw<'s>(handle: *mut c_void) -> Result<StreamRef<'s>, Error> {
         if CUstream(handle).is_default() {
             return Err(Error::DefaultStream(handle.addr()));
@@ -42,17 +41,17 @@ impl StreamRef<'_> {
     }
 }
 
-/// A stream of our own, destroyed when dropped.
+/// A stream that this crate created; destroyed on drop.
 pub struct Stream<'a> {
     cuda: &'a Cuda,
     handle: *mut c_void,
 }
 
 impl<'a> Stream<'a> {
-    /// Makes a stream in the current context that does not wait for the legacy stream.
+    /// Creates a stream in the current context that does not wait for the legacy stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn new(cuda: &'a Cuda) -> Result<Self, Error> {
         let mut handle = core::ptr::null_mut();
         // SAFETY: a valid pointer.
@@ -60,10 +59,10 @@ impl<'a> Stream<'a> {
         Ok(Self { cuda, handle })
     }
 
-    /// As [`Stream::new`], with a priority: a lower number goes first, 0 is the usual one.
+    /// As [`Stream::new`], with a priority: lower numbers go first, 0 is the default.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn with_priority(cuda: &'a Cuda, priority: c_int) -> Result<Self, Error> {
         let mut handle = core::ptr::null_mut();
         // SAFETY: a valid pointer.
@@ -71,19 +70,19 @@ impl<'a> Stream<'a> {
         Ok(Self { cuda, handle })
     }
 
-    /// Owns a stream that the driver just made.
+    /// Takes ownership of a stream that the driver just created.
     ///
     /// # Safety
-    /// Nobody else destroys it.
+    /// No other code destroys it.
     pub(crate) unsafe fn adopt(cuda: &'a Cuda, handle: *mut c_void) -> Self {
         Self { cuda, handle }
     }
 
-    /// Waits for everything launched on it, however long it takes, inside the driver: the least
-    /// delay, and no way to give up.
+    /// Waits inside the driver for everything launched on it: with the least delay, but without a
+    /// timeout.
     ///
     /// # Errors
-    /// The driver's, if a kernel failed.
+    /// Those of the driver, if a kernel failed.
     pub fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: a live stream.
         unsafe { self.cuda.stream_synchronize(self.handle) }
@@ -97,8 +96,8 @@ impl<'a> Stream<'a> {
 
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by us and destroyed once; the driver lets queued work finish. Failure means
-        // that the context is gone.
+        // SAFETY: created here and destroyed once; the driver lets queued work finish. Failure
+        // means that the context is gone.
         let _ = unsafe { self.cuda.stream_destroy(self.handle) };
     }
 }

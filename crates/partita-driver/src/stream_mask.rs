@@ -1,9 +1,9 @@
 //! The mask of a stream, in the driver's own structure.
 //!
-//! Where it lies differs from driver to driver and is documented nowhere, so a [`StreamField`]
-//! comes only from a proof ([`crate::stream_proof`]) or from a kept one. Every access looks before
-//! it touches: through a system call that reports an unreadable address instead of faulting, and a
-//! write happens only where the words found are those of a mask.
+//! Its offset differs from driver to driver and is undocumented, so a [`StreamField`] comes only
+//! from a proof ([`crate::stream_proof`]) or from a cached one. Every access first reads through a
+//! system call, which reports an unreadable address instead of faulting, and nothing is written
+//! unless the words found are those of a mask.
 
 use alloc::format;
 use alloc::string::String;
@@ -18,12 +18,11 @@ use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::stream::{Stream, StreamRef};
 
-/// How far into a stream's structure a mask is looked for, in bytes. The farthest known lies at
-/// 0x5fc.
+/// The range of the search in a stream's structure, in bytes. The farthest known offset is 0x5fc.
 pub const STRUCTURE_BYTES: usize = 4096;
 const PAGE_BYTES: usize = 4096;
 
-/// Where this driver keeps the mask of a stream.
+/// Where this driver stores the mask of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamField {
     offset_bytes: u32,
@@ -31,20 +30,20 @@ pub struct StreamField {
 }
 
 impl StreamField {
-    /// A place that is yet to be proved.
+    /// An unproved offset.
     pub(crate) fn new(offset_bytes: u32, layout: StreamMaskLayout) -> Self {
         Self { offset_bytes, layout }
     }
 
-    /// A place that was proved before, under this very driver build and on this device:
-    /// [`StreamField::offset_bytes`] of a [`crate::stream_proof::StreamProof`]. Who keeps proofs
-    /// vouches for that; here it is only made sure that a new stream of the current context has no
+    /// An offset that was proved before, under this exact driver build and on this device:
+    /// [`StreamField::offset_bytes`] of a [`crate::stream_proof::StreamProof`]. The owner of the
+    /// cache guarantees that; this call only checks that a new stream of the current context has no
     /// mask there.
     ///
     /// # Errors
     /// [`Error::Refused`] if a new stream's words there are not those of a stream without a mask;
-    /// the driver's.
-    pub fn kept(cuda: &Cuda, offset_bytes: u32) -> Result<Self, Error> {
+    /// those of the driver.
+    pub fn from_cache(cuda: &Cuda, offset_bytes: u32) -> Result<Self, Error> {
         let mut version = 0;
         // SAFETY: a valid pointer.
         unsafe { cuda.driver_get_version(&mut version)? };
@@ -53,7 +52,8 @@ impl StreamField {
         match field.read(stream.as_ref())? {
             words if words == [0; 5] => Ok(field),
             words => Err(Error::Refused(format!(
-                "offset {offset_bytes:#x} of a new stream holds {words:x?} and no empty mask: prove this driver anew with `partita doctor`"
+                "offset {offset_bytes:#x} of a new stream holds {words:x?} and not an empty mask: \
+                 calibrate again with `partita doctor`"
             ))),
         }
     }
@@ -63,12 +63,12 @@ impl StreamField {
         self.offset_bytes
     }
 
-    /// How its words lie.
+    /// The layout of its words.
     pub fn layout(&self) -> StreamMaskLayout {
         self.layout
     }
 
-    /// The words in the structure; those that the layout does not have are zero.
+    /// The words in the structure; those beyond the layout are zero.
     pub(crate) fn read(&self, stream: StreamRef<'_>) -> Result<[u32; 5], Error> {
         self.read_at(self.address(stream)?, stream)
     }
@@ -82,7 +82,7 @@ impl StreamField {
         Ok(words_of(&bytes))
     }
 
-    /// The words, if they are those of a mask or of none.
+    /// The words, if they are those of a mask or of a stream without one.
     fn checked(&self, words: [u32; 5]) -> Result<[u32; 5], Error> {
         let plausible = match self.layout {
             StreamMaskLayout::EnabledWords => words[0] <= 1,
@@ -105,7 +105,7 @@ pub struct StreamMasks<'a> {
     tpc_count: u32,
 }
 
-/// What a stream had before its mask was changed; put back by [`StreamMasks::restore`].
+/// The previous mask of a stream; [`StreamMasks::restore`] restores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FormerMask([u32; 5]);
 
@@ -115,12 +115,12 @@ impl<'a> StreamMasks<'a> {
         Self { cuda, field, tpc_count }
     }
 
-    /// Where the masks lie.
+    /// The offset and layout of the masks.
     pub fn field(&self) -> StreamField {
         self.field
     }
 
-    /// The stream's set of enabled TPCs, `None` without a mask.
+    /// The stream's set of enabled TPCs; `None` without a mask.
     ///
     /// # Errors
     /// [`Error::Refused`] if the stream's structure cannot be read.
@@ -133,24 +133,22 @@ impl<'a> StreamMasks<'a> {
         }))
     }
 
-    /// Holds later launches of the stream to `set`; work that is queued already keeps the mask that
-    /// it was launched with.
+    /// Restricts later launches of the stream to `set`; queued work keeps the mask of its launch.
     ///
-    /// May be called while the stream has work, and while other threads launch on it. A launch at
-    /// that very moment may catch words of the former mask beside words of the new one: it stays
-    /// within the two sets together, and is never left without a TPC. Where two masks have no word
-    /// with TPCs of both, the way from one to the other leads through their union, with a call of
-    /// the driver's between, which waits for a launch that has begun to read.
+    /// This can be called while the stream has work, and while other threads launch on it. A launch
+    /// at that very moment can see words of both masks: it stays within the union of the two sets,
+    /// and always has a TPC. If two masks have no word with TPCs of both, the change goes through
+    /// their union, with a driver call in between that waits for a launch that has begun to read.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a set that is empty, has TPCs that the device has not, or leaves out
+    /// [`Error::Refused`] for a set that is empty, has TPCs that the device lacks, or leaves out
     /// TPCs that this driver's masks cannot name; and if the words found are not those of a mask.
     pub fn set(&self, stream: StreamRef<'_>, set: &TpcSet) -> Result<FormerMask, Error> {
         self.set_at(self.find(stream)?, stream, set)
     }
 
-    /// As [`StreamMasks::set`], for a stream whose mask was found before, and that is alive since:
-    /// a few loads and stores.
+    /// As [`StreamMasks::set`], for a live stream whose mask was found before: a few loads and
+    /// stores.
     pub(crate) fn set_at(
         &self,
         at: MaskPlace,
@@ -160,13 +158,13 @@ impl<'a> StreamMasks<'a> {
         let words = self.words(set).map_err(Error::Refused)?;
         let former = self.field.checked(at.words(self.field.layout))?;
         let change = Change { layout: self.field.layout, former, words, tpc_count: self.tpc_count };
-        if !change.make(at.0, || is_sound(self.cuda, stream)) {
+        if !change.make(at.0, || works(self.cuda, stream)) {
             return Err(unreadable(stream));
         }
         Ok(FormerMask(former))
     }
 
-    /// Takes the stream's mask away.
+    /// Removes the stream's mask.
     ///
     /// # Errors
     /// As [`StreamMasks::set`].
@@ -177,7 +175,7 @@ impl<'a> StreamMasks<'a> {
         Ok(FormerMask(former))
     }
 
-    /// Puts back what the stream had before.
+    /// Restores the stream's previous mask.
     ///
     /// # Errors
     /// As [`StreamMasks::set`].
@@ -192,20 +190,20 @@ impl<'a> StreamMasks<'a> {
         Ok(())
     }
 
-    /// The words that hold launches to `set`.
+    /// The words that restrict launches to `set`.
     pub(crate) fn words(&self, set: &TpcSet) -> Result<[u32; 5], String> {
         let all = TpcSet::first(self.tpc_count);
         if set.is_empty() {
             return Err("an empty set: a launch with no TPC would never end; name at least one".into());
         }
         if !set.is_subset(&all) {
-            return Err(format!("TPCs {} are not there: the device has TPCs {all}", *set - all));
+            return Err(format!("the device does not have TPCs {}: it has TPCs {all}", *set - all));
         }
         let nameable = TpcSet::first(self.field.layout.tpcs_max());
         let left_out = all - *set;
         if !left_out.is_subset(&nameable) {
             return Err(format!(
-                "TPCs {} cannot be left out: a stream's mask of this driver names {} TPCs only",
+                "TPCs {} cannot be left out: a stream's mask of this driver covers only {} TPCs",
                 left_out - nameable,
                 self.field.layout.tpcs_max()
             ));
@@ -214,7 +212,7 @@ impl<'a> StreamMasks<'a> {
         Ok(self.field.layout.encode(&[disable[0], disable[1], disable[2], disable[3]]))
     }
 
-    /// Finds a stream's mask, through the kernel, and makes sure that one is there.
+    /// Finds a stream's mask, through the kernel, and checks that it is one.
     pub(crate) fn find(&self, stream: StreamRef<'_>) -> Result<MaskPlace, Error> {
         let at = self.field.address(stream)?;
         self.field.checked(self.field.read_at(at, stream)?)?;
@@ -222,12 +220,12 @@ impl<'a> StreamMasks<'a> {
     }
 }
 
-/// The address of a stream's mask, which was found to be readable and to hold one.
+/// The address of a stream's mask, which was readable and valid when it was found.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MaskPlace(usize);
 
 impl MaskPlace {
-    /// The words that are there now.
+    /// The current words.
     fn words(self, layout: StreamMaskLayout) -> [u32; 5] {
         core::array::from_fn(|number| {
             if number >= layout.words() {
@@ -243,19 +241,20 @@ impl MaskPlace {
 #[cold]
 fn not_a_mask(words: &[u32; 5]) -> Error {
     Error::Refused(format!(
-        "the words where this driver keeps a stream's mask are {words:x?}, which is none: is the stream still alive?"
+        "the words of a stream's mask in this driver are {words:x?}, which is not a mask: is the \
+         stream still alive?"
     ))
 }
 
 #[cold]
 fn unreadable(stream: StreamRef<'_>) -> Error {
     Error::Refused(format!(
-        "stream {:?} leads to no readable structure of the driver's: is it still alive?",
+        "the driver's structure of stream {:?} is unreadable: is the stream still alive?",
         stream.handle()
     ))
 }
 
-/// From the words of one mask, or of none, to those of another.
+/// A change from the words of one mask, or of no mask, to those of another.
 struct Change {
     layout: StreamMaskLayout,
     former: [u32; 5],
@@ -264,21 +263,21 @@ struct Change {
 }
 
 impl Change {
-    /// Writes the words. `wait` returns once no launch reads that began before it, and says whether
-    /// the stream is sound.
+    /// Writes the words. `wait` returns once no launch that began before it is still reading, and
+    /// reports whether the stream works.
     fn make(&self, at: usize, wait: impl FnOnce() -> bool) -> bool {
         let Self { layout, former, words, .. } = self;
         let width = layout.words();
         let mask = usize::from(*layout == StreamMaskLayout::EnabledWords);
         if layout.decode(former).is_none() {
-            // The words first, then what puts them in force. Where nothing does, zero words enable
-            // everything, and so what a reader catches enables more and not less.
+            // The words first, then the words that activate them. If the layout has none, zero
+            // words enable everything, so that a reader in between enables more and not less.
             store(at, mask, &words[..width]);
             store(at, 0, &words[..mask]);
             return true;
         }
         let enables = |words: &[u32; 5], word: usize| !words[word] & self.live(word) != 0;
-        // A word that leaves TPCs in both masks does so whichever of the two a reader catches.
+        // A word that enables TPCs in both masks does so whichever of the two a reader sees.
         if !(mask..width).any(|word| enables(former, word) && enables(words, word)) {
             let both: [u32; 5] = core::array::from_fn(|word| former[word] & words[word]);
             store(at, mask, &both[..width]);
@@ -305,8 +304,8 @@ fn store(at: usize, from: usize, words: &[u32]) {
     for (number, word) in words.iter().enumerate().skip(from) {
         let place: *mut u32 = core::ptr::with_exposed_provenance_mut(at + 4 * number);
         // SAFETY: the words were just read through the kernel as the mask of a live stream at a
-        // proved place, which is 4-byte aligned. The driver reads them behind the compiler's back,
-        // hence an atomic.
+        // proved place, which is 4-byte aligned. The driver reads them concurrently, hence an
+        // atomic.
         unsafe { AtomicU32::from_ptr(place) }.store(*word, Ordering::Release);
     }
 }
@@ -323,16 +322,16 @@ pub(crate) fn structure(stream: StreamRef<'_>) -> Result<usize, Error> {
     }
 }
 
-/// Reads this process's memory without trusting the address. Returns how many bytes could be read.
+/// Reads this process's memory at an untrusted address. Returns how many bytes could be read.
 pub(crate) fn read_memory(address: usize, to: &mut [u8]) -> usize {
     let mut done = 0;
     while done < to.len() {
-        // A transfer is whole or not made, so each stays inside one page.
+        // A transfer is complete or not made at all, so each stays inside one page.
         let from = address.wrapping_add(done);
         let bytes = (PAGE_BYTES - from % PAGE_BYTES).min(to.len() - done);
         let local = libc::iovec { iov_base: to[done..].as_mut_ptr().cast::<c_void>(), iov_len: bytes };
         let remote = libc::iovec { iov_base: core::ptr::without_provenance_mut(from), iov_len: bytes };
-        // SAFETY: the local range is `to`'s; the kernel checks the remote one.
+        // SAFETY: the local range is that of `to`; the kernel checks the remote one.
         let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
         if read != bytes as isize {
             break;
@@ -348,8 +347,8 @@ pub(crate) fn words_of(bytes: &[u8; 20]) -> [u32; 5] {
     })
 }
 
-/// Whether a stream still works: asked before and after its structure is touched.
-pub(crate) fn is_sound(cuda: &Cuda, stream: StreamRef<'_>) -> bool {
+/// Whether a stream still works; checked before and after its structure is touched.
+pub(crate) fn works(cuda: &Cuda, stream: StreamRef<'_>) -> bool {
     // SAFETY: a live stream.
     match unsafe { cuda.stream_query(stream.handle()) } {
         Ok(()) => true,

@@ -1,17 +1,17 @@
-//! Where this driver keeps the mask of a stream: found and proved in a sacrificial process.
+//! Finds and proves, in a sacrificial process, where this driver stores the mask of a stream.
 //!
-//! The search writes nothing. One launch is traced (`stream_trace.rs`): a place where the driver
-//! read a word, where the words are those of no mask and were not written, may be it. Each such
-//! place is then answered, for one launch, with the mask of a random set; the one that is the mask
-//! comes out in that launch's descriptor, translated to the board's physical numbers, bit by bit.
-//! On an H200 (driver 580.159.04) 29 places look like a mask, 12 of them pass the filter, and one
-//! answers.
+//! The search writes nothing. It traces one launch (`stream_trace.rs`): a place that the driver
+//! read but did not write, and whose words are those of no mask, is a candidate. For one launch
+//! each, the search then replaces the words that the driver reads at a candidate by the mask of a
+//! random set. At the right place, the mask appears in that launch's descriptor, translated to the
+//! board's physical numbers, bit by bit. On an H200 (driver 580.159.04) 29 places look like a mask,
+//! 12 of them pass the filter, and one is right.
 //!
-//! Only a place so shown is ever written to, and only to be verified: sets of every kind, by the
-//! SMs that blocks ran on (by their number and how many run at once under MPS, where SM numbers are
-//! not the device's), by the descriptor, and by a neighbour stream that must not change. On
-//! machines where nothing can be traced the listed offset of the driver's version is verified
-//! alone.
+//! Writes go only to a place that was found in this way, and at first only to verify it: with sets
+//! of every kind, by the SMs that blocks ran on (under MPS, where SM numbers are not the device's,
+//! by how many SMs there are and how many blocks run at once), by the descriptor, and by a second
+//! stream that must not change. On machines that cannot trace launches, only the listed offset of
+//! the driver's version is verified.
 
 mod verification;
 mod watch;
@@ -33,10 +33,10 @@ use crate::time::now_ns;
 use verification::{Verification, census, together};
 use watch::Watch;
 
-/// Under MPS blocks are counted while they run together, so they run for longer.
+/// Under MPS, concurrent blocks are counted, so they run longer.
 const TOGETHER_NS: u64 = 200_000;
 
-/// What is known of a board before its streams are looked at.
+/// What is known about a board before its streams are examined.
 #[derive(Debug, Clone, Copy)]
 pub struct Board<'t> {
     /// Its TPCs, with their bits in launch descriptors.
@@ -45,29 +45,29 @@ pub struct Board<'t> {
     pub layout: &'static QmdLayout,
 }
 
-/// What the search has come to.
+/// The result of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// The mask lies there: shown in copies of this process.
+    /// The mask is there, as copies of this process showed.
     Shown {
         /// From the stream's structure, in bytes.
         offset_bytes: u32,
-        /// How many places were asked.
+        /// How many candidates were tried.
         candidates: u32,
     },
-    /// It lies at one of these places, the likeliest first. Each is to be asked by [`answers`] in a
-    /// process of its own, which a wrong one may crash: copies of this process do not get as far as
-    /// a descriptor.
+    /// The mask is at one of these places, the likeliest first. Copies of this process do not get
+    /// as far as a descriptor, so [`answers`] must try each in a separate process, which a wrong
+    /// place may crash.
     Candidates(Vec<u32>),
-    /// Nothing can be traced on this kind of machine. The listed place holds what a stream without
-    /// a mask would.
+    /// Launches cannot be traced on this kind of machine. The listed place has the words of a
+    /// stream without a mask.
     Listed(u32),
 }
 
-/// A place that was verified.
+/// A verified place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamProof {
-    /// Where the mask lies.
+    /// The place of the mask.
     pub field: StreamField,
     /// How many sets were tried.
     pub sets: u32,
@@ -75,11 +75,11 @@ pub struct StreamProof {
     pub blocks: u64,
 }
 
-/// Looks for the mask without writing to a stream.
+/// Searches for the mask without writing to a stream.
 ///
 /// # Errors
-/// [`Error::Refused`] where there is nothing to find: one TPC, no place that could be it, or none
-/// that answers; the driver's.
+/// [`Error::Refused`] if there is nothing to find: the device has one TPC, or no candidate exists
+/// or is right; those of the driver.
 pub fn search(gpu: &Gpu<'_>, board: Board<'_>) -> Result<Found, Error> {
     let search = Search::new(gpu, board)?;
     if !stream_trace::IS_POSSIBLE {
@@ -88,19 +88,20 @@ pub fn search(gpu: &Gpu<'_>, board: Board<'_>) -> Result<Found, Error> {
     let candidates = search.candidates()?;
     if candidates.is_empty() {
         return Err(Error::Refused(
-            "no launch read a word of the stream's structure that could be a mask: this driver has no stream masks, or keeps them elsewhere"
+            "no launch read a word of the stream's structure that could be a mask: this driver has no \
+             stream masks, or stores them elsewhere"
                 .into(),
         ));
     }
-    // A copy in which nothing is answered: if its descriptor is this process's own, what the others
-    // say counts.
+    // A control: a copy in which nothing is replaced. If its descriptor is the same as this
+    // process's, the other copies are valid.
     let control = Answer::InCopy { offset_bytes: candidates[0] as usize, words: None };
     if search.trace(Some(control))?.report.is_none_or(|report| report[0] != 0) {
         return Ok(Found::Candidates(candidates));
     }
     let count = candidates.len() as u32;
     for offset_bytes in candidates {
-        let shown = search.asked(offset_bytes, |offset_bytes, words| {
+        let shown = search.is_mask(offset_bytes, |offset_bytes, words| {
             let trace = search.trace(Some(Answer::InCopy { offset_bytes, words: Some(words) }))?;
             Ok(trace
                 .report
@@ -111,28 +112,30 @@ pub fn search(gpu: &Gpu<'_>, board: Board<'_>) -> Result<Found, Error> {
         }
     }
     Err(Error::Refused(format!(
-        "none of the {count} places that a launch read as a mask's would be is one: this driver keeps stream masks in another form"
+        "none of the {count} candidate places of the mask is right: this driver stores stream masks in \
+         another form"
     )))
 }
 
-/// Answers one place in this process, which may not survive it. Says whether it is the mask.
+/// Tries one place in this process, which may not survive it. Returns whether it is the mask.
 ///
 /// # Errors
-/// The driver's.
+/// Those of the driver.
 pub fn answers(gpu: &Gpu<'_>, board: Board<'_>, offset_bytes: u32) -> Result<bool, Error> {
     let search = Search::new(gpu, board)?;
-    search.asked(offset_bytes, |offset_bytes, words| {
+    search.is_mask(offset_bytes, |offset_bytes, words| {
         search.trace(Some(Answer::InPlace { offset_bytes, words }))?;
-        gpu.wait_on(search.stream.as_ref(), "a launch with an answered mask", KERNEL_DEADLINE_MS)?;
+        gpu.wait_on(search.stream.as_ref(), "a launch with a replaced mask", KERNEL_DEADLINE_MS)?;
         Ok(Watch::last())
     })
 }
 
-/// Verifies a place by writing to it: one that was [`Found::Shown`], that [`answers`], or that is
+/// Verifies a place by writing to it: a place of [`Found::Shown`], of [`answers`], or of
 /// [`Found::Listed`].
 ///
 /// # Errors
-/// [`Error::Disproved`] if anything is not as a mask there demands; [`Error::Hang`]; the driver's.
+/// [`Error::Disproved`] if anything differs from what a mask must do; [`Error::Hang`]; those of the
+/// driver.
 pub fn verify(gpu: &Gpu<'_>, board: Board<'_>, offset_bytes: u32) -> Result<StreamProof, Error> {
     let search = Search::new(gpu, board)?;
     let field = StreamField::new(offset_bytes, search.layout);
@@ -147,7 +150,7 @@ pub fn verify(gpu: &Gpu<'_>, board: Board<'_>, offset_bytes: u32) -> Result<Stre
     let sets = search.trial_sets();
     let mut blocks = 0;
     for set in &sets {
-        // Each is set over the one before: retargeting is what is relied on.
+        // Each replaces the previous one, since retargeting is what callers rely on.
         masks.set(subject, set)?;
         blocks += verify.runs_on(subject, Some(set))?;
         if masks.get(subject)? != Some(*set) {
@@ -158,13 +161,13 @@ pub fn verify(gpu: &Gpu<'_>, board: Board<'_>, offset_bytes: u32) -> Result<Stre
     masks.clear(subject)?;
     blocks += verify.runs_on(subject, None)?;
     drop(neighbour);
-    if !stream_mask::is_sound(gpu.cuda(), subject) {
+    if !stream_mask::works(gpu.cuda(), subject) {
         return Err(Error::Disproved("the stream does not work any more".into()));
     }
     Ok(StreamProof { field, sets: sets.len() as u32, blocks })
 }
 
-/// A stream to look at, and what is needed to look.
+/// A stream to examine, and the tools for it.
 struct Search<'g, 'a> {
     gpu: &'g Gpu<'a>,
     topology: &'g Topology,
@@ -175,12 +178,12 @@ struct Search<'g, 'a> {
 impl<'g, 'a> Search<'g, 'a> {
     fn new(gpu: &'g Gpu<'a>, board: Board<'g>) -> Result<Self, Error> {
         if board.topology.tpc_count() < 2 {
-            return Err(Error::Refused("with one TPC there is nothing that a mask could leave out".into()));
+            return Err(Error::Refused("with one TPC, a mask has nothing to leave out".into()));
         }
         Watch::install(gpu, board.layout)?;
         let layout = StreamMaskLayout::of(gpu.facts().cuda_version);
         let search = Self { gpu, topology: board.topology, layout, stream: Stream::new(gpu.cuda())? };
-        // The first launch on a stream may set up what later ones only read.
+        // The first launch on a stream can initialise data that later ones only read.
         for _ in 0..2 {
             search.launch()?.launch()?;
             gpu.wait_on(search.stream.as_ref(), "an empty kernel", KERNEL_DEADLINE_MS)?;
@@ -212,8 +215,7 @@ impl<'g, 'a> Search<'g, 'a> {
         Ok(trace)
     }
 
-    /// The places that a launch reads as it would read a mask that is not in force, the likeliest
-    /// first.
+    /// The places that a launch reads as it would read an inactive mask, the likeliest first.
     fn candidates(&self) -> Result<Vec<u32>, Error> {
         let trace = self.trace(None)?;
         let mut bytes = alloc::vec![0u8; STRUCTURE_BYTES];
@@ -222,9 +224,9 @@ impl<'g, 'a> Search<'g, 'a> {
         Ok(rank(&places(&trace, &bytes, self.layout), &self.hints()))
     }
 
-    /// Whether the driver takes words at a place for a mask: each random set must come out in the
-    /// descriptor. One would do for 64 TPCs.
-    fn asked(
+    /// Whether the driver uses the words at a place as a mask: each random set must appear in the
+    /// descriptor. For 64 TPCs one set would suffice.
+    fn is_mask(
         &self,
         offset_bytes: u32,
         mut ask: impl FnMut(usize, ([u32; 5], usize)) -> Result<Option<[u32; 8]>, Error>,
@@ -243,7 +245,7 @@ impl<'g, 'a> Search<'g, 'a> {
         Ok(true)
     }
 
-    /// Offsets that are known of this driver's version, or of its neighbours.
+    /// Known offsets of this driver's version, or of the nearest versions.
     fn hints(&self) -> Vec<u32> {
         let platform = platform(self.gpu.facts().compute_capability);
         let version = self.gpu.facts().cuda_version;
@@ -258,7 +260,8 @@ impl<'g, 'a> Search<'g, 'a> {
         let listed = platform.and_then(|platform| partita_abi::stream::stream_hint(platform, version));
         let offset_bytes = listed.ok_or_else(|| {
             Error::Refused(format!(
-                "nothing can be traced on this kind of machine, and no offset is known for CUDA {}.{} on it: use launch masks",
+                "launches cannot be traced on this kind of machine, and no offset is known for CUDA \
+                 {}.{} on it: use launch masks",
                 version / 1000,
                 version % 1000 / 10
             ))
@@ -266,7 +269,8 @@ impl<'g, 'a> Search<'g, 'a> {
         match StreamField::new(offset_bytes, self.layout).read(self.stream.as_ref())? {
             [0, 0, 0, 0, 0] => Ok(offset_bytes),
             words => Err(Error::Refused(format!(
-                "the offset known for this CUDA version, {offset_bytes:#x}, holds {words:x?} here and no empty mask: use launch masks"
+                "the known offset for this CUDA version, {offset_bytes:#x}, holds {words:x?} here and \
+                 not an empty mask: use launch masks"
             ))),
         }
     }
@@ -307,7 +311,7 @@ impl<'g, 'a> Search<'g, 'a> {
         sets
     }
 
-    /// Blocks of the census that one SM holds at once, which the whole device shows.
+    /// Blocks of the census that one SM holds at once, measured on the whole device.
     fn blocks_per_sm(&self) -> Result<u32, Error> {
         let records = census(self.gpu, self.stream.as_ref(), TOGETHER_NS)?.1;
         Ok((together(&records) as u32).div_ceil(self.topology.sm_count()).max(1))
@@ -324,9 +328,9 @@ fn shows(topology: &Topology, disable: &[u32; 8], set: &TpcSet) -> bool {
     })
 }
 
-/// The places at which a mask that is not in force could lie: its first word was read, all its
-/// words are zero and none was written. Those of which the rest was not read come first, because a
-/// driver has no use for the words of a mask that is not in force.
+/// Candidates for an inactive mask: the first word was read, all words are zero and none was
+/// written. Those whose other words were not read come first, because a driver does not need the
+/// words of an inactive mask.
 fn places(trace: &Trace, bytes: &[u8], layout: StreamMaskLayout) -> Vec<u32> {
     let width = layout.bytes();
     let possible = |at: &usize| {
@@ -345,7 +349,7 @@ fn places(trace: &Trace, bytes: &[u8], layout: StreamMaskLayout) -> Vec<u32> {
     }
 }
 
-/// The places in the order in which to ask: the nearest to what is known of the nearest versions.
+/// The candidates in the order of trial: nearest first to what is known for the nearest versions.
 fn rank(places: &[u32], hints: &[u32]) -> Vec<u32> {
     let mut ranked = places.to_vec();
     let near = |place: &u32| {
@@ -360,7 +364,7 @@ fn platform(compute_capability: u32) -> Option<StreamPlatform> {
     if cfg!(target_arch = "x86_64") {
         return Some(StreamPlatform::X86_64);
     }
-    // The boards on which aarch64 offsets were seen, by their GPUs.
+    // The boards on which aarch64 offsets were measured, by their GPUs.
     match compute_capability {
         62 | 72 | 87 => Some(StreamPlatform::Jetson),
         101 | 110 => Some(StreamPlatform::Thor),
@@ -369,7 +373,7 @@ fn platform(compute_capability: u32) -> Option<StreamPlatform> {
     }
 }
 
-/// Numbers that nobody expects (xorshift64*).
+/// Pseudorandom numbers (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -405,7 +409,7 @@ mod tests {
         let set: TpcSet = "1,4".parse().unwrap();
         let exact = topology.disable_words(&set);
         assert!(shows(&topology, &exact, &set));
-        // What stands at the numbers of TPCs that are not there does not matter.
+        // Bits of TPCs that do not exist have no effect.
         let mut holes_clear = exact;
         holes_clear[0] &= !0b10;
         assert!(shows(&topology, &holes_clear, &set));
@@ -424,13 +428,13 @@ mod tests {
     }
 
     #[test]
-    fn likely_places_are_asked_first() {
+    fn likely_places_are_tried_first() {
         assert_eq!(rank(&[0x10, 0x500, 0x51c, 0x5fc], &[0x51c, 0x4fc]), vec![0x51c, 0x500, 0x5fc, 0x10]);
         assert_eq!(rank(&[0x10, 0x500], &[]), vec![0x10, 0x500]);
     }
 
     #[test]
-    fn only_what_was_read_and_holds_no_mask_can_be_one() {
+    fn only_places_that_were_read_and_hold_no_mask_are_candidates() {
         let mut bytes = vec![0u8; 0x200];
         bytes[0x84] = 1;
         let mut trace = Trace::empty();
@@ -438,8 +442,8 @@ mod tests {
             trace.note(read, false);
         }
         trace.note(0x190, true);
-        // 0x80 has something behind it, 0x180 is written to, 0x1fc has not enough room; of 0x100
-        // more was read than a flag.
+        // At 0x80 there is data behind it, 0x180 is written to, 0x1fc has not enough room; at 0x100
+        // more than a flag was read.
         assert_eq!(places(&trace, &bytes, StreamMaskLayout::EnabledWords), vec![0x40, 0x104, 0x100]);
         assert_eq!(places(&trace, &bytes, StreamMaskLayout::UpperLower), vec![0x40, 0x100, 0x104, 0x180]);
     }

@@ -1,15 +1,15 @@
-//! What the driver reads of a stream's structure while it launches, seen without changing a byte of
+//! Traces what the driver reads of a stream's structure during a launch, without changing a byte of
 //! it.
 //!
-//! The pages of the structure are closed for the length of one launch. Each access then faults, is
-//! noted, and is let through for just that instruction by a single step. One read can be
-//! *answered*: with words other than those that are there, either in a copy of the process
-//! ([`Answer::InCopy`]), which ends before it reaches the GPU, or in place for the one instruction
-//! ([`Answer::InPlace`]), after which the former words are back before the next one runs. A driver
-//! that takes words for a mask shows them, translated, in the launch's descriptor. On an H200
-//! (driver 580.159.04) a launch makes 520 accesses and takes 5 ms under trace.
+//! The pages of the structure are protected for the length of one launch. Each access then faults,
+//! is recorded, and is allowed for just that instruction by a single step. The words of one read
+//! can be *replaced*, either in a copy of the process ([`Answer::InCopy`]), which ends before it
+//! reaches the GPU, or in place for the one instruction ([`Answer::InPlace`]), after which the
+//! original words are restored before the next instruction. If the driver uses the words as a mask,
+//! they appear, translated, in the launch's descriptor. On an H200 (driver 580.159.04) a launch
+//! makes 520 accesses and takes 5 ms under trace.
 //!
-//! For a sacrificial process only: it takes the handlers of SIGSEGV and SIGTRAP for good.
+//! Use it only in a sacrificial process: it keeps the handlers of SIGSEGV and SIGTRAP.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -23,27 +23,27 @@ use crate::stream_mask::{STRUCTURE_BYTES, read_memory};
 const PAGE_BYTES: usize = 4096;
 /// The trap flag of EFLAGS: a trap after the next instruction (Intel SDM volume 1, section 3.4.3).
 const TRAP_FLAG: i64 = 0x100;
-/// The bit of a page fault's error code that tells a write (Intel SDM volume 3, section 4.7).
+/// The bit of a page fault's error code for a write (Intel SDM volume 3, section 4.7).
 const FAULT_WRITE: i64 = 2;
-/// How long a copy may take to the descriptor, which is microseconds away.
+/// The timeout for a copy to reach the descriptor, which takes microseconds.
 const COPY_LIMIT_MS: c_int = 2_000;
 
 static FIRST_PAGE: AtomicUsize = AtomicUsize::new(0);
 static PAGES_BYTES: AtomicUsize = AtomicUsize::new(0);
 static STRUCTURE: AtomicUsize = AtomicUsize::new(0);
 static ARMED: AtomicBool = AtomicBool::new(false);
-/// The thread that launches; others that touch the pages are let through unnoted.
+/// The thread that launches; accesses of other threads are allowed and not recorded.
 static THREAD: AtomicI32 = AtomicI32::new(0);
 /// One bit for each byte at which an access began.
 static READ: [AtomicU32; STRUCTURE_BYTES / 32] = [const { AtomicU32::new(0) }; STRUCTURE_BYTES / 32];
 static WRITTEN: [AtomicU32; STRUCTURE_BYTES / 32] = [const { AtomicU32::new(0) }; STRUCTURE_BYTES / 32];
 
-/// 0 none, 1 in a copy, 2 in place.
+/// 0 without a replacement, 1 in a copy, 2 in place.
 static ANSWER: AtomicU32 = AtomicU32::new(0);
 static ANSWER_OFFSET: AtomicUsize = AtomicUsize::new(0);
 static ANSWER_WORDS: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
 static ANSWER_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Whether an instruction runs with answered words, which are to be put back.
+/// Whether an instruction runs with replaced words, which must be restored.
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 static KEPT_WORDS: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
 
@@ -59,22 +59,22 @@ pub(crate) const IS_POSSIBLE: bool = true;
 /// Words of a copy's report: whether the descriptor had a mask, and its eight words.
 pub(crate) const REPORT_WORDS: usize = 9;
 
-/// How a read is answered.
+/// How the words of a read are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// In a copy of the process that ends at the descriptor. Without words nothing is changed: what
-    /// such a copy reports shows whether copies get that far.
+    /// In a copy of the process that ends at the descriptor. Without words nothing is replaced, and
+    /// the report shows whether copies get that far.
     InCopy {
-        /// Of the words, from the structure.
+        /// Offset of the words in the structure.
         offset_bytes: usize,
-        /// The words and how many count.
+        /// The words, and how many of them count.
         words: Option<([u32; 5], usize)>,
     },
     /// In this process, for the instructions that read there.
     InPlace {
-        /// Of the words, from the structure.
+        /// Offset of the words in the structure.
         offset_bytes: usize,
-        /// The words and how many count.
+        /// The words, and how many of them count.
         words: ([u32; 5], usize),
     },
 }
@@ -84,7 +84,7 @@ pub(crate) enum Answer {
 pub(crate) struct Trace {
     read: Vec<u32>,
     written: Vec<u32>,
-    /// What the copy reported, if one was asked for and got that far.
+    /// The copy's report, if there was a copy and it got that far.
     pub report: Option<[u32; REPORT_WORDS]>,
 }
 
@@ -99,13 +99,13 @@ impl Trace {
         bit(&self.written, offset_bytes)
     }
 
-    /// A trace of no access, for tests to note some in.
+    /// An empty trace, for tests.
     #[cfg(test)]
     pub fn empty() -> Self {
         Self { read: vec![0; STRUCTURE_BYTES / 32], written: vec![0; STRUCTURE_BYTES / 32], report: None }
     }
 
-    /// Notes an access that nobody made.
+    /// Records an access, for tests.
     #[cfg(test)]
     pub fn note(&mut self, offset_bytes: usize, is_write: bool) {
         let log = if is_write { &mut self.written } else { &mut self.read };
@@ -120,7 +120,7 @@ fn bit(words: &[u32], offset_bytes: usize) -> bool {
 /// Traces one launch's accesses to the structure at `structure`.
 ///
 /// # Errors
-/// [`Error::Refused`] if the pages cannot be closed; the launch's.
+/// [`Error::Refused`] if the pages cannot be protected; those of the launch.
 pub(crate) fn trace(
     structure: usize,
     answer: Option<Answer>,
@@ -128,7 +128,7 @@ pub(crate) fn trace(
 ) -> Result<Trace, Error> {
     let first_page = structure / PAGE_BYTES * PAGE_BYTES;
     let mut looked = vec![0u8; STRUCTURE_BYTES];
-    // Only pages that are there can be closed.
+    // Only mapped pages can be protected.
     let readable = read_memory(structure, &mut looked);
     drop(looked);
     let pages_bytes = (structure + readable.max(1)).next_multiple_of(PAGE_BYTES) - first_page;
@@ -151,11 +151,11 @@ pub(crate) fn trace(
     let launched = if protect(libc::PROT_NONE) {
         launch()
     } else {
-        Err(Error::Refused("the pages of a stream's structure cannot be closed".into()))
+        Err(Error::Refused("the pages of a stream's structure cannot be protected".into()))
     };
     if IS_COPY.load(Ordering::Acquire) {
-        // The driver gave up before it came to a descriptor. A copy goes no further than the
-        // launch. SAFETY: ends this copy without running anything of it.
+        // The driver failed before it reached a descriptor. A copy must not continue beyond the
+        // launch. SAFETY: ends this copy without running any more of its code.
         unsafe { libc::_exit(1) };
     }
     ARMED.store(false, Ordering::SeqCst);
@@ -169,10 +169,10 @@ pub(crate) fn trace(
     Ok(Trace { read: load(&READ), written: load(&WRITTEN), report })
 }
 
-/// In a copy: sends what the launch's descriptor holds, and ends the copy. Elsewhere it does
+/// In a copy: sends the mask of the launch's descriptor, and ends the copy. Elsewhere it does
 /// nothing.
 ///
-/// Called on the launching thread from the launch callback.
+/// The launch callback calls it on the launching thread.
 pub(crate) fn report_if_copy(mask: Option<[u32; 8]>) {
     if !IS_COPY.load(Ordering::Acquire) {
         return;
@@ -180,8 +180,8 @@ pub(crate) fn report_if_copy(mask: Option<[u32; 8]>) {
     let mut report = [0u32; REPORT_WORDS];
     report[0] = u32::from(mask.is_some());
     report[1..].copy_from_slice(&mask.unwrap_or([0; 8]));
-    // SAFETY: writes from an array of ours and ends this copy of the process without running
-    // anything of it.
+    // SAFETY: writes from our array and ends this copy of the process without running any more of
+    // its code.
     unsafe {
         libc::write(PIPE_WRITE.load(Ordering::Relaxed), report.as_ptr().cast(), size_of_val(&report));
         libc::_exit(0);
@@ -206,7 +206,7 @@ fn prepare(answer: Option<Answer>) -> Result<(), Error> {
         let mut ends = [-1; 2];
         // SAFETY: room for two descriptors.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(Error::Refused("no pipe can be made".into()));
+            return Err(Error::Refused("no pipe can be created".into()));
         }
         PIPE_READ.store(ends[0], Ordering::Relaxed);
         PIPE_WRITE.store(ends[1], Ordering::Relaxed);
@@ -226,19 +226,19 @@ fn finish_copies() {
     }
 }
 
-/// Opens or closes the pages. Safe in a signal handler.
+/// Protects or unprotects the pages. Safe in a signal handler.
 fn protect(access: c_int) -> bool {
     let page: *mut c_void = core::ptr::with_exposed_provenance_mut(FIRST_PAGE.load(Ordering::Relaxed));
-    // SAFETY: pages that were readable; whoever touches them while they are closed faults into our
-    // handler.
+    // SAFETY: pages that were readable; a thread that touches them while they are protected faults
+    // into our handler.
     unsafe { libc::mprotect(page, PAGES_BYTES.load(Ordering::Relaxed), access) == 0 }
 }
 
 type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 unsafe fn handle(signal: c_int, handler: Handler) -> bool {
-    // SAFETY: a zeroed action is a valid one, and the handler has the three-argument form that
-    // SA_SIGINFO says.
+    // SAFETY: a zeroed action is a valid one, and the handler has the three-argument form of
+    // SA_SIGINFO.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -247,7 +247,7 @@ unsafe fn handle(signal: c_int, handler: Handler) -> bool {
     }
 }
 
-/// A fault that is none of ours: the default action takes it when the instruction runs again.
+/// Another fault than ours: the default action handles it when the instruction runs again.
 fn leave_to_default(signal: c_int) {
     // SAFETY: a zeroed action with the default handler.
     unsafe {
@@ -274,7 +274,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
     }
     protect(libc::PROT_READ | libc::PROT_WRITE);
     if !ARMED.load(Ordering::SeqCst) {
-        // Another thread, that faulted just before the trace ended.
+        // Another thread that faulted just before the trace ended.
         return;
     }
     if is_launching_thread() {
@@ -285,7 +285,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
             word.fetch_or(1 << (offset % 32), Ordering::Relaxed);
         }
         if !is_write && answer(offset) {
-            // A copy, with the answer in its own memory: it runs on untraced.
+            // A copy, with the replacement in its own memory: it continues untraced.
             return;
         }
     }
@@ -304,7 +304,7 @@ unsafe extern "C" fn on_step(_signal: c_int, _info: *mut libc::siginfo_t, contex
     }
 }
 
-/// The place of the answered words. The pages are open when it is used.
+/// The address of the replaced words. The pages are unprotected when it is used.
 fn place(index: usize) -> *mut u32 {
     let at = STRUCTURE.load(Ordering::Relaxed) + ANSWER_OFFSET.load(Ordering::Relaxed) + 4 * index;
     core::ptr::with_exposed_provenance_mut(at)
@@ -313,19 +313,20 @@ fn place(index: usize) -> *mut u32 {
 fn store(words: &[AtomicU32; 5]) {
     for (index, word) in words.iter().enumerate().take(ANSWER_COUNT.load(Ordering::Relaxed)) {
         // SAFETY: words inside the structure, which are in our memory and readable, at a multiple
-        // of four. In place they are what the very next instruction reads and no other thread's; in
-        // a copy they are the copy's own.
+        // of four. In place, only the very next instruction of this thread reads them; in a copy
+        // they are the copy's own.
         unsafe { place(index).write_volatile(word.load(Ordering::Relaxed)) };
     }
 }
 
-/// Answers a read at `offset` if it is the one to be answered. Says whether this is a copy.
+/// Replaces the words of a read at `offset` if it is the chosen one. Returns whether this is a
+/// copy.
 fn answer(offset: usize) -> bool {
     let window = 4 * ANSWER_COUNT.load(Ordering::Relaxed);
     let hit = offset.wrapping_sub(ANSWER_OFFSET.load(Ordering::Relaxed)) < window;
     match ANSWER.load(Ordering::Acquire) {
         1 if hit || window == 0 => {
-            // Once: a copy of every read would tell the same.
+            // Once: copies of other reads would report the same.
             ANSWER.store(0, Ordering::Release);
             let is_copy = copy();
             if is_copy {
@@ -346,11 +347,11 @@ fn answer(offset: usize) -> bool {
     }
 }
 
-/// Makes a copy of the process and waits for its report. Returns `true` in the copy.
+/// Copies the process and waits for the copy's report. Returns `true` in the copy.
 ///
-/// The bare system call: no fork handler of the driver's is to know of it.
+/// It uses the bare system call, so that the driver's fork handlers do not run.
 fn copy() -> bool {
-    // SAFETY: system calls with valid arguments. The copy has this thread only and runs nothing but
+    // SAFETY: system calls with valid arguments. The copy has only this thread and runs nothing but
     // the rest of the launch.
     unsafe {
         let child = libc::syscall(libc::SYS_fork) as libc::pid_t;
@@ -365,8 +366,8 @@ fn copy() -> bool {
             return false;
         }
         let pipe = PIPE_READ.load(Ordering::Relaxed);
-        // Our own end stays open, so a copy that dies is noticed by waiting for it, and one that
-        // hangs by the clock.
+        // Our own end stays open, so a copy that dies is noticed by waiting for it, and a copy that
+        // hangs by the timeout.
         let mut report = [0u32; REPORT_WORDS];
         let mut waited_ms = 0;
         loop {

@@ -1,5 +1,5 @@
-//! In place of [`stream_trace`](self) where a launch cannot be traced: single steps are known for
-//! x86_64 only.
+//! Replaces [`stream_trace`](self) on machines where a launch cannot be traced: single steps are
+//! implemented for x86_64 only.
 
 use crate::error::Error;
 
@@ -8,7 +8,7 @@ pub(crate) const IS_POSSIBLE: bool = false;
 /// Words of a copy's report: whether the descriptor had a mask, and its eight words.
 pub(crate) const REPORT_WORDS: usize = 9;
 
-/// How a read would be answered.
+/// How the words of a read would be replaced.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Answer {
     /// In a copy of the process.

@@ -1,9 +1,9 @@
-//! The one subscription that the driver gives a process, shared by all who mask or watch its
-//! launches.
+//! The only subscription that the driver gives a process, shared by all code that masks or watches
+//! its launches.
 //!
 //! The driver refuses a second subscriber (measured: code 210). In a tenant's process
 //! `libpartita.so` answers for the driver: it calls this subscriber before it applies the tenant's
-//! own mask, so a launch obeys both.
+//! own mask, so that both masks hold for a launch.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use crate::error::Error;
 /// How many can share it.
 const SUBSCRIBERS_MAX: usize = 4;
 
-/// A subscriber; its function is null while there is none.
+/// A subscriber; its function is null if the slot is free.
 struct Slot {
     function: AtomicPtr<()>,
     argument: AtomicPtr<c_void>,
@@ -30,11 +30,11 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static ADDING: AtomicBool = AtomicBool::new(false);
 static OURS: AtomicPtr<Subscription> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has `subscriber` called with `argument` for every kernel launch of this process, for ever, after
-/// those that were added before.
+/// Registers `subscriber`, which is called with `argument` for every kernel launch of this process
+/// until it ends, after earlier subscribers.
 ///
 /// # Errors
-/// [`Error::Subscribe`]: [`SubscribeError::Again`] for a function that is there already.
+/// [`Error::Subscribe`]: [`SubscribeError::Again`] for a function that is registered already.
 ///
 /// # Safety
 /// `argument` stays valid for the life of the process, and `subscriber` may be called with it on

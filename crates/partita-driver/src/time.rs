@@ -10,9 +10,9 @@ pub struct Deadline {
     pauses: Cell<u32>,
 }
 
-/// Looks without a pause.
-const LOOKS: u32 = 200;
-/// How long a wait stays awake, in nanoseconds.
+/// Polls without a pause.
+const POLLS: u32 = 200;
+/// How long a wait polls without sleeping, in nanoseconds.
 const AWAKE_NS: u64 = 2_000_000;
 
 /// Nanoseconds of the monotonic clock.
@@ -34,13 +34,13 @@ impl Deadline {
         now_ns() - self.start_ns > self.limit_ns
     }
 
-    /// Lets time pass between two looks: none at first; then others that could run, run; and from
-    /// [`AWAKE_NS`] on 50 µs, which are 100 with the kernel's usual slack: not more than a
-    /// twentieth of what the wait took anyway.
+    /// Pauses between two polls: not at all at first; then by yielding; and from [`AWAKE_NS`] on
+    /// for 50 µs, which are 100 with the kernel's usual slack. This adds at most a twentieth to the
+    /// wait.
     pub fn pause(&self) {
         let pauses = self.pauses.get();
         self.pauses.set(pauses.saturating_add(1));
-        if pauses <= LOOKS {
+        if pauses <= POLLS {
             return;
         }
         if now_ns() - self.start_ns < AWAKE_NS {
@@ -49,7 +49,7 @@ impl Deadline {
             return;
         }
         let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
-        // SAFETY: a valid pointer; the remainder is not asked for.
+        // SAFETY: a valid pointer; the remainder is not requested.
         unsafe { libc::nanosleep(&pause, core::ptr::null_mut()) };
     }
 }

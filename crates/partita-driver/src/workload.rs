@@ -1,5 +1,5 @@
-//! The kernels of experiments, launched from safe code: each owns the memory that it works on, and
-//! a record for each of its blocks.
+//! The kernels of experiments, for safe code: each owns the memory that it works on, and a record
+//! for each of its blocks.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -12,12 +12,12 @@ use crate::error::Error;
 use crate::gpu::{Buffer, Gpu};
 use crate::stream::StreamRef;
 
-/// How long making a chain may take; it runs for a fraction of a second.
+/// The deadline for building a chain, which takes a fraction of a second.
 const CHAIN_DEADLINE_MS: u64 = 60_000;
-/// A full period modulo a power of two: the factor is one more than a multiple of four, the step
-/// odd (Hull and Dobell).
+/// A full period modulo a power of two: the factor is one more than a multiple of four, and the
+/// step is odd (Hull and Dobell).
 const JUMP: (u64, u64) = (1_664_525, 1_013_904_223);
-/// Where threads of a random walk begin: as far from one another as this odd number takes them.
+/// This odd number spreads the starts of the threads of a random walk.
 const APART: u64 = 2_654_435_761;
 
 /// What a kernel does.
@@ -40,7 +40,7 @@ pub enum Workload {
     },
     /// It follows a chain through memory.
     Walk {
-        /// Whether the chain jumps; if not, it goes on to the next word.
+        /// Whether the chain jumps; otherwise it goes to the next word.
         is_random: bool,
         /// Reads of each thread.
         accesses: u64,
@@ -51,7 +51,7 @@ pub enum Workload {
     Mandelbrot {
         /// Pixels.
         pixels: u64,
-        /// Rounds of a pixel inside the set.
+        /// Iterations of a pixel inside the set.
         rounds_max: u64,
     },
 }
@@ -83,7 +83,7 @@ impl<'g, 'a> Workloads<'g, 'a> {
     /// Loads the kernels into the context of `gpu`.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn load(gpu: &'g Gpu<'a>) -> Result<Self, Error> {
         let mut module = core::ptr::null_mut();
         // SAFETY: a valid pointer and a module that ends with a zero; the GPU's context is current.
@@ -129,7 +129,7 @@ impl<'g, 'a> Workloads<'g, 'a> {
                 for _ in 0..3 {
                     memory.push(alloc(bytes)?);
                 }
-                // Zeroes multiply as fast as anything.
+                // Zeroes multiply as fast as other numbers.
                 for matrix in &memory {
                     matrix.fill(0)?;
                 }
@@ -146,7 +146,7 @@ impl<'g, 'a> Workloads<'g, 'a> {
             Workload::Mandelbrot { pixels, rounds_max } => {
                 if pixels > u64::from(u32::MAX) {
                     return Err(Error::Refused(format!(
-                        "{pixels} pixels are more than a picture can have, 2^32"
+                        "{pixels} pixels are more than the maximum of a picture, 2^32"
                     )));
                 }
                 memory.push(alloc(pixels)?);
@@ -158,12 +158,12 @@ impl<'g, 'a> Workloads<'g, 'a> {
         Ok(PreparedWork { gpu: self.gpu, function, shape, arguments, records, memory })
     }
 
-    /// Makes the chain of a walk, and waits for it.
+    /// Builds the chain of a walk, and waits for it.
     fn chain(&self, address: u64, words: u64, is_random: bool) -> Result<(), Error> {
         let (factor, step) = match (is_random, words.is_power_of_two()) {
             (true, true) => JUMP,
-            // No factor is right for every length; a long step visits all words that it shares no
-            // factor with.
+            // No factor works for every length; a long step visits all words if it shares no factor
+            // with their number.
             (true, false) => (1, APART),
             (false, _) => (1, 1),
         };
@@ -194,9 +194,9 @@ impl<'g, 'a> Workloads<'g, 'a> {
     }
 }
 
-/// A kernel with its memory, to be launched as often as one likes.
+/// A kernel with its memory, for any number of launches.
 ///
-/// Nothing may run any more when it is dropped: wait for the stream first.
+/// Wait for the stream before dropping it: no launch may be running.
 pub struct PreparedWork<'g, 'a> {
     gpu: &'g Gpu<'a>,
     function: *mut c_void,
@@ -208,17 +208,17 @@ pub struct PreparedWork<'g, 'a> {
 }
 
 impl PreparedWork<'_, '_> {
-    /// Launches it on a stream of the GPU's primary context, and does not wait.
+    /// Launches it on a stream of the GPU's primary context, without waiting.
     ///
     /// # Errors
-    /// The driver's, for a shape that it refuses.
+    /// Those of the driver, for a shape that it refuses.
     pub fn launch(&mut self, stream: StreamRef<'_>) -> Result<(), Error> {
         let mut pointers: Vec<*mut c_void> =
             self.arguments.iter_mut().map(|argument| core::ptr::from_mut(argument).cast()).collect();
         let WorkShape { grid, block, shared_bytes } = self.shape;
         // SAFETY: a function of a module that stays loaded, and the parameters that it documents;
-        // 4-byte ones are the low half of their word. The memory is held by self, and freeing it
-        // waits for what runs.
+        // 4-byte ones are the low half of their word. self holds the memory, and freeing it waits
+        // for running work.
         unsafe {
             self.gpu.cuda().launch_kernel(
                 self.function,
@@ -239,15 +239,15 @@ impl PreparedWork<'_, '_> {
     /// The records of the last launch, which must have ended, in the order of blocks.
     ///
     /// # Errors
-    /// The driver's; [`Error::Disproved`] if a block left none.
+    /// Those of the driver; [`Error::Disproved`] if a block left no record.
     pub fn records(&self) -> Result<Vec<BlockRecord>, Error> {
         read_records(&self.records)
     }
 
-    /// Forgets the records of former launches.
+    /// Clears the records of earlier launches.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn clear_records(&self) -> Result<(), Error> {
         self.records.fill(0)
     }

@@ -1,11 +1,10 @@
 //! The conformance suite: what every mechanism promises on every device, in one set of cases.
 //!
-//! A mechanism and a device are a test; each runs every case in a child process of its own
-//! ([`cases`]), because a mechanism that breaks its promise may hang or crash the driver. What
-//! cannot run is part of the promise: it is refused, by the mechanism's own judgement
-//! ([`Mechanism::fits`](partita_driver::mechanism::Mechanism::fits)) or with the driver's error at
-//! the call, and never hangs. `PARTITA_TEST_GPU=real` runs the same cases on the machine's first
-//! GPU.
+//! Each pair of a mechanism and a device is a test. It runs every case in a separate child process
+//! ([`cases`]), because a mechanism that breaks its promise can hang or crash the driver. Refusals
+//! are part of the promise: a launch that cannot run is refused, by the mechanism's own check
+//! ([`Mechanism::fits`](partita_driver::mechanism::Mechanism::fits)) or by an error of the driver's
+//! call, and never hangs. `PARTITA_TEST_GPU=real` runs the same cases on the machine's first GPU.
 
 #[path = "conformance/bench.rs"]
 mod bench;
@@ -16,13 +15,13 @@ mod common;
 use common::Sim;
 use partita_testing::{ignored_test, is_real};
 
-/// The variable that tells a child its mechanism.
+/// The variable that names a child's mechanism.
 const MECHANISM: &str = "PARTITA_TEST_MECHANISM";
 
-/// What a mechanism says on a device that does not offer it.
+/// The child's answer for a device that does not offer the mechanism.
 const NOT_OFFERED: &str = "not offered: ";
 
-/// What the child on this device said, line by line.
+/// The child's output on this device, line by line.
 fn said(mechanism: &str, device: &str) -> Vec<String> {
     if device != "real" {
         let sim = Sim::new(&format!("{mechanism}-{device}"), device);
@@ -41,7 +40,7 @@ fn conforms(mechanism: &str, device: &str) {
     let said = said(mechanism, device);
     let refused = said.iter().find_map(|line| line.strip_prefix(NOT_OFFERED));
     if device == "real" {
-        // Which mechanisms a GPU offers is its own affair.
+        // A real GPU may lack a mechanism.
         eprintln!("{mechanism}: {}", refused.unwrap_or("conforms"));
     } else {
         let is_offered = mechanism != "green" || !WITHOUT_GREEN.contains(&device);
@@ -52,11 +51,11 @@ fn conforms(mechanism: &str, device: &str) {
     }
 }
 
-/// Green contexts came with CUDA 12.4, and these simulated drivers are older.
+/// Green contexts came with CUDA 12.4; these simulated drivers are older.
 const WITHOUT_GREEN: [&str; 8] =
     ["gtx1060-3gb", "gtx-680", "tesla-k40", "gtx970", "p100", "titan-v", "xavier", "h100-v3"];
 
-/// One module a device, one test a mechanism in it.
+/// One module a device, with one test a mechanism.
 macro_rules! devices {
     ($($module:ident = $device:literal;)*) => {
         $(mod $module {
@@ -89,7 +88,7 @@ fn child_conforms() {
     let gpu = partita_driver::Gpu::open(&cuda, 0).unwrap();
     match bench::with_mechanism(&gpu, &mechanism, |bench| {
         for (name, case) in cases::CASES {
-            // The name of the case that fails stands before the panic's words.
+            // The name of the failing case precedes the panic's message.
             eprintln!("case: {name}");
             case(bench);
             common::say(name);

@@ -1,5 +1,5 @@
-//! Every generation: each device of the catalogue is calibrated, and its launches are masked by
-//! what that found.
+//! Every generation: each device of the catalogue is calibrated, and its launches are masked
+//! accordingly.
 
 mod common;
 
@@ -11,7 +11,7 @@ use partita_core::{Topology, TpcSet};
 use partita_driver::{Census, Error, Gpu, Grid, LaunchMask, Probe, probe_with, prove_gpcs, runs_clusters};
 use partita_sim::{DeviceSpec, catalogue};
 
-/// Random masks of each device, beside those that every device is tried with.
+/// Random masks of each device, in addition to the fixed ones.
 const RANDOM_MASKS: usize = 16;
 /// Long enough that blocks cover every enabled SM before the first ends.
 const SPIN_NS: u64 = 20_000;
@@ -30,8 +30,8 @@ macro_rules! devices {
 
 partita_testing::for_simulated_devices!(devices);
 
-/// A device's driver may launch with any version that the device's compute class knows. Each is
-/// told by the descriptor alone, and either masks every TPC or is refused.
+/// A device's driver can launch with any version that the device's compute class has. Each is
+/// recognised by the descriptor alone, and either masks every TPC or is refused.
 fn other_versions(device: &str) {
     let spec = catalogue::device(device).unwrap();
     let own = layout_of(&spec);
@@ -46,7 +46,7 @@ fn other_versions(device: &str) {
         if last < layout.mask.tpcs_max() {
             assert_eq!(said, ["done"], "{device} {version}");
         } else {
-            // TPCs that no bit stands for cannot be kept free of a tenant.
+            // A tenant cannot be kept off TPCs without a bit.
             let [said] = &said[..] else { panic!("{said:?}") };
             let reason =
                 format!("launch descriptors {version} of this driver have {} bits", layout.mask.tpcs_max());
@@ -57,7 +57,7 @@ fn other_versions(device: &str) {
 
 #[test]
 fn no_version_is_left_out() {
-    // One device launches with each version that has a mask.
+    // For each version with a mask there is a device that launches with it.
     for layout in layouts::ALL {
         let launches = |spec: &DeviceSpec| core::ptr::eq(layout_of(spec), *layout);
         assert!(catalogue::all().iter().any(launches), "no device launches with {}", layout.version);
@@ -159,7 +159,7 @@ fn gpcs_are_proved(gpu: &Gpu<'_>, mask: &mut LaunchMask, probe: &mut Probe, spec
     assert_eq!(found, groups);
 }
 
-/// Blocks of a launch that is masked to a set run on all of its TPCs and on no other.
+/// Blocks of a masked launch run on all TPCs of the set and on no other.
 fn masked(
     gpu: &Gpu<'_>,
     mask: &mut LaunchMask,

@@ -24,8 +24,8 @@ fn seen(gpu: &Gpu<'_>, topology: &Topology, lane: &Lane<'_>) -> TpcSet {
 fn child_makes_green_contexts() {
     let cuda = common::cuda();
     let gpu = Gpu::open(&cuda, 0).unwrap();
-    // No probe: the driver makes no green contexts beside a launch callback. An H200 has 66 TPCs in
-    // logical order.
+    // There is no probe, because the driver creates no green contexts after a launch callback. An
+    // H200 has 66 TPCs in logical order.
     let tpcs = (0..66).map(|tpc| partita_core::Tpc { gpc: 0, physical: tpc }).collect::<Vec<_>>();
     let topology = Topology::new(2, tpcs).unwrap();
     let green = Green::survey(&gpu, 2).unwrap();
@@ -48,12 +48,11 @@ fn child_makes_green_contexts() {
     }
     drop(lane);
     assert_eq!(mechanism.pool().created(), 4, "switching makes none");
-    // A set that is not prepared is not made behind the caller's back, and the lane stays as it
-    // was.
+    // An unprepared set is refused, and the lane stays unchanged.
     let mut lane = mechanism.lane(&sets[0]).unwrap();
     assert!(matches!(lane.retarget(&TpcSet::first(5)), Err(Error::Refused(_))));
     assert_eq!(seen(&gpu, &topology, &lane), sets[0]);
-    // Beside a launch callback there are only those that were made before.
+    // After a launch callback, only existing contexts can be used.
     ProcessMasks::install(&cuda, &topology, partita_abi::qmd::layout_for(90, 0x40).unwrap()).unwrap();
     assert_eq!(seen(&gpu, &topology, &lane), sets[0]);
     let refused = mechanism.lane(&TpcSet::first(5)).err().unwrap().to_string();
@@ -62,7 +61,7 @@ fn child_makes_green_contexts() {
 }
 
 #[test]
-fn sizes_are_asked_for_and_switching_makes_no_context() {
+fn sizes_are_queried_and_switching_creates_no_context() {
     let sim = Sim::new("green", "h200");
     let said = sim.child_says("child_makes_green_contexts", &[]);
     // As measured on an H200.

@@ -1,7 +1,7 @@
 //! Memory and events of one process in another one: by handle, and by descriptor.
 //!
-//! An owner, a child of the test, starts the one who opens: both are processes of one simulated
-//! machine.
+//! An owner, a child of the test, starts the process that opens: both are processes of one
+//! simulated machine.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn handle(variable: &str) -> [u8; HANDLE_BYTES] {
     std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..][..2], 16).unwrap())
 }
 
-/// Whether the driver answered with this name.
+/// Whether the driver failed with this name.
 fn says<T>(result: Result<T, Error>, name: &str) -> bool {
     match result {
         Err(Error::Call { code, .. }) => code.to_string().contains(name),
@@ -56,15 +56,15 @@ fn child_owns_memory_and_event() {
 
     let memory = MemoryHandle::of(&gpu, &buffer).unwrap();
     let own = OpenedMemory::open(&gpu, &memory, BYTES);
-    assert!(says(own, "INVALID_CONTEXT"), "it is this process's own");
-    // What the other one must wait for, on the GPU.
+    assert!(says(own, "INVALID_CONTEXT"), "it belongs to this process");
+    // The other process must wait for this on the GPU.
     buffer.fill(1).unwrap();
     gpu.spin(1, 32, 30_000_000).unwrap();
     event.record(gpu.stream()).unwrap();
     let mut command = other("child_opens_memory_and_event");
     command.env("MEMORY", hex(memory.to_bytes())).env("EVENT", hex(event.export().unwrap().to_bytes()));
     print!("{}", String::from_utf8_lossy(&succeed(&mut command).stdout));
-    // The other one has written, and recorded the event behind it.
+    // The other process has written, and recorded the event after it.
     event.hold(stream.as_ref()).unwrap();
     stream.synchronize().unwrap();
     assert!(event.is_done().unwrap());
@@ -137,12 +137,12 @@ fn child_owns_a_descriptor() {
     physical.export_over(descriptor.as_raw_fd()).unwrap();
     let here = mapped(&physical);
     here.span().write(&[7; 8]).unwrap();
-    // Here and under a second address at one time.
+    // Here, and at a second address at the same time.
     let twin = mapped(&Physical::import(&gpu, descriptor.as_raw_fd(), bytes).unwrap());
     assert_ne!(here.span().address(), twin.span().address());
     drop(twin);
 
-    // The other one's standard input is the descriptor.
+    // The other process's standard input is the descriptor.
     let mut command = other("child_maps_a_descriptor");
     command.env("BYTES", bytes.to_string()).stdin(Stdio::from(descriptor));
     print!("{}", String::from_utf8_lossy(&succeed(&mut command).stdout));

@@ -1,4 +1,4 @@
-//! The masks that a program puts on its own launches, and which of them counts.
+//! The masks that a program sets for its own launches, and their precedence.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn child_masks_itself() {
     let Ok(Found::Shown { offset_bytes, .. }) = stream_proof::search(&gpu, board) else {
         panic!("not found")
     };
-    let field = StreamField::kept(&cuda, offset_bytes).unwrap();
+    let field = StreamField::from_cache(&cuda, offset_bytes).unwrap();
     let streams = StreamMasks::new(&cuda, field, topology.tpc_count());
     let masks = ProcessMasks::install(&cuda, &topology, layout).unwrap();
     let stream = Stream::new(&cuda).unwrap();
@@ -39,21 +39,21 @@ fn child_masks_itself() {
     let on = |stream: &Stream<'_>| seen(&gpu, &topology, stream.as_ref());
     let all = topology.all();
 
-    // Nothing is masked until somebody wishes.
+    // Nothing is masked at first.
     assert_eq!(on(&stream), all);
-    // The process's set, for every stream.
+    // The process's set applies to every stream.
     assert_eq!(masks.set_process(Some(&set("0-9"))).unwrap(), None);
     assert_eq!((on(&stream), on(&other)), (set("0-9"), set("0-9")));
-    // A stream's own mask is nearer.
+    // A stream's own mask is more specific.
     streams.set(stream.as_ref(), &set("20-29,40")).unwrap();
     assert_eq!((on(&stream), on(&other)), (set("20-29,40"), set("0-9")));
-    // The next launch is nearest, and is one launch.
+    // The mask of the next launch is the most specific one, and applies once.
     masks.set_next(Some(&set("50"))).unwrap();
     assert_eq!(masks.next(), Some(set("50")));
     assert_eq!(on(&stream), set("50"));
     assert_eq!(masks.next(), None);
     assert_eq!(on(&stream), set("20-29,40"));
-    // It is this thread's.
+    // It belongs to this thread.
     masks.set_next(Some(&set("51"))).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(masks.next(), None)).join().unwrap();
@@ -69,24 +69,24 @@ fn child_masks_itself() {
         }
         assert_eq!(on(&stream), set("60-61"));
     }
-    // What was before comes back.
+    // The previous mask returns.
     streams.clear(stream.as_ref()).unwrap();
     assert_eq!(masks.set_process(Some(&set("3"))).unwrap(), Some(set("0-9")));
     assert_eq!(on(&stream), set("3"));
     assert_eq!(masks.set_process(None).unwrap(), Some(set("3")));
     assert_eq!(on(&stream), all);
-    // What no launch could run on is refused, and changes nothing.
+    // A set that no launch can run on is refused, and changes nothing.
     assert!(masks.set_next(Some(&TpcSet::EMPTY)).unwrap_err().to_string().contains("empty set"));
     assert!(masks.set_process(Some(&set("0,200"))).unwrap_err().to_string().contains("200"));
     assert_eq!((masks.process(), masks.next(), masks.unmasked()), (None, None, 0));
-    // A second installation is the same masks.
+    // A second installation returns the same masks.
     assert!(ProcessMasks::install(&cuda, &topology, layout).is_ok());
     common::say("done");
     common::say(format!("corruptions {:?}", common::corruptions(&cuda)));
 }
 
 #[test]
-fn the_nearest_wish_counts() {
+fn the_most_specific_mask_counts() {
     let sim = Sim::new("wishes", "h200");
     assert_eq!(sim.child_says("child_masks_itself", &[])[0], "done");
 }

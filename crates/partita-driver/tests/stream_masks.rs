@@ -1,6 +1,6 @@
-//! The mask of a stream is found and proved on simulated drivers that keep it where nobody listed.
+//! The mask of a stream is found and proved on simulated drivers that store it at unlisted offsets.
 //!
-//! Each search runs in a child process of its own, as on a real machine.
+//! Each search runs in a separate child process, as on a real machine.
 
 mod common;
 
@@ -11,7 +11,7 @@ use partita_abi::stream::{STREAM_HINTS, StreamPlatform, stream_hint};
 use partita_driver::Gpu;
 use partita_driver::stream_proof::{self, Board, Found};
 
-/// In a child: what was found, and how often the simulated driver saw its own state changed.
+/// In a child: what was found, and how many times the simulated driver found its own state changed.
 #[test]
 #[ignore = "the tests run it in child processes"]
 fn child_finds_and_verifies() {
@@ -22,7 +22,7 @@ fn child_finds_and_verifies() {
     match stream_proof::search(&gpu, board) {
         Err(error) => common::say(format!("refused: {error}")),
         Ok(Found::Candidates(places)) => {
-            panic!("a simulated driver's copy gets to its descriptor: {places:x?}")
+            panic!("a simulated driver's copy reaches its descriptor: {places:x?}")
         }
         Ok(Found::Shown { offset_bytes, .. } | Found::Listed(offset_bytes)) => {
             let proof = stream_proof::verify(&gpu, board, offset_bytes).unwrap();
@@ -32,14 +32,14 @@ fn child_finds_and_verifies() {
     common::say(format!("corruptions {:?}", common::corruptions(&cuda)));
 }
 
-/// A simulated driver, and where it keeps the mask.
+/// A simulated driver, and where it stores the mask.
 struct Case {
     device: &'static str,
     version: &'static str,
     offset_bytes: Option<u32>,
 }
 
-/// Searches under one simulated driver; what it said.
+/// Searches under one simulated driver; returns its output.
 fn search(number: usize, case: &Case) -> Vec<String> {
     let sim = Sim::new(&format!("s{number}"), case.device);
     let mut variables = vec![("PARTITA_SIM_DRIVER", case.version.to_owned())];
@@ -47,8 +47,8 @@ fn search(number: usize, case: &Case) -> Vec<String> {
     sim.child_says("child_finds_and_verifies", &variables)
 }
 
-/// Searches under each, two at a time, and checks that each was found where it is and that no
-/// driver saw its own state changed.
+/// Searches under each driver, two at a time, and checks that each mask was found in the right
+/// place and that no driver found its own state changed.
 fn all_are_found(cases: &[Case]) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -76,8 +76,7 @@ fn cuda_version(text: &str) -> u32 {
     1000 * major.parse::<u32>().unwrap() + 10 * minor.parse::<u32>().unwrap()
 }
 
-/// Offsets that nobody listed: inside the structure of simulated drivers, whose first bytes are
-/// something else.
+/// Unlisted offsets inside the structure of simulated drivers, whose first bytes have another use.
 fn unlisted_offset(seed: &mut u64) -> u32 {
     loop {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -97,7 +96,7 @@ fn every_drivers_own_place_is_found() {
         ("a100", "11.4"),
         ("h200", "11.8"),
         ("h200", "12.4"),
-        // Versions that nobody has listed.
+        // Unlisted versions.
         ("h200", "12.9"),
         ("h200", "13.1"),
         ("h200", "13.0"),
@@ -106,7 +105,7 @@ fn every_drivers_own_place_is_found() {
 }
 
 #[test]
-fn places_that_nobody_listed_are_found_and_nothing_is_corrupted() {
+fn unlisted_places_are_found_and_nothing_is_corrupted() {
     let mut seed = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(1, |time| time.as_nanos() as u64);

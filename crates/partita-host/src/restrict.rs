@@ -104,7 +104,7 @@ impl Masks {
             return Ok(streams);
         }
         let place = Cache::open().stream_place(&self.install, &self.gpu, &self.measured)?;
-        let field = StreamField::kept(self.cuda, place.offset_bytes).map_err(refuse)?;
+        let field = StreamField::from_cache(self.cuda, place.offset_bytes).map_err(refuse)?;
         Ok(self.streams.get_or_init(|| StreamMasks::new(self.cuda, field, self.topology.tpc_count())))
     }
 }

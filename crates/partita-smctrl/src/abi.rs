@@ -141,12 +141,12 @@ extern "C" fn set_next(mask: u64) -> c_int {
 }
 
 unsafe extern "C" fn set_stream(stream: *mut c_void, mask: u64) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     record_and_print("libsmctrl_set_stream_mask", unsafe { state::set_stream(stream, &mask::from_64(mask)) })
 }
 
 unsafe extern "C" fn set_stream_ext(stream: *mut c_void, mask: u128) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     record_and_print("libsmctrl_set_stream_mask_ext", unsafe {
         state::set_stream(stream, &mask::from_128(mask))
     })
@@ -166,22 +166,22 @@ unsafe fn wide(mask: *const u64) -> Result<Wide, Fault> {
     if mask.is_null() {
         return Err(Fault::null("mask"));
     }
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     Ok(unsafe { mask.cast::<Wide>().read_unaligned() })
 }
 
 unsafe extern "C" fn set_global_wide(mask: *const u64) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { wide(mask) }.and_then(|mask| state::set_global(&mask)))
 }
 
 unsafe extern "C" fn set_next_wide(mask: *const u64) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { wide(mask) }.and_then(|mask| state::set_next(&mask)))
 }
 
 unsafe extern "C" fn set_stream_wide(stream: *mut c_void, mask: *const u64) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { wide(mask).and_then(|mask| state::set_stream(stream, &mask)) })
 }
 
@@ -194,7 +194,7 @@ extern "C" fn clear_next() -> c_int {
 }
 
 unsafe extern "C" fn clear_stream(stream: *mut c_void) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { state::clear_stream(stream) })
 }
 
@@ -206,7 +206,7 @@ unsafe fn store<T>(place: *mut T, name: &str, value: Result<T, Fault>) -> Result
     if place.is_null() {
         return Err(Fault::null(name));
     }
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { place.write(value?) };
     Ok(())
 }
@@ -219,12 +219,12 @@ unsafe extern "C" fn make_mask(result: *mut u64, low: u32, high_exclusive: u32) 
         let high = if low < 64 && high_exclusive > 64 && is_last() { 64 } else { high_exclusive };
         mask::of_range(low, high, 64).map(|mask| mask as u64)
     };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { store(result, "result", of_range()) })
 }
 
 unsafe extern "C" fn make_mask_ext(result: *mut u128, low: u32, high_exclusive: u32) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { store(result, "result", mask::of_range(low, high_exclusive, 128)) })
 }
 
@@ -234,19 +234,19 @@ unsafe extern "C" fn validate_stream(
     high_exclusive: c_int,
     echo: bool,
 ) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { validate::stream(stream, low, high_exclusive, echo) })
 }
 
 unsafe extern "C" fn gpc_info(gpcs: *mut u32, tpcs_for_gpc: *mut *mut u64, device: c_int) -> c_int {
     let found = || info::as_64(&info::gpcs(device)?);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { store_gpcs(gpcs, tpcs_for_gpc, found(), thread::store_64) })
 }
 
 unsafe extern "C" fn gpc_info_ext(gpcs: *mut u32, tpcs_for_gpc: *mut *mut u128, device: c_int) -> c_int {
     let found = || info::as_128(&info::gpcs(device)?);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { store_gpcs(gpcs, tpcs_for_gpc, found(), thread::store_128) })
 }
 
@@ -267,7 +267,7 @@ unsafe fn store_gpcs<M>(
     if stored.is_null() {
         return Err(Fault::new(libc::ENOMEM, "this process has too many thread-specific keys"));
     }
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe {
         gpcs.write(count);
         masks_at.write(stored);
@@ -276,12 +276,12 @@ unsafe fn store_gpcs<M>(
 }
 
 unsafe extern "C" fn tpc_info(tpcs: *mut u32, device: c_int) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { store(tpcs, "num_tpcs", info::tpc_count(device)) })
 }
 
 unsafe extern "C" fn tpc_info_cuda(tpcs: *mut u32, cuda_device: c_int) -> c_int {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { store(tpcs, "num_tpcs", info::tpc_count_by_cuda(cuda_device)) })
 }
 
@@ -301,7 +301,7 @@ unsafe extern "C" fn unmasked_launches(launches: *mut u64) -> c_int {
         Some(state) => Ok(state.launches()?.unmasked()),
         None => Ok(0),
     };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     thread::record(unsafe { store(launches, "launches", count()) })
 }
 

@@ -194,18 +194,18 @@ impl State {
         &'static self,
         handle: *mut c_void,
     ) -> Result<(&'static Streams, StreamRef<'static>), Fault> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         let stream = unsafe { StreamRef::from_raw(handle)? };
         let gpu = match self.gpus.as_slice() {
             [gpu] => gpu,
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller guarantees it.
             _ => unsafe { self.gpu_of(handle)? },
         };
         // SAFETY: null, or leaked below.
         if let Some(masks) = unsafe { gpu.streams_made.load(Ordering::Acquire).as_ref() } {
             return Ok((masks, stream));
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         let context = unsafe { self.context_of(handle)? };
         let masks = once(&gpu.streams, move || {
             let board = self.board_contained(gpu.device.ordinal)?;
@@ -213,7 +213,7 @@ impl State {
             let context = context;
             // SAFETY: the stream's own context, made current on this short-lived thread alone.
             unsafe { self.cuda.ctx_set_current(context.0)? };
-            let field = StreamField::kept(&self.cuda, offset)?;
+            let field = StreamField::from_cache(&self.cuda, offset)?;
             let tpc_count = board.topology().tpc_count();
             Ok(Streams { masks: StreamMasks::new(&self.cuda, field, tpc_count), tpc_count })
         })?;
@@ -234,10 +234,10 @@ impl State {
     ) -> Result<(*mut c_void, &'static Device), Fault> {
         let gpu = match self.gpus.as_slice() {
             [gpu] => gpu,
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller guarantees it.
             _ => unsafe { self.gpu_of(handle)? },
         };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         Ok((unsafe { self.context_of(handle)? }.0, &gpu.device))
     }
 
@@ -246,7 +246,7 @@ impl State {
     /// # Safety
     /// As for [`State::stream`].
     unsafe fn gpu_of(&'static self, handle: *mut c_void) -> Result<&'static Gpu, Fault> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         let context = unsafe { self.context_of(handle)? };
         let device = contain::run(move || {
             let context = context;
@@ -361,7 +361,7 @@ pub fn clear_next() -> Result<(), Fault> {
 /// # Safety
 /// As for [`State::stream`].
 pub unsafe fn set_stream(handle: *mut c_void, mask: &Wide) -> Result<(), Fault> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let (masks, stream) = unsafe { State::get()?.stream(handle)? };
     let set = stream_set(mask, masks.tpc_count)?;
     masks.masks.set(stream, &set).map_err(of_stream)?;
@@ -376,7 +376,7 @@ pub unsafe fn set_stream(handle: *mut c_void, mask: &Wide) -> Result<(), Fault> 
 /// # Safety
 /// As for [`State::stream`].
 pub unsafe fn clear_stream(handle: *mut c_void) -> Result<(), Fault> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let (masks, stream) = unsafe { State::get()?.stream(handle)? };
     masks.masks.clear(stream).map_err(of_stream)?;
     Ok(())

@@ -45,7 +45,7 @@ pub unsafe fn stream(handle: *mut c_void, low: i32, high: i32, echo: bool) -> Re
         ));
     }
     let state = State::get()?;
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let (context, device) = unsafe { state.place_of(handle)? };
     let cuda = state.cuda();
     if number(cuda, device.handle, attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED).unwrap_or(0) != 0 {

@@ -173,7 +173,7 @@ fn child_of_green_contexts_under_mps() {
     let component = Attach::from_environment().unwrap().steer(GreenContexts::new()).attach(&gpu).unwrap();
     let (mut chain, stream) = (chain(), component.stream());
     let (refusal, obeyed, _) = suggest(&mut chain, &component, &TpcSet::first(8));
-    assert!(refusal.unwrap().contains("not offered under MPS"));
+    assert!(refusal.unwrap().contains("not available under MPS"));
     assert_eq!((obeyed, component.stream(), runs_on(&component).len()), (0, stream, 66));
 }
 

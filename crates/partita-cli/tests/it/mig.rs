@@ -49,7 +49,7 @@ fn instances_are_listed_and_no_tenant_is_made_on_a_gpu_that_is_cut_up() {
     assert!(table.contains(first) && table.contains("  1g.18gb"), "{table}");
 
     let refused = common::refusal(&mut partita(&world, "run --gpu sim:h200 --sm 25% -- true"));
-    assert!(refused.contains("divided by MIG") && refused.contains("CUDA_VISIBLE_DEVICES=MIG-"), "{refused}");
+    assert!(refused.contains("cut up by MIG") && refused.contains("CUDA_VISIBLE_DEVICES=MIG-"), "{refused}");
     let doctor = partita(&world, "doctor --gpu sim:h200").output().unwrap();
     let said = text(&doctor.stdout);
     assert!(!doctor.status.success(), "{said}");

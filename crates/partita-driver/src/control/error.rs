@@ -1,4 +1,4 @@
-//! What can go wrong between Partita and the kernel driver.
+//! Errors between Partita and the kernel driver.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,8 +8,7 @@ use partita_abi::control::status_name;
 
 use super::PciAddress;
 
-/// Why the control interface does not say where SMs lie. None of it keeps anything else from
-/// working.
+/// Why the control interface does not report where the SMs are. Nothing else depends on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -22,26 +21,26 @@ pub enum ControlError {
     },
     /// The kernel refused a request.
     Ioctl {
-        /// What was asked.
+        /// The request.
         what: &'static str,
         /// The system's error number.
         errno: i32,
     },
     /// The driver refused a request.
     Status {
-        /// What was asked.
+        /// The request.
         what: &'static str,
         /// Its answer.
         status: u32,
     },
-    /// There is no card with the GPU's address in the driver's list.
+    /// The driver's list has no card with the GPU's address.
     NoCard {
         /// The address.
         address: PciAddress,
         /// The addresses that the list has.
         listed: Vec<PciAddress>,
     },
-    /// Two ways of finding a GPU's node lead to different ones.
+    /// Two ways to find a GPU's node lead to different nodes.
     Minor {
         /// The GPU's address.
         address: PciAddress,
@@ -50,8 +49,8 @@ pub enum ControlError {
         /// By its `/proc` files.
         proc: u32,
     },
-    /// No known form of the SM order fits: of each size in bytes, the driver's status, or what of
-    /// the answer cannot be.
+    /// The SM order matches no known form: for each size in bytes, the driver's status, or the
+    /// contradiction in the answer.
     SmOrder(Vec<(usize, Result<&'static str, u32>)>),
 }
 
@@ -94,10 +93,11 @@ impl fmt::Display for ControlError {
             }
             Self::Minor { address, card, proc } => write!(
                 f,
-                "the GPU at {address} is /dev/nvidia{card} by the driver's list and /dev/nvidia{proc} by its /proc files"
+                "the GPU at {address} is /dev/nvidia{card} in the driver's list and /dev/nvidia{proc} \
+                 in its /proc files"
             ),
             Self::SmOrder(tried) => {
-                f.write_str("the global SM order has no form that is known:")?;
+                f.write_str("the global SM order has no known form:")?;
                 for (index, (bytes, answer)) in tried.iter().enumerate() {
                     let comma = if index == 0 { "" } else { "," };
                     match answer {

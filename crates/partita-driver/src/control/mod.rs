@@ -1,18 +1,17 @@
-//! Where the SMs of a GPU lie, as the kernel driver itself tells: no root, no kernel module,
-//! nothing changed.
+//! Where the SMs of a GPU are, as the kernel driver reports it. This needs no root and no kernel
+//! module, and changes nothing.
 //!
-//! The route: the control node lists the cards, with the minor number and the id of each
-//! ([`Card`]); the card with the GPU's PCI address is opened and registered; a client, a device and
-//! a subdevice are made, and the subdevice is asked for its global SM order and for the number of
-//! TPCs of each GPC. Objects and nodes are given back on every way out. On an H200 all of it takes
-//! 0.7 ms.
+//! The control node lists the cards, with the minor number and the id of each ([`Card`]). The code
+//! opens and registers the card with the GPU's PCI address, creates a client, a device and a
+//! subdevice, and queries the subdevice for its global SM order and for the number of TPCs of each
+//! GPC. It releases all objects and nodes on every path. On an H200 all of this takes 0.7 ms.
 //!
-//! Left out, because an H200's driver 580.159.04 answers them with nothing or in another order than
-//! the SMs': `GR_GET_GPC_MASK` (0), `GR_GET_TPC_MASK` (the GPCs are not those of the SM order),
-//! `GRMGR_GET_GR_FS_INFO` (invalid argument for every query), `GR_GET_SM_TO_GPC_TPC_MAPPINGS` (no
-//! entries).
+//! Some queries are not used, because an H200's driver 580.159.04 gives no answer or another order
+//! than that of the SMs: `GR_GET_GPC_MASK` (0), `GR_GET_TPC_MASK` (the GPCs are not those of the SM
+//! order), `GRMGR_GET_GR_FS_INFO` (invalid argument for every query),
+//! `GR_GET_SM_TO_GPC_TPC_MAPPINGS` (no entries).
 //!
-//! A simulated libcuda brings a simulated kernel driver along, under names of its own ([`Nodes`]).
+//! A simulated libcuda has a simulated kernel driver, under its own names ([`Nodes`]).
 
 mod error;
 mod nodes;
@@ -34,13 +33,13 @@ pub use wire::{Card, PciAddress, cards, node_minor, sm_order};
 use crate::cuda::Cuda;
 use crate::error::Error;
 
-/// Asks the kernel driver where the SMs of the GPU at `address` lie.
+/// Queries the kernel driver for the places of the SMs of the GPU at `address`.
 ///
-/// `minor` is the number of its node where it is known from elsewhere, as from the driver's `/proc`
-/// files; a card list that says otherwise is not believed.
+/// `minor` is the number of its node if another source has it, such as the driver's `/proc` files;
+/// a different number in the list of cards is an error.
 ///
 /// # Errors
-/// Which call failed, or what of the answer cannot be.
+/// The call that failed, or the contradiction in the answer.
 pub fn read(
     kernel: &impl KernelDriver,
     address: PciAddress,
@@ -49,19 +48,19 @@ pub fn read(
     session::read(kernel, address, minor)
 }
 
-/// The GPUs of this machine in the order of their PCI addresses, whether this process sees them
-/// through CUDA or not.
+/// The GPUs of this machine in the order of their PCI addresses, whether or not this process sees
+/// them through CUDA.
 ///
 /// # Errors
-/// Which call failed.
+/// The call that failed.
 pub fn list(kernel: &impl KernelDriver) -> Result<Vec<Card>, ControlError> {
     session::list(kernel)
 }
 
-/// The PCI address of one of the GPUs that CUDA sees in this process.
+/// The PCI address of a GPU that CUDA sees in this process.
 ///
 /// # Errors
-/// The driver's.
+/// Those of the driver.
 pub fn pci_address(cuda: &Cuda, ordinal: u32) -> Result<PciAddress, Error> {
     let mut device = 0;
     let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);

@@ -1,5 +1,4 @@
-//! The kernel driver's nodes: the one part of this module that touches memory that the compiler
-//! does not see.
+//! The kernel driver's nodes: the only part of this module that passes raw addresses to the kernel.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -18,14 +17,14 @@ pub trait KernelDriver {
     /// The system's number.
     fn open(&self, node: &str) -> Result<c_int, i32>;
 
-    /// Sends a request whose argument is flat.
+    /// Sends a request whose argument contains no addresses.
     ///
     /// # Errors
     /// The system's number.
     fn send(&self, node: c_int, escape: u8, argument: &mut [u8]) -> Result<(), i32>;
 
     /// Sends a request whose argument has the address and the size of `parameters` at the offsets
-    /// of `RM_ALLOC` and `RM_CONTROL`; this call puts them there.
+    /// of `RM_ALLOC` and `RM_CONTROL`; this call writes them there.
     ///
     /// # Errors
     /// The system's number.
@@ -45,16 +44,15 @@ type SimOpen = unsafe extern "C" fn(*const c_char) -> c_int;
 type SimIoctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 type SimClose = unsafe extern "C" fn(c_int);
 
-/// The nodes of this machine's kernel driver; or those of the simulated one, where the loaded
-/// libcuda brings it along.
+/// The nodes of this machine's kernel driver, or of the simulated one if the loaded libcuda has it.
 #[derive(Debug, Clone, Copy)]
 pub struct Nodes {
     simulated: Option<(SimOpen, SimIoctl, SimClose)>,
 }
 
 impl Nodes {
-    /// The nodes that go with a libcuda: a simulated one exports `partita_sim_control_open`,
-    /// `_ioctl` and `_close`.
+    /// The nodes of a libcuda: a simulated one exports `partita_sim_control_open`, `_ioctl` and
+    /// `_close`.
     #[must_use]
     pub fn of(cuda: &Cuda) -> Self {
         let open = cuda.symbol(c"partita_sim_control_open");
@@ -81,8 +79,8 @@ impl Nodes {
         loop {
             let errno = match self.simulated {
                 Some((_, ioctl, _)) => {
-                    // SAFETY: the argument has the size that the request says; the rest is the
-                    // caller's promise.
+                    // SAFETY: the argument has the size that the request names; the caller promises
+                    // the rest.
                     let answer = unsafe { ioctl(node, request, address) };
                     if answer >= 0 {
                         return Ok(());
@@ -98,7 +96,7 @@ impl Nodes {
                     errno()
                 }
             };
-            // A signal came first; nothing was done.
+            // A signal interrupted it; nothing was done.
             if errno != libc::EINTR {
                 return Err(errno);
             }

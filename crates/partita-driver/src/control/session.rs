@@ -1,4 +1,5 @@
-//! One conversation with the kernel driver. Whatever it opens or makes is given back when it goes.
+//! A session with the kernel driver. It releases everything that it opens or creates when it is
+//! dropped.
 
 use alloc::format;
 use alloc::string::String;
@@ -19,7 +20,7 @@ use super::wire::{cards, put_u32, sm_order, u32_at};
 use super::{Card, ControlError, KernelDriver, PciAddress};
 
 const CONTROL_NODE: &str = "nvidiactl";
-/// Our names for the two objects below the client; any that the client does not use twice will do.
+/// Handles of the two objects below the client; any numbers that are unique within the client.
 const DEVICE: u32 = 0x9a01_0001;
 const SUBDEVICE: u32 = 0x9a01_0002;
 
@@ -58,7 +59,7 @@ struct Object<'n, 'k, K: KernelDriver> {
 }
 
 impl<'n, 'k, K: KernelDriver> Object<'n, 'k, K> {
-    /// Makes an object below `parent`; without one, a client, whose handle the driver chooses.
+    /// Creates an object below `parent`; without one, a client, whose handle the driver chooses.
     fn make(
         control: &'n Node<'k, K>,
         parent: Option<&Self>,
@@ -88,7 +89,7 @@ impl<'n, 'k, K: KernelDriver> Object<'n, 'k, K> {
         Ok(Self { control, client: if client == 0 { handle } else { client }, parent, handle })
     }
 
-    /// Asks the object; the driver's status, if it was not content.
+    /// Sends a control to the object; fails with the driver's status.
     fn ask(
         &self,
         what: &'static str,
@@ -116,7 +117,7 @@ impl<K: KernelDriver> Drop for Object<'_, '_, K> {
         for (at, value) in [(0, self.client), (4, self.parent), (RM_OBJECT_AT, self.handle)] {
             put_u32(&mut argument, at, value);
         }
-        // Closing the node would give it back too; nothing is left to do if this fails.
+        // If this fails, closing the node releases the object.
         let _ = self.control.kernel.send(self.control.descriptor, RM_FREE, &mut argument);
     }
 }
@@ -134,7 +135,7 @@ pub(super) fn read<K: KernelDriver>(
     {
         return Err(ControlError::Minor { address, card: card.minor, proc });
     }
-    // An open node keeps the GPU initialised; controls reach it through the control node.
+    // An open node keeps the GPU initialised; controls go through the control node.
     let node = Node::open(kernel, &format!("nvidia{}", card.minor))?;
     let mut registration = control.descriptor.to_le_bytes();
     node.send("registering the GPU's node", REGISTER_FD, &mut registration)?;
@@ -182,7 +183,8 @@ fn find_card<K: KernelDriver>(control: &Node<'_, K>, address: PciAddress) -> Res
     })
 }
 
-/// The first layout, newest first, that the driver takes and whose answer can be.
+/// Tries the layouts, newest first, and returns the first that the driver accepts with a consistent
+/// answer.
 fn read_order<K: KernelDriver>(subdevice: &Object<'_, '_, K>) -> Result<Vec<SmPlace>, ControlError> {
     let mut tried = Vec::new();
     for layout in SmOrderLayout::ALL {
@@ -198,7 +200,7 @@ fn read_order<K: KernelDriver>(subdevice: &Object<'_, '_, K>) -> Result<Vec<SmPl
     Err(ControlError::SmOrder(tried))
 }
 
-/// How many TPCs each GPC of the order has; none if the driver does not say.
+/// How many TPCs each GPC of the order has; `None` if the driver does not report it.
 fn read_counts<K: KernelDriver>(
     subdevice: &Object<'_, '_, K>,
     sms: &[SmPlace],

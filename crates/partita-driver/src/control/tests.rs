@@ -21,7 +21,7 @@ mod boards;
 
 const NEWEST: SmOrderLayout = SmOrderLayout::ALL[0];
 
-/// An answer as a driver of this layout makes it.
+/// An answer as a driver of this layout gives it.
 fn encode(places: &[SmPlace], layout: SmOrderLayout) -> Vec<u8> {
     let mut bytes = vec![0; layout.bytes()];
     let mut tpcs: Vec<u16> = places.iter().map(|place| place.tpc).collect();
@@ -40,15 +40,15 @@ fn encode(places: &[SmPlace], layout: SmOrderLayout) -> Vec<u8> {
     bytes
 }
 
-/// The places as a driver of this layout can tell them.
-fn told(places: &[SmPlace], layout: SmOrderLayout) -> Vec<SmPlace> {
-    let told = |place: &SmPlace| SmPlace {
+/// The places as far as this layout can represent them.
+fn representable(places: &[SmPlace], layout: SmOrderLayout) -> Vec<SmPlace> {
+    let representable = |place: &SmPlace| SmPlace {
         ugpu: place.ugpu.filter(|_| layout.fields > 6),
         cpc: place.cpc.filter(|_| layout.fields > 7),
         virtual_tpc: place.virtual_tpc.filter(|_| layout.fields > 8),
         ..*place
     };
-    places.iter().map(told).collect()
+    places.iter().map(representable).collect()
 }
 
 struct FakeGpu {
@@ -71,7 +71,7 @@ struct Fake {
     gpus: Vec<FakeGpu>,
     layout: SmOrderLayout,
     counts: bool,
-    /// From this call on everything fails: with an error of the system, or with a status.
+    /// From this call on every call fails: with an error of the system, or with a status.
     fails_at: Option<(usize, bool)>,
     state: RefCell<State>,
 }
@@ -86,7 +86,7 @@ impl Fake {
         Self::new(vec![FakeGpu { card, places: boards::h200() }], NEWEST)
     }
 
-    /// Whether this call is to fail, and how.
+    /// Whether and how this call fails.
     fn failure(&self) -> Option<bool> {
         let mut state = self.state.borrow_mut();
         state.calls += 1;
@@ -144,7 +144,7 @@ impl KernelDriver for Fake {
 
     fn send(&self, node: i32, escape: u8, argument: &mut [u8]) -> Result<(), i32> {
         if escape == RM_FREE {
-            // Giving back always works.
+            // A release always works.
             let (parent, object) = (u32_at(argument, 4), u32_at(argument, RM_OBJECT_AT));
             let mut state = self.state.borrow_mut();
             assert_eq!(state.objects.remove(&object).map(|(_, parent)| parent), Some(parent));
@@ -225,7 +225,7 @@ fn address(slot: u8) -> PciAddress {
 }
 
 #[test]
-fn an_h200_tells_where_its_sms_lie() {
+fn an_h200_reports_where_its_sms_are() {
     let fake = Fake::h200();
     let claims = read(&fake, address(6), Some(0)).unwrap();
     assert_eq!(claims.sms, boards::h200());
@@ -253,7 +253,10 @@ fn every_size_of_every_driver_is_read_and_others_are_named() {
         let mut fake = Fake::h200();
         (fake.layout, fake.counts) = (layout, false);
         let claims = read(&fake, address(6), None).unwrap();
-        assert_eq!(claims, ControlClaims { sms: told(&boards::h200(), layout), tpc_counts: Vec::new() });
+        assert_eq!(
+            claims,
+            ControlClaims { sms: representable(&boards::h200(), layout), tpc_counts: Vec::new() }
+        );
         fake.assert_clean();
     }
     let mut fake = Fake::h200();
@@ -261,14 +264,14 @@ fn every_size_of_every_driver_is_read_and_others_are_named() {
     let error = read(&fake, address(6), None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the global SM order has no form that is known: 9240 bytes: NV_ERR_INVALID_ARGUMENT, \
-         7192 bytes: NV_ERR_INVALID_ARGUMENT, 6168 bytes: NV_ERR_INVALID_ARGUMENT"
+        "the global SM order has no known form: 9240 bytes: NV_ERR_INVALID_ARGUMENT, 7192 bytes: \
+         NV_ERR_INVALID_ARGUMENT, 6168 bytes: NV_ERR_INVALID_ARGUMENT"
     );
     fake.assert_clean();
 }
 
 #[test]
-fn of_several_gpus_the_right_one_is_asked() {
+fn of_several_gpus_the_right_one_is_queried() {
     let place = |tpc: u16, gpc: u16| SmPlace {
         gpc,
         tpc_in_gpc: tpc,
@@ -301,7 +304,7 @@ fn of_several_gpus_the_right_one_is_asked() {
 }
 
 #[test]
-fn whatever_fails_everything_is_given_back() {
+fn after_any_failure_everything_is_released() {
     let fake = Fake::h200();
     read(&fake, address(6), None).unwrap();
     let calls = fake.state.borrow().calls;
@@ -311,7 +314,7 @@ fn whatever_fails_everything_is_given_back() {
             let mut fake = Fake::h200();
             fake.fails_at = Some((at, by_status));
             // Only the last calls, the counts, are optional, and only if the driver answers that it
-            // has none.
+            // has no counts.
             match read(&fake, address(6), None) {
                 Ok(claims) => assert!(by_status && claims.tpc_counts.is_empty()),
                 Err(error) => assert!(!error.to_string().is_empty()),
@@ -333,8 +336,7 @@ fn the_driver_s_proc_files_name_a_gpu_s_node() {
     assert_eq!(node_minor("GPU UUID: GPU-12ab\nDevice Minor: x", "GPU-12ab"), None);
 }
 
-/// Devices as a driver lists them: each TPC in a place of its own, SMs of a TPC together or far
-/// apart.
+/// Devices as drivers list them: each TPC in a separate place, SMs of a TPC adjacent or far apart.
 fn devices() -> impl Strategy<Value = Vec<SmPlace>> {
     let gpcs = prop::collection::vec(1..10u16, 1..12);
     (gpcs, 1..3u16, any::<bool>(), 0..20u16).prop_map(|(sizes, sms_per_tpc, apart, shift)| {
@@ -365,17 +367,17 @@ fn devices() -> impl Strategy<Value = Vec<SmPlace>> {
 
 proptest! {
     #[test]
-    fn what_a_driver_tells_is_read_back(places in devices()) {
+    fn a_drivers_answer_is_read_back(places in devices()) {
         for layout in SmOrderLayout::ALL {
-            prop_assert_eq!(sm_order(&encode(&places, layout), layout), Ok(told(&places, layout)));
+            prop_assert_eq!(sm_order(&encode(&places, layout), layout), Ok(representable(&places, layout)));
         }
     }
 
     #[test]
-    fn an_answer_in_another_layout_is_never_believed(places in devices()) {
+    fn an_answer_in_another_layout_is_refused(places in devices()) {
         for ours in SmOrderLayout::ALL {
             for theirs in SmOrderLayout::ALL.into_iter().filter(|theirs| theirs.bytes() < ours.bytes()) {
-                // A driver that did not look at the size filled the front.
+                // As if a driver ignored the size and filled the front.
                 let mut answer = encode(&places, theirs);
                 answer.resize(ours.bytes(), 0);
                 prop_assert!(sm_order(&answer, ours).is_err());

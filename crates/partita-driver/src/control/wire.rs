@@ -1,5 +1,4 @@
-//! Bytes to values. Nothing that a driver answers is believed before it is looked at, and nothing
-//! here can fail but by saying so.
+//! Parses answers of a driver. Every value is checked before use, and every failure is an error.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -11,7 +10,7 @@ use partita_abi::control::{
 use partita_core::Topology;
 use partita_core::survey::SmPlace;
 
-/// Where a card sits. Its function is always 0.
+/// The PCI address of a card. Its function is always 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PciAddress {
     /// The domain.
@@ -31,9 +30,9 @@ impl fmt::Display for PciAddress {
 /// One GPU of the machine, as the kernel driver lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Card {
-    /// Where it sits.
+    /// Its address.
     pub address: PciAddress,
-    /// The id by which controls name it.
+    /// The id that controls use for it.
     pub gpu_id: u32,
     /// The N of its `/dev/nvidiaN`.
     pub minor: u32,
@@ -85,22 +84,22 @@ pub fn node_minor(information: &str, uuid: &str) -> Option<u32> {
 
 /// The SMs of an answer to `GR_GET_GLOBAL_SM_ORDER`, in the order of `%smid`.
 ///
-/// An answer in another layout than the one it is read in gives numbers that cannot all be: ids of
-/// a device are dense, every TPC lies in one place and every place has one TPC.
+/// An answer that is read in the wrong layout contradicts itself: ids of a device are dense, every
+/// TPC is in one place, and every place has one TPC.
 ///
 /// # Errors
-/// What cannot be.
+/// The contradiction.
 pub fn sm_order(answer: &[u8], layout: SmOrderLayout) -> Result<Vec<SmPlace>, &'static str> {
     if answer.len() != layout.bytes() {
-        return Err("the answer has another length");
+        return Err("the answer has an unknown length");
     }
     let sms = usize::from(u16_at(answer, layout.counts_at()));
     let tpcs = usize::from(u16_at(answer, layout.counts_at() + 2));
     if sms == 0 || sms > SM_ORDER_ENTRIES {
-        return Err("the number of SMs cannot be");
+        return Err("the number of SMs is out of range");
     }
     if tpcs == 0 || tpcs > sms || sms > tpcs * Topology::SMS_PER_TPC_MAX as usize {
-        return Err("the number of TPCs cannot be");
+        return Err("the number of TPCs is out of range");
     }
     let places: Vec<SmPlace> =
         answer.chunks_exact(layout.entry_bytes()).take(sms).map(|entry| place(entry, layout)).collect();
@@ -125,22 +124,22 @@ fn place(entry: &[u8], layout: SmOrderLayout) -> SmPlace {
 }
 
 fn check(places: &[SmPlace], tpcs: usize) -> Result<(), &'static str> {
-    // Where each TPC lies; its SMs are counted by bits.
+    // The place of each TPC, and its SMs as bits.
     let mut seen: Vec<Option<(&SmPlace, u32)>> = alloc::vec![None; tpcs];
     for place in places {
         if usize::from(place.gpc) >= Topology::GPC_COUNT_MAX {
-            return Err("there is a GPC beyond the last");
+            return Err("a GPC number is out of range");
         }
         let bit = 1u32.checked_shl(place.sm_in_tpc.into()).unwrap_or(0);
         if u32::from(place.sm_in_tpc) >= Topology::SMS_PER_TPC_MAX {
-            return Err("there is an SM beyond the last of its TPC");
+            return Err("an SM number within a TPC is out of range");
         }
         match seen.get_mut(usize::from(place.tpc)) {
-            None => return Err("there is a TPC beyond the last"),
+            None => return Err("a TPC number is out of range"),
             Some(slot @ None) => *slot = Some((place, bit)),
             Some(Some((first, bits))) => {
                 if (first.gpc, first.tpc_in_gpc) != (place.gpc, place.tpc_in_gpc) {
-                    return Err("one TPC lies in two places");
+                    return Err("a TPC is in two places");
                 }
                 if *bits & bit != 0 {
                     return Err("one SM is listed twice");
@@ -152,11 +151,11 @@ fn check(places: &[SmPlace], tpcs: usize) -> Result<(), &'static str> {
     let mut spots: Vec<(u16, u16)> =
         seen.iter().flatten().map(|(place, _)| (place.gpc, place.tpc_in_gpc)).collect();
     if spots.len() != tpcs {
-        return Err("there is a TPC without an SM");
+        return Err("a TPC has no SM");
     }
     spots.sort_unstable();
     if spots.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err("two TPCs lie in one place");
+        return Err("two TPCs are in one place");
     }
     Ok(())
 }

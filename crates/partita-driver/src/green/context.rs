@@ -17,17 +17,17 @@ use crate::stream::{Stream, StreamRef};
 
 /// Spin of a census block, as in the calibration: blocks cover every SM before the first ends.
 const CENSUS_NS: u64 = 20_000;
-/// Censuses until one that missed an SM counts as a contradiction.
+/// The number of censuses after which a missing SM counts as a contradiction.
 const ROUNDS_MAX: u32 = 8;
 
 /// A green context with one stream. Destroyed when dropped.
 pub struct GreenContext<'g, 'a> {
     gpu: &'g Gpu<'a>,
-    /// Dropped, and so destroyed, before the context.
+    /// Destroyed before the context.
     stream: Option<Stream<'a>>,
     handle: *mut c_void,
     module: *mut c_void,
-    /// Marks the end of its work for a context that follows.
+    /// Marks the end of its work, for a context that follows.
     event: *mut c_void,
     coscheduling: Coscheduling,
     sms: u32,
@@ -35,7 +35,7 @@ pub struct GreenContext<'g, 'a> {
 
 impl<'g, 'a> GreenContext<'g, 'a> {
     /// # Safety
-    /// `handle` is a green context of `gpu` that nobody else destroys.
+    /// `handle` is a green context of `gpu`, and no other code destroys it.
     pub(super) unsafe fn adopt(
         gpu: &'g Gpu<'a>,
         handle: *mut c_void,
@@ -46,15 +46,15 @@ impl<'g, 'a> GreenContext<'g, 'a> {
         let (module, event) = (core::ptr::null_mut(), core::ptr::null_mut());
         let mut green = Self { gpu, stream: None, handle, module, event, coscheduling, sms };
         let (mut stream, mut context) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the context just made; valid pointers. Kernels are loaded in it, which is how
-        // launches on its streams were tried.
+        // SAFETY: the context just created; valid pointers. Kernels are loaded in it, and launches
+        // on its streams were tested in this way.
         unsafe {
             cuda.ctx_from_green_ctx(&mut context, handle)?;
             let _current = Current::switch(cuda, context)?;
             cuda.module_load_data(&mut green.module, kernels::PTX_MODULE.as_ptr().cast())?;
             cuda.event_create(&mut green.event, CU_EVENT_DISABLE_TIMING)?;
             match cuda.green_ctx_stream_create(&mut stream, handle, CU_STREAM_NON_BLOCKING, 0) {
-                // Before CUDA 12.5 a stream belongs to the context that is current.
+                // Before CUDA 12.5, a stream belongs to the current context.
                 Err(Error::MissingSymbol(_)) => cuda.stream_create(&mut stream, CU_STREAM_NON_BLOCKING)?,
                 other => other?,
             }
@@ -65,22 +65,22 @@ impl<'g, 'a> GreenContext<'g, 'a> {
 
     /// Its stream.
     pub fn stream(&self) -> StreamRef<'_> {
-        self.stream.as_ref().map(Stream::as_ref).expect("set when the context is made")
+        self.stream.as_ref().map(Stream::as_ref).expect("set when the context is created")
     }
 
-    /// The place of launches on its stream.
+    /// The place for launches on its stream.
     pub fn place(&self) -> Place<'_> {
         Place { stream: self.stream(), module: self.module }
     }
 
-    /// Has later work on its stream wait for all earlier work on another's.
+    /// Makes later work on its stream wait for all earlier work on the other's.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn follow(&self, other: &Self) -> Result<(), Error> {
         let cuda = self.gpu.cuda();
-        // SAFETY: live streams and the other context's own event, whose former use the wait has
-        // taken over.
+        // SAFETY: live streams and the other context's own event; the wait has captured the event's
+        // previous recording.
         unsafe {
             cuda.event_record(other.event, other.stream().handle())?;
             cuda.stream_wait_event(self.stream().handle(), other.event, 0)
@@ -92,7 +92,7 @@ impl<'g, 'a> GreenContext<'g, 'a> {
         self.sms
     }
 
-    /// Whether its groups keep together for clusters.
+    /// Whether its groups support clusters.
     pub fn coscheduling(&self) -> Coscheduling {
         self.coscheduling
     }
@@ -122,8 +122,8 @@ impl Drop for GreenContext<'_, '_> {
     fn drop(&mut self) {
         self.stream = None;
         let cuda = self.gpu.cuda();
-        // SAFETY: made by us and destroyed once, after its stream. An event that was never made is
-        // null, which the driver refuses.
+        // SAFETY: created here and destroyed once, after its stream. An event that was never
+        // created is null, which the driver refuses.
         unsafe {
             let _ = cuda.event_destroy(self.event);
             let _ = cuda.green_ctx_destroy(self.handle);

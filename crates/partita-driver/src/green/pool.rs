@@ -1,5 +1,5 @@
-//! Green contexts of prepared sizes: making one takes milliseconds, changing to one that is there
-//! takes a lookup.
+//! Prepared green contexts: to create one takes milliseconds, to switch to an existing one takes a
+//! lookup.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -11,7 +11,7 @@ use partita_core::TpcSet;
 use super::{Green, GreenContext};
 use crate::error::Error;
 
-/// Contexts made in advance, so that switching between sizes costs a lookup and not a creation.
+/// Contexts created in advance, so that a change of size is a lookup.
 pub struct GreenPool<'g, 'a> {
     green: Green<'g, 'a>,
     contexts: RefCell<BTreeMap<TpcSet, Rc<GreenContext<'g, 'a>>>>,
@@ -19,7 +19,7 @@ pub struct GreenPool<'g, 'a> {
 }
 
 impl<'g, 'a> GreenPool<'g, 'a> {
-    /// The most contexts that a pool keeps; each holds device memory.
+    /// The most contexts in a pool; each uses device memory.
     pub const CONTEXTS_MAX: usize = 64;
 
     /// An empty pool.
@@ -42,7 +42,7 @@ impl<'g, 'a> GreenPool<'g, 'a> {
         self.contexts.borrow().get(set).cloned()
     }
 
-    /// The context for `set`, made now if it is not in the pool.
+    /// The context for `set`, created now if it is not in the pool.
     ///
     /// # Errors
     /// As [`Green::context`]; [`Error::Refused`] if the pool is full of contexts in use.

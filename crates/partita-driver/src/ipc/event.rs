@@ -10,14 +10,14 @@ use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::stream::StreamRef;
 
-/// What another process opens an event by.
+/// The handle by which another process opens an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventHandle {
     bytes: [u8; HANDLE_BYTES],
 }
 
 impl EventHandle {
-    /// A handle as it came from another process; whether it is one is known when it is opened.
+    /// A handle from another process; it is checked when it is opened.
     #[must_use]
     pub fn from_bytes(bytes: [u8; HANDLE_BYTES]) -> Self {
         Self { bytes }
@@ -30,33 +30,34 @@ impl EventHandle {
     }
 }
 
-/// An event that several processes can record and wait for: their own, or an opened one; let go
-/// when dropped. It needs a current context.
+/// An event that several processes can record and wait for: created here, or opened; released on
+/// drop. It needs a current context.
 ///
-/// A wait is for what was recorded last when the wait was queued, by whichever process; where
-/// nothing was recorded, it is none. So who waits must know from elsewhere that the recording has
-/// been made.
+/// A wait is for the last recording before the wait was queued, by any process; without a recording
+/// there is no wait. So the waiting process must know by other means that the recording has been
+/// made.
 pub struct SharedEvent<'a> {
     cuda: &'a Cuda,
     handle: *mut c_void,
 }
 
 impl<'a> SharedEvent<'a> {
-    /// Makes an event in the current context. It keeps no time: the driver has no interprocess
-    /// events that do.
+    /// Creates an event in the current context, without timing, which the driver does not offer for
+    /// interprocess events.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn create(cuda: &'a Cuda) -> Result<Self, Error> {
         Self::with_flags(cuda, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING)
     }
 
-    /// Makes an event that no other process opens, in the current context. Streams of other
-    /// contexts of this process may wait for it: for an interprocess event of another context of
-    /// the same process libcuda ends in a segmentation fault (H200, driver 580.159.04).
+    /// Creates an event that other processes cannot open, in the current context. Streams of other
+    /// contexts of this process can wait for it. An interprocess event would not do: if another
+    /// context of the same process uses it, libcuda ends in a segmentation fault (H200, driver
+    /// 580.159.04).
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn of_this_process(cuda: &'a Cuda) -> Result<Self, Error> {
         Self::with_flags(cuda, CU_EVENT_DISABLE_TIMING)
     }
@@ -71,8 +72,8 @@ impl<'a> SharedEvent<'a> {
     /// Opens another process's event in the current context.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_INVALID_CONTEXT` in the process that made it, and one for a handle
-    /// that is none or whose event is gone.
+    /// Those of the driver: `CUDA_ERROR_INVALID_CONTEXT` in the process that created it; another
+    /// one for an invalid handle or a destroyed event.
     pub fn open(cuda: &'a Cuda, handle: &EventHandle) -> Result<Self, Error> {
         let mut opened = core::ptr::null_mut();
         // SAFETY: a valid pointer; the driver checks the handle.
@@ -80,10 +81,10 @@ impl<'a> SharedEvent<'a> {
         Ok(Self { cuda, handle: opened })
     }
 
-    /// What other processes open it by.
+    /// The handle for other processes.
     ///
     /// # Errors
-    /// The driver's; for an opened event it may have none.
+    /// Those of the driver; an opened event may have no handle.
     pub fn export(&self) -> Result<EventHandle, Error> {
         let mut handle = CUipcEventHandle { reserved: [0; HANDLE_BYTES] };
         // SAFETY: a valid pointer and a live event.
@@ -91,29 +92,28 @@ impl<'a> SharedEvent<'a> {
         Ok(EventHandle { bytes: handle.reserved })
     }
 
-    /// Records it behind what the stream has been given so far.
+    /// Records it behind all work that the stream has so far.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn record(&self, stream: StreamRef<'_>) -> Result<(), Error> {
         // SAFETY: a live event and stream.
         unsafe { self.cuda.event_record(self.handle, stream.handle()) }
     }
 
-    /// Makes what the stream is given from now on wait for the last recording, on the GPU. Returns
-    /// at once.
+    /// Makes the stream's later work wait for the last recording, on the GPU. Returns at once.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn hold(&self, stream: StreamRef<'_>) -> Result<(), Error> {
         // SAFETY: a live event and stream; the flags must be zero here.
         unsafe { self.cuda.stream_wait_event(stream.handle(), self.handle, 0) }
     }
 
-    /// Whether the last recording has been reached, or there was none.
+    /// Whether the GPU has reached the last recording, or there was no recording.
     ///
     /// # Errors
-    /// The driver's, if earlier work failed.
+    /// Those of the driver, if earlier work failed.
     pub fn is_done(&self) -> Result<bool, Error> {
         // SAFETY: a live event.
         match unsafe { self.cuda.event_query(self.handle) } {
@@ -123,10 +123,10 @@ impl<'a> SharedEvent<'a> {
         }
     }
 
-    /// Waits on the host for the last recording, however long it takes.
+    /// Waits on the host for the last recording, without a timeout.
     ///
     /// # Errors
-    /// The driver's, if earlier work failed.
+    /// Those of the driver, if earlier work failed.
     pub fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: a live event.
         unsafe { self.cuda.event_synchronize(self.handle) }
@@ -135,8 +135,8 @@ impl<'a> SharedEvent<'a> {
 
 impl Drop for SharedEvent<'_> {
     fn drop(&mut self) {
-        // SAFETY: made or opened by us, and let go once; the driver keeps it until queued work that
-        // needs it is done.
+        // SAFETY: created or opened here, and released once; the driver keeps it until queued work
+        // that needs it is done.
         let _ = unsafe { self.cuda.event_destroy(self.handle) };
     }
 }

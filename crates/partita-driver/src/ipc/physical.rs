@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::files::errno;
 use crate::gpu::Gpu;
 
-/// A reference to physical memory of a GPU, which has no address until it is mapped. The memory is
-/// there while anybody, in any process, has a reference, a map or a descriptor of it.
+/// A reference to physical memory of a GPU, which has no address until it is mapped. The memory
+/// lives while any process has a reference, a mapping or a descriptor of it.
 pub struct Physical<'a> {
     cuda: &'a Cuda,
     device: c_int,
@@ -25,10 +25,10 @@ pub struct Physical<'a> {
 }
 
 impl<'a> Physical<'a> {
-    /// What the size of physical memory must be a multiple of, in bytes.
+    /// The granularity of physical memory, in bytes.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_NOT_SUPPORTED` where memory has no descriptors.
+    /// Those of the driver: `CUDA_ERROR_NOT_SUPPORTED` if memory has no descriptors.
     pub fn granularity_bytes(gpu: &Gpu<'a>) -> Result<u64, Error> {
         let mut bytes = 0;
         // SAFETY: valid pointers.
@@ -42,15 +42,17 @@ impl<'a> Physical<'a> {
         Ok(bytes as u64)
     }
 
-    /// Obtains memory that can be exported.
+    /// Allocates memory that can be exported.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a size that is no multiple of the granularity; the driver's.
+    /// [`Error::Refused`] for a size that is not a multiple of the granularity; those of the
+    /// driver.
     pub fn create(gpu: &Gpu<'a>, bytes: u64) -> Result<Self, Error> {
         let granularity = Self::granularity_bytes(gpu)?;
         if bytes == 0 || !bytes.is_multiple_of(granularity) {
             return Err(Error::Refused(format!(
-                "physical memory of {bytes} bytes: the driver gives it in multiples of {granularity} bytes"
+                "physical memory of {bytes} bytes: the driver allocates multiples of {granularity} \
+                 bytes"
             )));
         }
         let (cuda, device, mut handle) = (gpu.cuda(), gpu.device(), 0);
@@ -59,14 +61,14 @@ impl<'a> Physical<'a> {
         Ok(Self { cuda, device, handle, bytes })
     }
 
-    /// Takes a reference to the memory of a descriptor, which stays the caller's; `bytes` are its
-    /// size, as its owner says: the driver does not tell.
+    /// Takes a reference to the memory of a descriptor, which stays the caller's. The owner must
+    /// provide the size, `bytes`, because the driver does not.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_INVALID_VALUE` for a descriptor of something else.
+    /// Those of the driver: `CUDA_ERROR_INVALID_VALUE` for another kind of descriptor.
     pub fn import(gpu: &Gpu<'a>, descriptor: c_int, bytes: u64) -> Result<Self, Error> {
         let (cuda, device, mut handle) = (gpu.cuda(), gpu.device(), 0);
-        // The number itself stands where a pointer is passed.
+        // The call takes the number itself in place of a pointer.
         let shared = core::ptr::without_provenance_mut::<c_void>(descriptor as usize);
         // SAFETY: a valid pointer; the driver checks the descriptor and only reads from it.
         unsafe { cuda.mem_import(&mut handle, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)? };
@@ -79,23 +81,24 @@ impl<'a> Physical<'a> {
         self.bytes
     }
 
-    /// Puts a descriptor of the memory in the place of one that the caller has open on `/dev/null`,
-    /// so that it is the caller's to close.
+    /// Replaces a descriptor that the caller has open on `/dev/null` by one of the memory, which
+    /// the caller then closes.
     ///
     /// # Errors
-    /// [`Error::Refused`] if `placeholder` is anything else, so that a wrong number closes nobody's
-    /// file; the driver's.
+    /// [`Error::Refused`] if `placeholder` is anything else, so that a wrong number closes no other
+    /// file; those of the driver.
     pub fn export_over(&self, placeholder: c_int) -> Result<(), Error> {
         if !is_null_device(placeholder) {
             return Err(Error::Refused(format!(
-                "descriptor {placeholder} is not open on /dev/null: memory is exported in the place of one that is"
+                "descriptor {placeholder} is not open on /dev/null: an exported descriptor replaces \
+                 one that is"
             )));
         }
         let mut exported: c_int = -1;
         let shared = core::ptr::from_mut(&mut exported).cast();
         // SAFETY: for this kind the driver writes a descriptor's number there.
         unsafe { self.cuda.mem_export(shared, self.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)? };
-        // SAFETY: plain system calls on descriptors that are the caller's and ours.
+        // SAFETY: plain system calls on descriptors of the caller and of this call.
         let result = unsafe { libc::dup3(exported, placeholder, libc::O_CLOEXEC) };
         // SAFETY: as above; nobody else has the number.
         unsafe { libc::close(exported) };
@@ -108,16 +111,16 @@ impl<'a> Physical<'a> {
         Ok(())
     }
 
-    /// Gives it an address in this process, with access for its GPU.
+    /// Maps it at an address in this process, with access for its GPU.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn map(&self) -> Result<MappedMemory<'a>, Error> {
         let bytes = self.bytes as usize;
         let mut address = 0;
         // SAFETY: a valid pointer; no alignment and no place asked for.
         unsafe { self.cuda.mem_address_reserve(&mut address, bytes, 0, 0, 0)? };
-        // From here on, dropped on an error.
+        // From here on, an error drops it.
         let mut mapped = MappedMemory { cuda: self.cuda, address, bytes: self.bytes, is_mapped: false };
         // SAFETY: addresses just reserved, and a live reference of as many bytes.
         unsafe { self.cuda.mem_map(address, bytes, 0, self.handle, 0)? };
@@ -134,13 +137,13 @@ impl<'a> Physical<'a> {
 
 impl Drop for Physical<'_> {
     fn drop(&mut self) {
-        // SAFETY: our reference, given back once; maps and descriptors keep the memory.
+        // SAFETY: our reference, released once; mappings and descriptors keep the memory.
         let _ = unsafe { self.cuda.mem_release(self.handle) };
     }
 }
 
-/// Physical memory at an address of this process, until it is dropped; that waits for the work of
-/// the current context first.
+/// Physical memory mapped at an address of this process, until it is dropped. The drop first waits
+/// for the work of the current context.
 pub struct MappedMemory<'a> {
     cuda: &'a Cuda,
     address: u64,
@@ -159,8 +162,8 @@ impl MappedMemory<'_> {
 impl Drop for MappedMemory<'_> {
     fn drop(&mut self) {
         let bytes = self.bytes as usize;
-        // SAFETY: reserved and mapped by us, and given back once. Failure means that the context is
-        // gone, and the map with it.
+        // SAFETY: reserved and mapped here, and released once. Failure means that the context is
+        // gone, and the mapping with it.
         unsafe {
             if self.is_mapped {
                 let _ = self.cuda.ctx_synchronize();
@@ -171,7 +174,7 @@ impl Drop for MappedMemory<'_> {
     }
 }
 
-/// Memory of a device that can be exported as a descriptor.
+/// The properties of device memory that can be exported as a descriptor.
 fn properties(device: c_int) -> CUmemAllocationProp {
     CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -186,7 +189,7 @@ fn properties(device: c_int) -> CUmemAllocationProp {
 fn is_null_device(descriptor: c_int) -> bool {
     // SAFETY: the structure is numbers only, for which zero is a value.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: a valid pointer; a descriptor that is none is an error of the call.
+    // SAFETY: a valid pointer; an invalid descriptor is an error of the call.
     let known = unsafe { libc::fstat(descriptor, &mut status) } == 0;
     // Linux: the null device is character device 1:3 (Documentation/admin-guide/devices.txt).
     known && status.st_mode & libc::S_IFMT == libc::S_IFCHR && status.st_rdev == libc::makedev(1, 3)

@@ -1,10 +1,10 @@
-//! As much of JSON as the files of calibrations need: read whole or not at all, never deeper than
-//! they are.
+//! The subset of JSON that calibration files need. A file is read as a whole or not at all, up to a
+//! fixed depth.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// A value. Numbers are those of calibrations: whole and not negative; others are refused.
+/// A JSON value. Calibrations only have whole, non-negative numbers; others are refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// `null`.
@@ -17,15 +17,16 @@ pub enum Value {
     Text(String),
     /// An array.
     List(Vec<Value>),
-    /// An object, in its own order.
+    /// An object, in the file's order.
     Object(Vec<(String, Value)>),
 }
 
-/// No calibration is nested deeper.
+/// Calibrations are not nested deeper.
 const DEPTH_MAX: u32 = 16;
 
 impl Value {
-    /// The value of a text; none if it is not JSON, or of another kind than calibrations.
+    /// Parses a text; `None` if it is not JSON, or has a kind of value that calibrations do not
+    /// have.
     pub fn parse(text: &str) -> Option<Self> {
         let mut reader = Reader { rest: text };
         let value = reader.value(0)?;
@@ -75,7 +76,7 @@ impl Reader<'_> {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
     }
 
-    /// Takes `word` if it comes next.
+    /// Consumes `word` if it comes next.
     fn take(&mut self, word: &str) -> bool {
         match self.rest.strip_prefix(word) {
             Some(rest) => {
@@ -176,13 +177,13 @@ impl Reader<'_> {
             'b' => '\u{8}',
             'f' => '\u{c}',
             'u' => {
-                // `from_str_radix` takes a sign.
+                // `from_str_radix` accepts a sign.
                 let digits = self
                     .rest
                     .get(..4)
                     .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
                 self.rest = self.rest.get(4..)?;
-                // Halves of a pair stand in no calibration.
+                // Calibrations contain no surrogate pairs.
                 char::from_u32(u32::from_str_radix(digits, 16).ok()?)?
             }
             _ => return None,
@@ -206,7 +207,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_calibrations_hold_is_read() {
+    fn calibrations_are_read() {
         let value =
             Value::parse(r#" {"a": [1, 20, []], "b\n\u0041": "x\"y", "c": null, "d": {"e": true} } "#)
                 .unwrap();
@@ -245,12 +246,17 @@ mod tests {
         ] {
             assert_eq!(Value::parse(text), None, "{text:?}");
         }
-        assert_eq!(Value::parse(&"[".repeat(100_000)), None, "deep nesting ends before the stack does");
+        assert_eq!(
+            Value::parse(&"[".repeat(100_000)),
+            None,
+            "deep nesting is refused before the stack \
+            overflows"
+        );
     }
 
     proptest! {
         #[test]
-        fn no_text_breaks_it(text in "[\\[\\]{}\",:0-9a-z\\\\ u\u{e9}]{0,60}") {
+        fn no_text_causes_a_panic(text in "[\\[\\]{}\",:0-9a-z\\\\ u\u{e9}]{0,60}") {
             let _ = Value::parse(&text);
         }
     }

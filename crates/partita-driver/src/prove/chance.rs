@@ -1,4 +1,4 @@
-//! Numbers by chance, the same for the same seed.
+//! Pseudorandom numbers, the same for the same seed.
 
 /// splitmix64 (Steele, Lea, Flood, «Fast splittable pseudorandom number generators», 2014).
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! What the counts of one launch must be.
+//! Checks the counts of one launch.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use partita_core::{Topology, TpcSet};
 use super::Route;
 use crate::error::Error;
 
-/// What was launched.
+/// A launch and its mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expected {
     /// The mask's number, from 1.
@@ -34,7 +34,7 @@ pub struct Escape {
     pub route: Route,
 }
 
-/// What one launch's counts tell.
+/// The result of one launch's counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
     /// The TPCs of the device on which blocks ran.
@@ -42,7 +42,7 @@ pub(super) struct Found {
     pub escapes: Vec<Escape>,
 }
 
-/// Judges a launch by its counts, one an SM and one for all beyond the device.
+/// Checks a launch by its counts: one for each SM, and one for all numbers beyond the device.
 ///
 /// # Errors
 /// [`Error::Disproved`] if they do not add up to the grid: then blocks were lost or counted twice,
@@ -57,7 +57,7 @@ pub(super) fn judge(topology: &Topology, expected: &Expected, counts: &[u32]) ->
     }
     let mut found = Found { used: TpcSet::EMPTY, escapes: Vec::new() };
     for (sm, &blocks) in (0u32..).zip(counts).filter(|&(_, &blocks)| blocks > 0) {
-        // The one count beyond the device is of no TPC.
+        // The count beyond the device belongs to no TPC.
         let tpc = (sm < topology.sm_count()).then(|| (sm / topology.sms_per_tpc()) as u8);
         found.used.extend(tpc);
         if !tpc.is_some_and(|tpc| set.contains(tpc)) {

@@ -1,4 +1,4 @@
-//! A graph of counting kernels, instantiated once and armed anew for each mask.
+//! A graph of counting kernels, instantiated once and updated for each mask.
 
 use alloc::vec::Vec;
 use core::ffi::c_void;
@@ -9,7 +9,7 @@ use crate::cuda::Cuda;
 use crate::error::Error;
 use crate::stream::StreamRef;
 
-/// One node: blocks, threads of a block, and where it counts.
+/// One node: blocks, threads of a block, and the address of its counters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node {
     pub blocks: u32,
@@ -18,8 +18,8 @@ pub(super) struct Node {
     pub sms: u32,
 }
 
-/// An executable graph whose nodes run beside each other. The driver asks for a node's mask when
-/// the node is first uploaded, and again after it was disabled and enabled (measured:
+/// An executable graph whose nodes run concurrently. The driver gets a node's mask when the node is
+/// first uploaded, and again after the node was disabled and enabled (measured:
 /// `docs/hardware.md`).
 pub(super) struct CountGraph<'a> {
     cuda: &'a Cuda,
@@ -30,10 +30,11 @@ pub(super) struct CountGraph<'a> {
 }
 
 impl<'a> CountGraph<'a> {
-    /// Makes the graph and its executable.
+    /// Creates the graph and its executable.
     ///
     /// # Errors
-    /// The driver's; [`Error::MissingSymbol`] where it has no graphs, or cannot arm them anew.
+    /// Those of the driver; [`Error::MissingSymbol`] if it has no graphs, or cannot disable their
+    /// nodes.
     ///
     /// # Safety
     /// `function` is `partita_count` as loaded in the current context; the counters stay allocated
@@ -59,7 +60,7 @@ impl<'a> CountGraph<'a> {
                 made.nodes.push(handle);
             }
             cuda.graph_instantiate(&mut made.exec, made.graph, 0)?;
-            // A driver that cannot do this could not be asked for another mask.
+            // A driver that cannot do this would keep the first mask.
             made.arm()?;
         }
         Ok(made)
@@ -67,8 +68,7 @@ impl<'a> CountGraph<'a> {
 
     fn arm(&self) -> Result<(), Error> {
         for node in &self.nodes {
-            // SAFETY: a live executable and a node of the graph that it was made of, which lives as
-            // long.
+            // SAFETY: a live executable and a node of its graph, which lives as long.
             unsafe {
                 self.cuda.graph_node_set_enabled(self.exec, *node, 0)?;
                 self.cuda.graph_node_set_enabled(self.exec, *node, 1)?;
@@ -77,10 +77,10 @@ impl<'a> CountGraph<'a> {
         Ok(())
     }
 
-    /// Launches all nodes with the mask that is set now.
+    /// Launches all nodes with the current mask.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn launch(&mut self, stream: StreamRef<'_>) -> Result<(), Error> {
         if self.is_uploaded {
             self.arm()?;

@@ -1,11 +1,11 @@
-//! Which masks are tried.
+//! The masks to try.
 
 use partita_core::{Topology, TpcSet};
 
 use super::chance::Chance;
 
-/// Sets in turn: one TPC (each TPC comes, one after the other), any TPCs at random densities, whole
-/// GPCs, everything, everything but one, and the set before with one TPC more or less.
+/// Sets in turn: one TPC (every TPC, in order), random TPCs at random densities, whole GPCs,
+/// everything, everything but one, and the previous set with one TPC more or less.
 #[derive(Debug)]
 pub(super) struct Masks<'t> {
     topology: &'t Topology,
@@ -36,7 +36,7 @@ impl<'t> Masks<'t> {
                 let gpcs = self.topology.gpcs().iter().filter(|_| chance.happens(500));
                 gpcs.fold(TpcSet::EMPTY, |set, gpc| set | gpc.tpcs)
             }
-            // Once in a while the whole device: no TPC may be lost there.
+            // Once in a while the whole device: it must lose no TPC.
             6 if self.turn % 64 == 6 => all,
             6 => all - TpcSet::single(chance.below(count) as u8),
             _ => {
@@ -45,7 +45,7 @@ impl<'t> Masks<'t> {
             }
         };
         self.turn += 1;
-        // Nothing at all would hang.
+        // The empty set would hang.
         let set = if set.is_empty() { TpcSet::single(chance.below(count) as u8) } else { set };
         self.before = set;
         set

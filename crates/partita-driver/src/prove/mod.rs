@@ -1,12 +1,12 @@
-//! The proof that masks hold: many blocks under many masks, and every block's SM counted.
+//! The proof that masks hold: many blocks under many masks, with every block's SM counted.
 //!
-//! [`prove`] gives launches of every kind random masks and has each block count itself at its SM,
-//! in counters that belong to the one launch. Nothing is sampled: if the counts add up to the grid
-//! and none lies outside the set, no block of the launch ran elsewhere. Launches of several masks
-//! are queued and run at the same time, and the mask is changed while they do.
+//! [`prove`] gives random masks to launches of every kind, and each block counts itself at its SM,
+//! in counters of that one launch. This is not a sample: if the counts add up to the grid and none
+//! is outside the set, no block of the launch ran elsewhere. Launches of several masks are queued
+//! and run at the same time, and the mask changes while they do.
 //!
-//! To run in a sacrificial process without MPS, with a board that a calibration has made out: a
-//! mask of a wrong board hangs a kernel for ever.
+//! Run it in a sacrificial process without MPS, on a calibrated board: the mask of another board
+//! hangs a kernel forever.
 
 mod chance;
 mod check;
@@ -32,43 +32,44 @@ use masks::Masks;
 use rig::Rig;
 pub use routes::{Route, Routes};
 
-/// Masks whose launches are in flight together, at most and unless told otherwise.
+/// Masks whose launches are in flight together, at most and by default.
 pub const MASKS_IN_FLIGHT_MAX: u32 = 32;
-/// Blocks for one mask at most, so that a batch takes well below its deadline; more blocks are more
-/// masks.
+/// Blocks for one mask at most, so that a batch ends well before its deadline; more blocks need
+/// more masks.
 const BLOCKS_PER_MASK_MAX: u64 = 1 << 21;
-/// How long a batch may take: it takes milliseconds on a GPU and seconds on a simulated one, and
-/// waits for its turn on a GPU shared in time.
+/// The deadline of a batch: it takes milliseconds on a GPU and seconds on a simulated one, and
+/// waits for its turn on a shared GPU.
 const DEADLINE_MS: u64 = 120_000;
-/// Escapes that are kept one by one; all are counted.
+/// Escapes that are recorded one by one; all are counted.
 const ESCAPES_KEPT: usize = 64;
 
-/// How much to prove.
+/// The extent of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProofRequest {
     /// Blocks to run, at least.
     pub blocks: u64,
     /// Masks to try, at least.
     pub masks: u32,
-    /// What makes the masks and the order of launches: the same seed, the same proof.
+    /// The seed of the masks and of the order of launches: the same seed gives the same proof.
     pub seed: u64,
-    /// The routes to launch by; streams of the default priority if no stream is among them.
+    /// The routes to launch by; without a route for streams, streams of the default priority are
+    /// used.
     pub routes: Routes,
     /// Masks whose launches are in flight together: 1 waits for each.
     pub masks_in_flight: u32,
-    /// To prove the proof: every so many masks the mask that is set enables one TPC more than the
-    /// check is told. 0 for never.
+    /// A test of the proof itself: for every so many masks, the mask enables one TPC more than the
+    /// check expects. 0 for never.
     pub fault_every: u32,
 }
 
-/// What was run and found so far.
+/// The counts of a proof so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Proof {
     /// Blocks that ran and were counted.
     pub blocks: u64,
     /// Masks that were tried.
     pub masks: u32,
-    /// Times that the mask was changed while launches of another mask had not ended.
+    /// Times that the mask changed while launches of another mask were in flight.
     pub changes_under_load: u32,
     /// Launches and blocks by route; a route that this GPU does not offer has none.
     pub routes: Vec<Tally>,
@@ -76,11 +77,11 @@ pub struct Proof {
     pub sms_used: u32,
     /// Blocks that ran outside their set.
     pub escaped_blocks: u64,
-    /// Where they ran: the first of them.
+    /// The first of them, with their SMs.
     pub escapes: Vec<Escape>,
 }
 
-/// What ran by one route.
+/// The launches by one route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     /// The route.
@@ -91,12 +92,13 @@ pub struct Tally {
     pub blocks: u64,
 }
 
-/// Runs the proof; `progress` hears after each batch.
+/// Runs the proof; calls `progress` after each batch.
 ///
 /// # Errors
-/// [`Error::Refused`] where `%smid` or the board are not what a proof needs; [`Error::Disproved`]
-/// if a launch's counts do not add up to its grid; [`Error::Hang`], after which the process must
-/// end; the driver's. Blocks outside their set are no error: they are counted in the result.
+/// [`Error::Refused`] if `%smid` or the board do not meet the needs of a proof;
+/// [`Error::Disproved`] if a launch's counts do not add up to its grid; [`Error::Hang`], after
+/// which the process must end; those of the driver. Blocks outside their set are not an error: the
+/// result counts them.
 pub fn prove(
     gpu: &Gpu<'_>,
     topology: &Topology,
@@ -107,12 +109,15 @@ pub fn prove(
     let facts = gpu.facts();
     if facts.under_mps {
         return Err(Error::Refused(
-            "under MPS the SM numbers that blocks see are not the device's, so nothing can be proved there: run it without MPS".into(),
+            "under MPS the SM numbers that blocks see are not the device's, so nothing can be proved: \
+             run it without MPS"
+                .into(),
         ));
     }
     if facts.sms != topology.sm_count() {
         return Err(Error::Refused(format!(
-            "the driver reports {} SMs and the calibration found {}: calibrate anew with `partita doctor`",
+            "the driver reports {} SMs and the calibration found {}: calibrate again with `partita \
+             doctor`",
             facts.sms,
             topology.sm_count()
         )));
@@ -126,7 +131,7 @@ pub fn prove(
     let proof = run(&mut rig, &mut mask, layout, &request, &mut progress);
     mask.clear();
     if matches!(proof, Err(Error::Hang { .. })) {
-        // The driver would wait for ever to give back what a kernel still uses.
+        // The driver would wait forever before it released what a kernel still uses.
         core::mem::forget(rig);
     }
     proof
@@ -197,7 +202,7 @@ impl Proof {
     }
 }
 
-/// The layout of this driver's descriptors, told by one launch.
+/// The layout of this driver's descriptors, found by one launch.
 fn layout(gpu: &Gpu<'_>, mask: &LaunchMask) -> Result<&'static QmdLayout, Error> {
     let grid = Grid { blocks: 1, threads: 32, cluster_blocks: 1 };
     Census::new(gpu, grid, 0)?.sms()?;

@@ -1,4 +1,4 @@
-//! What launches the kernels of a batch: streams, graphs and counters, made once.
+//! The rig that launches the kernels of a batch: streams, graphs and counters, created once.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -23,17 +23,17 @@ use crate::stream::{Stream, StreamRef};
 
 /// Streams of each priority.
 const STREAMS_EACH: usize = 2;
-/// Cooperative blocks of 32 threads that every SM holds at once: half of what the smallest does.
+/// Cooperative blocks of 32 threads that every SM holds at once: half of the smallest SM's number.
 const COOPERATIVE_BLOCKS_PER_SM: u32 = 8;
 /// Nodes of a graph, and the threads of their blocks.
 const NODE_THREADS: [u32; 2] = [32, 128];
-/// The largest cluster of any device; on a driver that does not tell, the largest that needs no
-/// consent is used.
+/// The largest cluster of any device; if a driver does not report its own, the largest portable
+/// size is used.
 const CLUSTER_BLOCKS_MAX: u32 = 16;
 const CLUSTER_BLOCKS_PORTABLE: u32 = 8;
 
-/// How the blocks of a mask are shared out over its launches. What these leave over, and what a
-/// route has no room for, goes by a plain launch.
+/// How the blocks of a mask are divided among its launches. A plain launch runs the remainder, and
+/// what a route has no room for.
 #[derive(Debug, Clone, Copy)]
 struct Portions {
     blocks: u32,
@@ -52,7 +52,7 @@ impl Portions {
 
 /// Streams, graphs and counters.
 pub(super) struct Rig<'g, 'a> {
-    // Dropped in this order: what runs first, what it counts in last.
+    // The drop order: running work first, its counters last.
     graphs: Vec<CountGraph<'g>>,
     streams: Vec<(Route, Stream<'g>)>,
     counters: Buffer<'a>,
@@ -74,7 +74,7 @@ impl<'g, 'a> Rig<'g, 'a> {
     /// With counters for `slots` launches, for masks of about `blocks` blocks.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn new(
         gpu: &'g Gpu<'a>,
         topology: &'g Topology,
@@ -141,8 +141,7 @@ impl<'g, 'a> Rig<'g, 'a> {
         self.counters.address() + u64::from(slot) * Self::slot_bytes(self.topology) as u64
     }
 
-    /// One graph for each mask of a batch; none where the driver has no graphs that can be armed
-    /// anew.
+    /// One graph for each mask of a batch; none if the driver's graphs cannot be updated.
     fn make_graphs(&mut self) -> Result<(), Error> {
         for mask in 0..self.slots / LAUNCHES_PER_MASK_MAX {
             let nodes: Vec<Node> = (0u32..)
@@ -164,7 +163,7 @@ impl<'g, 'a> Rig<'g, 'a> {
         Ok(())
     }
 
-    /// The largest cluster that the device launches, 1 where it has none.
+    /// The largest cluster that the device launches; 1 without clusters.
     fn cluster_limit(&self) -> u32 {
         if !runs_clusters(self.gpu) {
             return 1;
@@ -172,13 +171,13 @@ impl<'g, 'a> Rig<'g, 'a> {
         let config = self.config(self.streams[0].1.as_ref(), CLUSTER_BLOCKS_MAX, 32);
         let mut blocks: c_int = 0;
         // SAFETY: the kernel just loaded; valid pointers.
-        let asked = unsafe {
+        let result = unsafe {
             let allow = CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             self.gpu.cuda().func_set_attribute(self.function, allow, 1).and_then(|()| {
                 self.gpu.cuda().occupancy_max_potential_cluster_size(&mut blocks, self.function, &config)
             })
         };
-        match (asked, u32::try_from(blocks)) {
+        match (result, u32::try_from(blocks)) {
             (Ok(()), Ok(blocks)) if blocks > 0 => blocks.min(CLUSTER_BLOCKS_MAX),
             _ => CLUSTER_BLOCKS_PORTABLE,
         }
@@ -199,19 +198,19 @@ impl<'g, 'a> Rig<'g, 'a> {
         }
     }
 
-    /// Sets all counters to zero, once everything launched has ended.
+    /// Clears all counters, once everything launched has ended.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn clear(&mut self) -> Result<(), Error> {
         self.masks = 0;
         self.counters.fill(0)
     }
 
-    /// The counts, launch by launch: as many numbers as there are SMs, and one.
+    /// The counts, launch by launch: one number for each SM, and one more.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn counts(&self) -> Result<Vec<u32>, Error> {
         let bytes = self.counters.read()?;
         Ok(bytes
@@ -220,10 +219,10 @@ impl<'g, 'a> Rig<'g, 'a> {
             .collect())
     }
 
-    /// Whether what was launched last has not ended.
+    /// Whether the last launch is still running.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn is_busy(&self) -> Result<bool, Error> {
         let stream = self.streams[self.last_stream].1.as_ref();
         Ok(!self.gpu.is_idle(stream)?)
@@ -232,19 +231,19 @@ impl<'g, 'a> Rig<'g, 'a> {
     /// Waits for everything launched.
     ///
     /// # Errors
-    /// [`Error::Hang`]; the driver's.
+    /// [`Error::Hang`]; those of the driver.
     pub fn wait(&self, deadline_ms: u64) -> Result<(), Error> {
         self.streams.iter().try_for_each(|(_, stream)| {
             self.gpu.wait_on(stream.as_ref(), "a batch of masked launches", deadline_ms)
         })
     }
 
-    /// Launches by every route that the device offers and the set has room for, with the mask that
-    /// is set now, which enables `set`. What was launched comes behind `expected`, with the
-    /// launch's number among the counters.
+    /// Launches by every route that the device offers and that fits into the set, with the current
+    /// mask, which enables `set`. Appends each launch to `expected`, with the number of its
+    /// counters.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn launch(
         &mut self,
         mask: u32,
@@ -304,7 +303,7 @@ impl<'g, 'a> Rig<'g, 'a> {
         Ok(())
     }
 
-    /// A stream by chance.
+    /// A random stream.
     fn pick(&mut self, chance: &mut Chance) -> usize {
         self.last_stream = chance.below(self.streams.len() as u32) as usize;
         self.last_stream
@@ -314,7 +313,7 @@ impl<'g, 'a> Rig<'g, 'a> {
     fn cluster_room(&self, set: TpcSet) -> u32 {
         let room = match self.gpcs_proved {
             true => self.topology.max_cluster_sms(&set),
-            // A TPC lies in one GPC, whatever the others do.
+            // A TPC is in one GPC, whatever the others are.
             false => self.topology.sms_per_tpc(),
         };
         room.min(self.cluster_blocks_max)
@@ -386,8 +385,8 @@ impl<'g, 'a> Rig<'g, 'a> {
 impl Drop for Rig<'_, '_> {
     fn drop(&mut self) {
         self.graphs.clear();
-        // SAFETY: loaded by us and unloaded once. After a hang the process must end, and the owner
-        // forgets the rig.
+        // SAFETY: loaded here and unloaded once. After a hang the process must end, and the owner
+        // leaks the rig.
         let _ = unsafe { self.gpu.cuda().module_unload(self.module) };
     }
 }

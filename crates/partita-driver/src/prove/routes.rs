@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// How a kernel came to the GPU.
+/// How a kernel is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Route {
     /// By a plain launch on a stream of the lowest priority, in blocks of 32 threads.
@@ -13,11 +13,11 @@ pub enum Route {
     HighPriority,
     /// In blocks of 64 to 1024 threads.
     LargeBlocks,
-    /// As nodes of a graph that was instantiated once and is armed anew for each mask.
+    /// As nodes of a graph that is instantiated once and updated for each mask.
     Graph,
     /// In clusters.
     Cluster,
-    /// As a cooperative launch, all blocks resident at once.
+    /// As a cooperative launch, with all blocks resident at the same time.
     Cooperative,
 }
 

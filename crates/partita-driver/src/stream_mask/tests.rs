@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
 
-/// Something that looks like a stream: a pointer to a structure.
+/// A fake stream: a pointer to a structure.
 struct Fake {
     handle: Box<*mut u32>,
     words: Vec<u32>,
@@ -38,7 +38,7 @@ impl Expose for Box<*mut u32> {
 }
 
 fn masks(layout: StreamMaskLayout, tpc_count: u32) -> StreamMasks<'static> {
-    // No driver: a library that has none of the calls.
+    // A library that has none of the driver's calls.
     let cuda = Box::leak(Box::new(Cuda::load(Some(c"libc.so.6")).unwrap()));
     StreamMasks::new(cuda, StreamField::new(40, layout), tpc_count)
 }
@@ -48,10 +48,10 @@ fn set(text: &str) -> TpcSet {
 }
 
 #[test]
-fn masks_are_set_retargeted_and_put_back_and_nothing_beside_changes() {
+fn masks_are_set_retargeted_and_restored_and_nothing_else_changes() {
     for layout in [StreamMaskLayout::EnabledWords, StreamMaskLayout::UpperLower] {
         let fake = Fake::new(0x5eed);
-        // 64 TPCs are all that the old layout can name.
+        // The old layout covers 64 TPCs.
         let masks = masks(layout, layout.tpcs_max().min(66));
         assert_eq!(masks.get(fake.stream()).unwrap(), None);
         let none = masks.set(fake.stream(), &set("0-9,40")).unwrap();
@@ -70,7 +70,7 @@ fn masks_are_set_retargeted_and_put_back_and_nothing_beside_changes() {
 }
 
 #[test]
-fn what_cannot_be_held_is_refused() {
+fn impossible_sets_are_refused() {
     let fake = Fake::new(0);
     let masks = masks(StreamMaskLayout::EnabledWords, 66);
     let refused = |set: &str| masks.set(fake.stream(), &set.parse().unwrap()).unwrap_err().to_string();
@@ -130,7 +130,7 @@ fn a_reader_never_sees_an_empty_mask_or_a_foreign_tpc() {
         for turn in 0..2_000 {
             let (former, words) = if turn % 2 == 0 { (to_one, to_other) } else { (to_other, to_one) };
             let change = Change { layout: StreamMaskLayout::EnabledWords, former, words, tpc_count: 66 };
-            // As the driver's lock: whoever reads has read when it is free.
+            // As with the driver's lock: once it is free, earlier readers are done.
             assert!(change.make(at, || reading.lock().is_ok()));
         }
         done.store(true, Ordering::Release);
@@ -138,7 +138,7 @@ fn a_reader_never_sees_an_empty_mask_or_a_foreign_tpc() {
 }
 
 #[test]
-fn memory_is_read_to_the_end_of_what_is_mapped() {
+fn memory_is_read_to_the_end_of_the_mapping() {
     // SAFETY: two pages of our own, the second of which is given back.
     let pages = unsafe {
         let pages = libc::mmap(

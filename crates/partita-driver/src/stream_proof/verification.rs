@@ -1,5 +1,5 @@
-//! Whether launches on a stream keep to a set: by where blocks ran, by how many ran at once, and by
-//! the descriptor.
+//! Whether launches on a stream stay within a set: by where blocks ran, by how many ran at once,
+//! and by the descriptor.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -16,7 +16,7 @@ use crate::stream::StreamRef;
 
 /// Spin of a census block, as in the calibration.
 const CENSUS_NS: u64 = 20_000;
-/// Censuses until one that missed an SM counts as a contradiction.
+/// The number of censuses after which a missing SM counts as a contradiction.
 const ROUNDS_MAX: u32 = 8;
 
 pub(super) struct Verification<'g, 'a> {
@@ -27,8 +27,8 @@ pub(super) struct Verification<'g, 'a> {
 }
 
 impl Verification<'_, '_> {
-    /// Runs censuses on a stream that must keep to `set`, or to nothing. Returns how many blocks
-    /// ran.
+    /// Runs censuses on a stream that must stay within `set`, or is unrestricted. Returns how many
+    /// blocks ran.
     pub(super) fn runs_on(&self, stream: StreamRef<'_>, set: Option<&TpcSet>) -> Result<u64, Error> {
         let topology = self.board.topology;
         let wanted = set.copied().unwrap_or(topology.all());
@@ -45,7 +45,7 @@ impl Verification<'_, '_> {
             let most = expected.len() * self.per_sm as usize;
             if together(&records) > most {
                 return Err(Error::Disproved(format!(
-                    "with {} SMs enabled, {} blocks ran at once, and no more than {most} can",
+                    "with {} SMs enabled, {} blocks ran at once, more than the possible {most}",
                     expected.len(),
                     together(&records)
                 )));
@@ -54,7 +54,7 @@ impl Verification<'_, '_> {
                 break;
             }
         }
-        // Under MPS the enabled SMs are numbered anew from 0.
+        // Under MPS the enabled SMs are renumbered from 0.
         let right = if under_mps { seen.len() == expected.len() } else { seen == expected };
         if !right {
             return Err(Error::Disproved(format!(
@@ -64,13 +64,13 @@ impl Verification<'_, '_> {
         Ok(blocks)
     }
 
-    /// Whether the last launch's descriptor had just this set, or no mask.
+    /// Checks that the last launch's descriptor had exactly this set, or no mask.
     fn descriptor(&self, set: Option<&TpcSet>) -> Result<(), Error> {
         match (Watch::last(), set) {
             (None, None) => Ok(()),
             (Some(disable), Some(set)) if shows(self.board.topology, &disable, set) => Ok(()),
             (disable, Some(set)) => Err(Error::Disproved(format!(
-                "a stream's mask for TPCs {set} came out in the launch descriptor as {disable:x?}"
+                "a stream's mask for TPCs {set} appeared in the launch descriptor as {disable:x?}"
             ))),
             (Some(disable), None) => Err(Error::Disproved(format!(
                 "a stream without a mask was launched with {disable:x?}: the masks of two streams are mixed up"
@@ -95,7 +95,7 @@ pub(super) fn census(
 pub(super) fn together(records: &[BlockRecord]) -> usize {
     let mut edges: Vec<(u64, i32)> =
         records.iter().flat_map(|record| [(record.start_ns, 1), (record.stop_ns, -1)]).collect();
-    // Of one moment the ends come first.
+    // At equal times, ends come first.
     edges.sort_unstable();
     let (mut now, mut most) = (0i32, 0);
     for (_, change) in edges {

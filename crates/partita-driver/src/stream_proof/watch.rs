@@ -16,7 +16,7 @@ static SEEN: AtomicU64 = AtomicU64::new(0);
 static MASKED: AtomicBool = AtomicBool::new(false);
 static DISABLE: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 
-/// Looks at the mask of every launch of this process.
+/// Records the mask of every launch of this process.
 pub(super) struct Watch;
 
 impl Watch {

@@ -3,10 +3,10 @@ extern crate std;
 use super::*;
 use std::sync::Mutex;
 
-/// The traces are one at a time in a process.
+/// A process can run one trace at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Two pages of our own, so that nothing else touches them.
+/// Two private pages, so that no other code touches them.
 fn pages() -> *mut u32 {
     // SAFETY: new pages, never given back.
     unsafe {
@@ -22,7 +22,7 @@ fn pages() -> *mut u32 {
     .cast()
 }
 
-/// What a driver does: looks at some words, and at four more where one says so.
+/// Acts as a driver: reads some words, and four more if one of them is set.
 unsafe fn driver(structure: *mut u32, mask: usize) -> [u32; 4] {
     // SAFETY: the caller's pages.
     unsafe {
@@ -50,7 +50,7 @@ fn accesses_are_noted_and_nothing_is_changed() {
     .unwrap();
     assert!(trace.was_read(8) && trace.was_read(400) && trace.was_read(4 * 327));
     assert!(trace.was_written(12) && trace.was_written(400) && !trace.was_written(4 * 327));
-    assert!(!trace.was_read(4 * 328), "only if the first says so");
+    assert!(!trace.was_read(4 * 328), "only if the first word is set");
     assert_eq!((0..STRUCTURE_BYTES).filter(|&at| trace.was_read(at)).count(), 3);
     // SAFETY: our pages, which are open again.
     assert_eq!(unsafe { (structure.add(3).read(), structure.add(100).read()) }, (1, 1));
@@ -89,7 +89,7 @@ fn a_read_is_answered_in_a_copy_that_reports_and_ends() {
         })
         .unwrap();
         assert_eq!(trace.report.map(|report| report[..5].to_vec()), Some(expected.to_vec()));
-        assert_eq!(seen, [0; 4], "here nothing was answered");
+        assert_eq!(seen, [0; 4], "nothing was replaced here");
     }
 }
 
@@ -103,7 +103,7 @@ fn a_copy_goes_no_further_than_the_launch() {
         // SAFETY: our pages.
         match unsafe { driver(structure, 327) } {
             [0, 0, 0, 0] => Ok(()),
-            _ => Err(Error::Refused("the driver gives up".into())),
+            _ => Err(Error::Refused("the driver fails".into())),
         }
     });
     assert_eq!(std::process::id(), original);
@@ -116,7 +116,7 @@ fn a_copy_that_dies_reports_nothing() {
     let structure = pages();
     let answer = Answer::InCopy { offset_bytes: 4 * 327, words: Some(([1; 5], 5)) };
     let trace = trace(structure.expose_provenance(), Some(answer), || {
-        // SAFETY: our pages; the second address is nobody's and read in the copy only.
+        // SAFETY: our pages; the second address is unmapped and read in the copy only.
         unsafe {
             if driver(structure, 327) != [0; 4] {
                 core::ptr::without_provenance::<u32>(64).read_volatile();

@@ -1,10 +1,10 @@
-//! A simulated GPU of a test's own, and children of this test program that run on it.
+//! A simulated GPU for a test, and children of the test program that run on it.
 //!
-//! What a driver's structures are tried on may crash or be left in any state, so it is done in
-//! children: ignored tests of the same program, which the others start with the environment of a
+//! Tests on a driver's structures can crash or leave it in any state, so they run in children:
+//! ignored tests of the same program, which the other tests start with the environment of a
 //! simulated driver.
 
-// Each test file uses a part of this.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -47,9 +47,9 @@ pub fn says(command: &mut Command) -> Vec<String> {
     out.lines().filter_map(|line| line.split_once("says: ")).map(|(_, said)| said.to_owned()).collect()
 }
 
-/// In a child: tells the parent something.
+/// In a child: prints a line for the parent.
 pub fn say(what: impl std::fmt::Display) {
-    // On a line of its own, whatever the harness has printed.
+    // On a separate line, whatever the harness has printed.
     println!("\nsays: {what}");
 }
 
@@ -66,7 +66,7 @@ pub fn board(gpu: &Gpu<'_>) -> (Topology, &'static QmdLayout) {
     (Topology::new(probe.sms_per_tpc, tpcs).unwrap(), layout)
 }
 
-/// How often the simulated driver saw its own state changed by somebody else, in this process;
+/// How many times the simulated driver found its own state changed by other code, in this process;
 /// `None` on a real one.
 pub fn corruptions(cuda: &Cuda) -> Option<u64> {
     let address = cuda.symbol(c"partita_sim_corruptions")?;

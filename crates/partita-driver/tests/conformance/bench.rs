@@ -1,4 +1,4 @@
-//! A mechanism on a device, and what the cases ask of both.
+//! A mechanism on a device, and helpers of the cases.
 
 use partita_abi::kernels;
 use partita_core::{Topology, Tpc, TpcSet};
@@ -19,14 +19,14 @@ pub struct Bench<'b, 'g> {
     pub mechanism: &'b dyn Mechanism<'g>,
 }
 
-/// Sets the mechanism up on a device and does `work` with it; or says why the device does not offer
-/// it.
+/// Sets the mechanism up on a device and runs `work` with it; or returns why the device does not
+/// offer it.
 pub fn with_mechanism<'g>(
     gpu: &'g Gpu<'g>,
     name: &str,
     work: impl FnOnce(&Bench<'_, 'g>),
 ) -> Result<(), String> {
-    // Green contexts cannot be made beside the probe's launch callback.
+    // Green contexts cannot be created after the probe's launch callback.
     if name == "green" {
         let topology = unprobed(gpu);
         let green = match Green::survey(gpu, topology.sms_per_tpc()) {
@@ -49,7 +49,7 @@ pub fn with_mechanism<'g>(
             let board = Board { topology: &topology, layout };
             let offset_bytes = match stream_proof::search(gpu, board) {
                 Ok(Found::Shown { offset_bytes, .. } | Found::Listed(offset_bytes)) => offset_bytes,
-                // The facade asks each in a process of its own; here the hints come first.
+                // `partita-host` tries each in a separate process; here the hints come first.
                 Ok(Found::Candidates(candidates)) => {
                     *candidates.first().ok_or("nothing looks like a mask")?
                 }
@@ -65,7 +65,7 @@ pub fn with_mechanism<'g>(
     Ok(())
 }
 
-/// The TPCs in logical order, without a probe: a simulated device's are those of the catalogue;
+/// The TPCs in logical order, without a probe. A simulated device's are those of the catalogue;
 /// every real device with green contexts has two SMs in a TPC. GPCs are not needed.
 fn unprobed(gpu: &Gpu<'_>) -> Topology {
     let simulated = std::env::var("PARTITA_SIM_DEVICE").ok();
@@ -89,7 +89,7 @@ impl<'g> Bench<'_, 'g> {
         }
     }
 
-    /// The set that a lane on `wanted` has, prepared to be switched to.
+    /// The set of a lane on `wanted`, prepared for a switch.
     pub fn offered(&self, wanted: &TpcSet) -> TpcSet {
         self.lane(wanted).set()
     }
@@ -114,11 +114,10 @@ impl<'g> Bench<'_, 'g> {
         sets
     }
 
-    /// Two sets without a common TPC, each as large as the mechanism has them up to half of the
-    /// device.
+    /// Two disjoint sets, each as large as the mechanism offers them, up to half of the device.
     pub fn disjoint(&self) -> [TpcSet; 2] {
         let all = self.topology.all();
-        // The smallest set from the bottom, and one that lies in the rest.
+        // The smallest set from the bottom, and one within the rest.
         let low = self.offered(&TpcSet::first(self.topology.tpc_count() / 3));
         let rest = all - low;
         let high = match self.mechanism.lane(&rest) {
@@ -130,8 +129,8 @@ impl<'g> Bench<'_, 'g> {
         [low, high]
     }
 
-    /// Blocks of the largest cluster that surely starts inside a set. Where GPCs are not known (all
-    /// TPCs would share one) or groups of SMs do not keep together, that is what one TPC holds.
+    /// Blocks of the largest cluster that certainly starts inside a set. If GPCs are unknown, or
+    /// the SMs of a group are spread, this is what one TPC holds.
     pub fn cluster_room(&self, set: &TpcSet) -> u32 {
         let is_known = self.topology.gpcs().len() > 1 && self.mechanism.name() != "green";
         if is_known { self.topology.max_cluster_sms(set) } else { self.topology.sms_per_tpc() }
@@ -144,7 +143,7 @@ impl<'g> Bench<'_, 'g> {
 
     /// Room for the records of a census that fills the device four times over.
     pub fn census(&self) -> Records<'g> {
-        // Any cluster divides it.
+        // A multiple of every cluster size.
         self.records((self.topology.sm_count() * 4).next_multiple_of(16))
     }
 
@@ -155,13 +154,13 @@ impl<'g> Bench<'_, 'g> {
         Records { buffer, blocks }
     }
 
-    /// Launches a census on a lane whose blocks spin for a time; does not wait.
+    /// Launches a census on a lane, with blocks that spin for a time, without waiting.
     pub fn launch(&self, lane: &Lane<'_>, records: &Records<'_>, duration_ns: u64) {
         let grid = Grid { blocks: records.blocks, threads: 1024, cluster_blocks: 1 };
         self.launch_grid(lane, records, grid, duration_ns);
     }
 
-    /// Launches a census in clusters; does not wait.
+    /// Launches a census in clusters, without waiting.
     ///
     /// # Errors
     /// The mechanism's refusal, or the driver's.
@@ -178,8 +177,8 @@ impl<'g> Bench<'_, 'g> {
         lane.within(|_| unsafe { lane.prepare(kernels::CENSUS, grid, &arguments)?.launch() })?
     }
 
-    /// Launches a census of blocks so large that one surely fits on an SM, all resident at one
-    /// time; does not wait.
+    /// Launches a census of blocks so large that an SM certainly holds one, all resident at the
+    /// same time, without waiting.
     ///
     /// # Errors
     /// The mechanism's refusal, or the driver's.
@@ -225,7 +224,7 @@ impl<'g> Bench<'_, 'g> {
     }
 }
 
-/// What the blocks of a census write.
+/// The records of a census.
 pub struct Records<'g> {
     buffer: Buffer<'g>,
     blocks: u32,

@@ -36,7 +36,7 @@ fn blocks_stay_inside(bench: &Bench<'_, '_>) {
     }
 }
 
-/// As a partition of its own, or as part of the smallest that the mechanism offers.
+/// As a partition alone, or as part of the smallest one that the mechanism offers.
 fn every_single_tpc_is_usable(bench: &Bench<'_, '_>) {
     let step = bench.mechanism.step().unwrap();
     assert!(step.least_tpcs >= 1 && step.step_tpcs >= 1, "{step:?}");
@@ -53,13 +53,13 @@ fn every_single_tpc_is_usable(bench: &Bench<'_, '_>) {
     assert_eq!(reached, bench.topology.all());
 }
 
-/// From any set to any other, with nothing between.
+/// From any set to any other, without a step in between.
 fn a_retarget_is_obeyed_at_the_next_launch(bench: &Bench<'_, '_>) {
     let sets = bench.sets();
     let mut lane = bench.lane(&sets[0]);
     for (from, to) in sets.iter().zip(sets.iter().cycle().skip(3)) {
         for set in [from, to, from] {
-            // Out of a pool of contexts a set may have been dropped.
+            // A pool of contexts may have dropped the set.
             bench.offered(set);
             lane.retarget(set).unwrap();
             assert_eq!(lane.set(), *set);
@@ -68,14 +68,14 @@ fn a_retarget_is_obeyed_at_the_next_launch(bench: &Bench<'_, '_>) {
     }
 }
 
-/// What was queued before the change runs where it was meant to, also if it starts after it.
+/// Work that was queued before the change runs on the old set, even if it starts later.
 fn queued_work_keeps_its_set(bench: &Bench<'_, '_>) {
     let [low, high] = bench.disjoint();
     let mut lane = bench.lane(&low);
     let kept = bench.lane(&high);
     let [first, second, after] = [(); 3].map(|()| bench.census());
     // So long that the second is still queued when the set changes, unless this process is stopped
-    // meanwhile; what is asked for holds anyway.
+    // meanwhile; the assertion holds either way.
     bench.launch(&lane, &first, 3_000_000);
     bench.launch(&lane, &second, 20_000);
     lane.retarget(&high).unwrap();
@@ -115,7 +115,7 @@ fn order_is_kept_across_sets(bench: &Bench<'_, '_>) {
     drop(kept);
 }
 
-/// Two kernels on two halves overlap in time. The host may be kept from launching the second while
+/// Two kernels on two halves overlap in time. The host can be too slow to launch the second while
 /// the first runs, so there are several tries.
 fn disjoint_lanes_run_at_the_same_time(bench: &Bench<'_, '_>) {
     let sets = bench.disjoint();
@@ -140,7 +140,7 @@ fn disjoint_lanes_run_at_the_same_time(bench: &Bench<'_, '_>) {
     assert!((0..10).any(|doubled| overlap(300_000 << doubled)), "never at the same time");
 }
 
-/// Sets may share TPCs, and need not be contiguous.
+/// Sets can share TPCs, and need not be contiguous.
 fn overlapping_lanes_both_run(bench: &Bench<'_, '_>) {
     let all = bench.topology.all();
     let every = |step: u8| all.iter().filter(move |tpc| tpc % step == 0).collect::<TpcSet>();
@@ -151,7 +151,7 @@ fn overlapping_lanes_both_run(bench: &Bench<'_, '_>) {
     }
     for (lane, records) in lanes.iter().zip(&records) {
         bench.wait(lane);
-        // Where another one's blocks are, none of this may have come.
+        // These blocks must not run on the other's TPCs.
         let seen = bench.tpcs(&records.read());
         assert!(seen.is_subset(&lane.set()), "{} ran on {seen}", lane.set());
     }
@@ -160,8 +160,8 @@ fn overlapping_lanes_both_run(bench: &Bench<'_, '_>) {
 /// Sizes of clusters that CUDA knows.
 const CLUSTERS: [u32; 4] = [2, 4, 8, 16];
 
-/// The largest clusters that a set has room for, up to the portable size, and their blocks side by
-/// side in one GPC.
+/// The largest clusters that fit into a set, up to the portable size; the blocks of a cluster are
+/// in one GPC.
 fn clusters_that_fit_run_inside(bench: &Bench<'_, '_>) {
     if !runs_clusters(bench.gpu) {
         return;
@@ -184,9 +184,9 @@ fn clusters_that_fit_run_inside(bench: &Bench<'_, '_>) {
     }
 }
 
-/// Larger clusters than any GPC gives the set SMs: the hardware would wait for ever, so the
-/// mechanism says no before it launches. A driver without clusters says so at the call. Either way
-/// the lane goes on.
+/// Clusters that are larger than the set's SMs in any GPC: the hardware would wait forever, so the
+/// mechanism refuses before the launch. A driver without clusters refuses in the call. Either way
+/// the lane still works.
 fn clusters_that_do_not_fit_are_refused(bench: &Bench<'_, '_>) {
     let has_clusters = runs_clusters(bench.gpu);
     for set in bench.sets() {
@@ -215,7 +215,7 @@ fn clusters_that_do_not_fit_are_refused(bench: &Bench<'_, '_>) {
     }
 }
 
-/// As many blocks as the set has SMs are resident at one time: each SM has one.
+/// As many blocks as the set has SMs are resident at the same time: each SM has one.
 fn cooperative_grids_that_fit_run_inside(bench: &Bench<'_, '_>) {
     for set in bench.sets() {
         let lane = bench.lane(&set);
@@ -239,8 +239,8 @@ fn cooperative_grids_that_fit_run_inside(bench: &Bench<'_, '_>) {
     }
 }
 
-/// More blocks than the set holds: the driver's own check sees the whole device, and the hardware
-/// would wait for ever.
+/// More blocks than the set holds: the driver's own check considers the whole device, and the
+/// hardware would wait forever.
 fn cooperative_grids_that_do_not_fit_are_refused(bench: &Bench<'_, '_>) {
     for set in bench.sets() {
         let (lane, sms) = (bench.lane(&set), bench.sms(&set));
@@ -261,7 +261,7 @@ fn cooperative_grids_that_do_not_fit_are_refused(bench: &Bench<'_, '_>) {
     }
 }
 
-/// Nothing, and only TPCs that are not there: a launch would hang.
+/// The empty set, and a set of TPCs that the device lacks: a launch would hang.
 fn impossible_sets_are_refused(bench: &Bench<'_, '_>) {
     let mut lane = bench.lane(&TpcSet::first(2));
     let (before, count) = (lane.set(), bench.topology.tpc_count());
@@ -273,7 +273,7 @@ fn impossible_sets_are_refused(bench: &Bench<'_, '_>) {
     }
     for set in [TpcSet::EMPTY, beyond, !bench.topology.all(), beyond | TpcSet::single(0)] {
         for refused in [bench.mechanism.lane(&set).err(), lane.retarget(&set).err()] {
-            let error = refused.unwrap_or_else(|| panic!("{set} of {count} TPCs is taken"));
+            let error = refused.unwrap_or_else(|| panic!("{set} of {count} TPCs is accepted"));
             assert!(matches!(error, Error::Refused(_) | Error::NotOffered { .. }), "{set}: {error}");
         }
         assert_eq!(lane.set(), before);
@@ -292,13 +292,13 @@ fn neighbours_are_not_touched(bench: &Bench<'_, '_>) {
     lane.retarget(&one).unwrap();
     assert_eq!(bench.seen(&lane), one);
     assert_eq!(bench.seen_on(neighbour.as_ref()), all);
-    // And a lane is not touched by another.
+    // A second lane does not touch the first.
     let other = bench.lane(&all);
     assert_eq!(bench.seen(&other), all);
     assert_eq!(bench.seen(&lane), one);
 }
 
-/// A stream made after a lane is gone may lie where the lane's did; it has the whole device.
+/// A stream created after a lane is gone may get the lane's structure; it has the whole device.
 fn nothing_is_left_behind(bench: &Bench<'_, '_>) {
     for round in 0..8u32 {
         let lane = bench.lane(&TpcSet::single((round % bench.topology.tpc_count()) as u8));
@@ -309,6 +309,6 @@ fn nothing_is_left_behind(bench: &Bench<'_, '_>) {
     }
     assert_eq!(bench.seen_on(bench.gpu.stream()), bench.topology.all());
     if let Some(count) = common::corruptions(bench.gpu.cuda()) {
-        assert_eq!(count, 0, "the simulated driver's own state was changed");
+        assert_eq!(count, 0, "other code changed the simulated driver's state");
     }
 }

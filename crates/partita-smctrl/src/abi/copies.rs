@@ -129,7 +129,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
 /// # Safety
 /// So many bytes are readable.
 unsafe fn table_in(start: *const u8, bytes: usize) -> Option<&'static Table> {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let notes = unsafe { core::slice::from_raw_parts(start, bytes) };
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_le_bytes(notes.get(at..at.checked_add(4)?)?.try_into().ok()?))

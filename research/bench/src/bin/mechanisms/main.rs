@@ -268,7 +268,8 @@ fn measure(
             contenders.push(Contender { create_us, ..Contender::new(mechanism, sets.len()) });
         }
     }
-    match offset_bytes.and_then(|offset| StreamField::kept(&cuda, offset).map_err(|error| error.to_string()))
+    match offset_bytes
+        .and_then(|offset| StreamField::from_cache(&cuda, offset).map_err(|error| error.to_string()))
     {
         Err(reason) => absent.push(format!("stream: {reason}")),
         Ok(field) => {
