@@ -1,6 +1,6 @@
-//! Writes the table of all exports of libcuda: the ones that the sources implement by name, and for
-//! every other name of the real library a function that returns `CUDA_ERROR_NOT_SUPPORTED`, so that
-//! any program links.
+//! Writes the table of all exports of libcuda: those that the sources implement, and for every
+//! other name of the real library a function that returns `CUDA_ERROR_NOT_SUPPORTED`, so that any
+//! program links.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ fn main() {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("src/client").expect("the sources are there") {
         let path = entry.expect("the directory can be read").path();
-        // What entry points are made of has folders; they themselves have none.
+        // Folders contain no entry points.
         if path.is_dir() {
             continue;
         }
@@ -40,7 +40,7 @@ fn main() {
         .filter(|name| name.starts_with("cu"))
         .collect();
     for name in found.keys() {
-        assert!(known.contains(&name.as_str()), "libcuda exports no {name}");
+        assert!(known.contains(&name.as_str()), "libcuda does not export {name}");
     }
     let mut text = String::new();
     let mut rows: BTreeMap<&str, String> = BTreeMap::new();

@@ -59,7 +59,7 @@ pub enum Phase {
     Searching,
     /// It has chosen one, and watches the throughput.
     Settled,
-    /// Nobody optimizes.
+    /// No algorithm divides the compute units.
     Off,
 }
 

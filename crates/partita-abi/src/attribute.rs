@@ -288,7 +288,7 @@ attributes! {
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED = 128;
     /// Whether function pointers are the same on host and device.
     CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS = 129;
-    /// How the memory is a NUMA node: 0 not, 1 of its own.
+    /// How the memory is a NUMA node: 0 not, 1 a separate one.
     CU_DEVICE_ATTRIBUTE_NUMA_CONFIG = 130;
     /// NUMA node of the memory.
     CU_DEVICE_ATTRIBUTE_NUMA_ID = 131;
@@ -365,7 +365,7 @@ attributes! {
     CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15;
 }
 
-/// An attribute of `cuPointerGetAttribute`, whose value has a type of its own.
+/// An attribute of `cuPointerGetAttribute`; each has its own type of value.
 pub type CUpointer_attribute = u32;
 
 attributes! {
@@ -376,7 +376,7 @@ attributes! {
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2;
     /// The address on the device.
     CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3;
-    /// The address on the host.
+    /// An attribute of `cuPointerGetAttribute`; each has its own type of value.
     CU_POINTER_ATTRIBUTE_HOST_POINTER = 4;
     /// Tokens for peer-to-peer drivers.
     CU_POINTER_ATTRIBUTE_P2P_TOKENS = 5;

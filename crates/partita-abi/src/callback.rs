@@ -1,12 +1,10 @@
-//! The driver's debug callback, which runs for every launch just before the
-//! launch descriptor goes to the GPU.
+//! The driver's debug callback, which runs for every launch just before the launch descriptor goes
+//! to the GPU.
 //!
-//! Reached through an export table that the driver keeps for its own tools
-//! and documents nowhere. Found by libsmctrl; the numbers marked *measured*
-//! were confirmed on an H200 with driver 580.159.04 (CUDA 13.0). Nothing here
-//! is promised by NVIDIA: whoever calls the table must check what it can
-//! ([`TABLE_BYTES_MIN`], return codes, [`PARAMS_BYTES_MIN`]) and give up
-//! quietly otherwise.
+//! It is reached through an undocumented export table of the driver for its own tools. libsmctrl
+//! found it; the numbers marked *measured* were confirmed on an H200 with driver 580.159.04 (CUDA
+//! 13.0). NVIDIA promises nothing here: callers of the table must check what they can
+//! ([`TABLE_BYTES_MIN`], return codes, [`PARAMS_BYTES_MIN`]) and otherwise leave it alone.
 
 use crate::types::CUuuid;
 use core::ffi::{c_char, c_int, c_void};
@@ -37,26 +35,25 @@ pub const TABLE_INDEX_ENABLE_ALL: usize = 8;
 pub const TABLE_INDEX_DECLARE: usize = 9;
 /// Index of the [`SubscribeNamedFn`].
 pub const TABLE_INDEX_SUBSCRIBE_NAMED: usize = 11;
-/// The least size that a table with both functions can have, in bytes.
+/// The smallest size of a table with both functions, in bytes.
 pub const TABLE_BYTES_MIN: usize = (TABLE_INDEX_ENABLE + 1) * size_of::<*const c_void>();
 
 /// The domain of launch callbacks (measured).
 pub const DOMAIN_LAUNCH: c_int = 0xb;
-/// The callback just before a launch descriptor is uploaded (measured). It
-/// runs on the launching thread, once a launch, after the driver has merged
-/// the stream's mask into the descriptor.
+/// The callback just before a launch descriptor is uploaded (measured). It runs on the launching
+/// thread, once a launch, after the driver has merged the stream's mask into the descriptor.
 pub const CBID_QMD_READY: c_int = 0x1;
 
 /// The one handle that the driver gives subscribers (measured).
 pub const HANDLE: u32 = 1;
-/// What the driver answers to a second subscriber (measured): CUPTI reports it as
+/// The driver's answer to a second subscriber (measured): CUPTI reports it as
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
 pub const CODE_TAKEN: c_int = 210;
-/// What the driver answers to a null pointer, or to a domain or callback that it does not have.
+/// The driver's answer to a null pointer, or to a domain or callback that it does not have.
 pub const CODE_INVALID: c_int = 1;
-/// What the driver answers to [`DeclareFn`] with a wrong handle.
+/// The driver's answer to [`DeclareFn`] with a wrong handle.
 pub const CODE_INVALID_HANDLE: c_int = 400;
-/// What the driver answers to [`UnsubscribeFn`] without a subscriber or with a wrong handle.
+/// The driver's answer to [`UnsubscribeFn`] without a subscriber or with a wrong handle.
 pub const CODE_NOT_SUBSCRIBED: c_int = 999;
 
 /// The feature of green contexts: the driver refuses to make one (`CUDA_ERROR_NOT_SUPPORTED`) after
@@ -68,7 +65,7 @@ pub const FEATURES: u32 = 11;
 pub const DOMAINS: c_int = 31;
 /// Bytes of a subscriber's name, its NUL included (measured).
 pub const NAME_BYTES_MAX: usize = 64;
-/// The name of a subscriber that gave none (measured).
+/// The name that the driver reports for a subscriber without one (measured).
 pub const NAME_UNKNOWN: &core::ffi::CStr = c"<not provided>";
 
 /// A callback: `user` as given to subscribe, then domain, id and parameters.
@@ -77,8 +74,8 @@ pub type CallbackFn =
 /// Subscribes a callback and returns a handle; 0 is success.
 pub type SubscribeFn =
     unsafe extern "C" fn(handle: *mut u32, callback: CallbackFn, user: *mut c_void) -> c_int;
-/// As [`SubscribeFn`], with the subscriber's name; another holder's name goes to `holder`, which
-/// has room for `holder_bytes`.
+/// As [`SubscribeFn`], with the subscriber's name; if another subscriber has the slot, its name
+/// goes to `holder`, which has room for `holder_bytes`.
 pub type SubscribeNamedFn = unsafe extern "C" fn(
     handle: *mut u32,
     callback: CallbackFn,
@@ -105,8 +102,8 @@ pub type EnableFn = unsafe extern "C" fn(on: u32, handle: u32, domain: c_int, cb
 /// Byte offset of the parameter block's size, a `u32`: the four bytes after it
 /// are not zero (measured), so it must not be read as 64 bits.
 pub const PARAMS_OFFSET_BYTES: usize = 0;
-/// Byte offset of the pointer to the launch descriptor (measured). Each stream
-/// has a buffer of its own, which every launch overwrites.
+/// Byte offset of the pointer to the launch descriptor (measured). Each stream has a separate
+/// buffer, which every launch overwrites.
 pub const PARAMS_OFFSET_QMD: usize = 0x20;
 /// The least size of a parameter block that holds the pointer, in bytes; 0x58
 /// was measured.

@@ -1,19 +1,19 @@
-//! The control interface of NVIDIA's kernel driver, as far as it tells where SMs lie and how long a
-//! process's turn lasts.
+//! The control interface of NVIDIA's kernel driver, as far as it reports where SMs are and how long
+//! a process's time slice is.
 //!
 //! Numbers and layouts are those of the published kernel modules (open-gpu-kernel-modules:
 //! `nv-ioctl-numbers.h`, `nv-ioctl.h`, `nvos.h`, `ctrl0000gpu.h`, `ctrl2080gr.h`, `cl0080.h`,
 //! `cl2080.h`), checked on an H200 with driver 580.159.04. Byte offsets are those of x86-64 and
 //! aarch64; every field is little-endian. No call here needs root, and only [`SET_TIMESLICE`] and
-//! [`RM_ALLOC`] change anything: the caller's own.
+//! [`RM_ALLOC`] change anything: objects of the caller.
 
 /// Type letter of the driver's `ioctl` requests.
 pub const IOCTL_TYPE: u8 = b'F';
-/// `NV_ESC_RM_FREE`: gives an object back; [`RM_FREE_BYTES`].
+/// `NV_ESC_RM_FREE`: releases an object; [`RM_FREE_BYTES`].
 pub const RM_FREE: u8 = 0x29;
-/// `NV_ESC_RM_CONTROL`: asks an object; [`RM_CONTROL_BYTES`].
+/// `NV_ESC_RM_CONTROL`: sends a control to an object; [`RM_CONTROL_BYTES`].
 pub const RM_CONTROL: u8 = 0x2a;
-/// `NV_ESC_RM_ALLOC`: makes an object; [`RM_ALLOC_BYTES`] or [`RM_ALLOC_LONG_BYTES`].
+/// `NV_ESC_RM_ALLOC`: creates an object; [`RM_ALLOC_BYTES`] or [`RM_ALLOC_LONG_BYTES`].
 pub const RM_ALLOC: u8 = 0x2b;
 /// `NV_ESC_CARD_INFO`: the GPUs and their device nodes; [`CARDS_MAX`] entries of [`CARD_BYTES`].
 pub const CARD_INFO: u8 = 200;
@@ -35,32 +35,32 @@ pub const RM_ALLOC_BYTES: usize = 32;
 /// `NVOS64_PARAMETERS`, the longer form, which libcuda uses (H200, driver 580.159.04): `{u32 root,
 /// parent, object, class; u64 parameters, rights; u32 parameter bytes, flags, status}`.
 pub const RM_ALLOC_LONG_BYTES: usize = 48;
-/// Where the longer form has the bytes of the parameters. libcuda leaves a zero there: the class
-/// tells them.
+/// The offset of the size of the parameters in the longer form. libcuda leaves it 0, since the
+/// class implies it.
 pub const RM_ALLOC_LONG_PARAMETER_BYTES_AT: usize = 32;
-/// Where the longer form has the driver's answer.
+/// The offset of the driver's status in the longer form.
 pub const RM_ALLOC_LONG_STATUS_AT: usize = 40;
 /// `NVOS54_PARAMETERS`: `{u32 client, object, command, flags; u64 parameters; u32 parameter bytes,
 /// status}`.
 pub const RM_CONTROL_BYTES: usize = 32;
-/// Where [`RM_CONTROL`] has the object.
+/// The offset of the object in [`RM_CONTROL`].
 pub const RM_CONTROL_OBJECT_AT: usize = 4;
-/// Where [`RM_CONTROL`] has the command.
+/// The offset of the command in [`RM_CONTROL`].
 pub const RM_CONTROL_COMMAND_AT: usize = 8;
-/// Where [`RM_ALLOC`] and [`RM_CONTROL`] have the address of the parameters.
+/// The offset of the parameters' address in [`RM_ALLOC`] and [`RM_CONTROL`].
 pub const RM_PARAMETERS_AT: usize = 16;
-/// Where [`RM_ALLOC`] and [`RM_CONTROL`] have the bytes of the parameters.
+/// The offset of the parameters' size in [`RM_ALLOC`] and [`RM_CONTROL`].
 pub const RM_PARAMETER_BYTES_AT: usize = 24;
-/// Where [`RM_ALLOC`] and [`RM_CONTROL`] have the driver's answer.
+/// The offset of the driver's status in [`RM_ALLOC`] and [`RM_CONTROL`].
 pub const RM_STATUS_AT: usize = 28;
-/// Where [`RM_FREE`] has the driver's answer.
+/// The offset of the driver's status in [`RM_FREE`].
 pub const RM_FREE_STATUS_AT: usize = 12;
-/// Where [`RM_ALLOC`] and [`RM_FREE`] have the object.
+/// The offset of the object in [`RM_ALLOC`] and [`RM_FREE`].
 pub const RM_OBJECT_AT: usize = 8;
 
 /// Entries of a [`CARD_INFO`] (`NV_MAX_DEVICES`).
 pub const CARDS_MAX: usize = 32;
-/// Bytes of one (`nv_ioctl_card_info_t`).
+/// Bytes of an entry (`nv_ioctl_card_info_t`).
 pub const CARD_BYTES: usize = 72;
 /// Offset of `valid`, a byte.
 pub const CARD_VALID_AT: usize = 0;
@@ -86,8 +86,8 @@ pub const CLASS_SUBDEVICE: u32 = 0x2080;
 /// Bytes of the parameters of [`CLASS_SUBDEVICE`].
 pub const CLASS_SUBDEVICE_BYTES: usize = 4;
 
-/// `NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS`, of a client: ids of the GPUs whose nodes are open,
-/// `0xffffffff` behind the last.
+/// `NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS`, of a client: ids of the GPUs whose nodes are open, then
+/// `0xffffffff`.
 pub const GPU_GET_ATTACHED_IDS: u32 = 0x201;
 /// Bytes of its parameters.
 pub const GPU_GET_ATTACHED_IDS_BYTES: usize = 128;
@@ -110,38 +110,37 @@ pub const GR_GET_GPC_MASK: u32 = 0x2080_122a;
 /// Bytes of its parameters.
 pub const GR_GET_GPC_MASK_BYTES: usize = 24;
 /// `NV2080_CTRL_CMD_GR_GET_TPC_MASK`, of a subdevice: a route, `{u32 gpc in, mask}`. An H200
-/// numbers the GPCs in another way than its SM order does.
+/// numbers the GPCs differently from its SM order.
 pub const GR_GET_TPC_MASK: u32 = 0x2080_122b;
 /// Bytes of its parameters.
 pub const GR_GET_TPC_MASK_BYTES: usize = 24;
-/// `NV2080_CTRL_CMD_GRMGR_GET_GR_FS_INFO`, of a subdevice. Refused on an H200 whatever is asked.
+/// `NV2080_CTRL_CMD_GRMGR_GET_GR_FS_INFO`, of a subdevice. An H200 refuses every query.
 pub const GRMGR_GET_GR_FS_INFO: u32 = 0x2080_3801;
 /// Bytes of its parameters.
 pub const GRMGR_GET_GR_FS_INFO_BYTES: usize = 3080;
 /// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER`, of a subdevice: [`SmOrderLayout`].
 pub const GR_GET_GLOBAL_SM_ORDER: u32 = 0x2080_121b;
 
-/// Class of device memory (`NV01_MEMORY_LOCAL_USER`): all that a process has of it but managed
-/// memory, and what the kernel driver keeps of a context by itself (5.6 MiB of 523.6, H200, driver
-/// 580.159.04; `docs/hardware.md`).
+/// Class of device memory (`NV01_MEMORY_LOCAL_USER`): all device memory of a process except managed
+/// memory, and except what the kernel driver itself allocates for a context (5.6 MiB of 523.6,
+/// H200, driver 580.159.04; `docs/hardware.md`).
 pub const CLASS_DEVICE_MEMORY: u32 = 0x40;
-/// Bytes of its parameters (`NV_MEMORY_ALLOCATION_PARAMS`), as far as they are known here: up to
-/// the size.
+/// Bytes of its parameters (`NV_MEMORY_ALLOCATION_PARAMS`) that are known here: up to the size.
 pub const DEVICE_MEMORY_BYTES: usize = 72;
-/// Where they have flags, a `u32`.
+/// The offset of the flags, a `u32`.
 pub const DEVICE_MEMORY_FLAGS_AT: usize = 8;
 /// In the flags: address space without memory (`NVOS32_ALLOC_FLAGS_VIRTUAL`).
 pub const DEVICE_MEMORY_FLAG_VIRTUAL: u32 = 0x8_0000;
-/// Where they have the size in bytes, a `u64`: what is asked for, and in the answer what was given.
+/// The offset of the size in bytes, a `u64`: the requested size, and in the answer the allocated
+/// one.
 pub const DEVICE_MEMORY_SIZE_AT: usize = 64;
 
-/// Class of a channel group (`KEPLER_CHANNEL_GROUP_A`): what takes turns with others of its kind on
-/// the GPU.
+/// Class of a channel group (`KEPLER_CHANNEL_GROUP_A`): the unit that takes turns on the GPU.
 pub const CLASS_CHANNEL_GROUP: u32 = 0xa06c;
 /// `NVA06C_CTRL_CMD_SET_TIMESLICE`, of a channel group: `{u64 µs}`. libcuda sends it for each
-/// context with 2048 µs (H200, driver 580.159.04); the kernel modules ask for no privilege.
+/// context with 2048 µs (H200, driver 580.159.04); the kernel modules require no privilege.
 pub const SET_TIMESLICE: u32 = 0xa06c_0103;
-/// `NVA06C_CTRL_CMD_GET_TIMESLICE`, the same with the answer in its place.
+/// `NVA06C_CTRL_CMD_GET_TIMESLICE`, the same, with the answer in the same place.
 pub const GET_TIMESLICE: u32 = 0xa06c_0104;
 /// Bytes of the parameters of both.
 pub const TIMESLICE_BYTES: usize = 8;
@@ -162,7 +161,7 @@ pub struct SmOrderLayout {
 }
 
 impl SmOrderLayout {
-    /// Every size known, newest first: drivers from 580, 575, and up to 570.
+    /// Every known size, newest first: drivers from 580, 575, and up to 570.
     pub const ALL: [Self; 3] = [Self { fields: 9 }, Self { fields: 7 }, Self { fields: 6 }];
 
     /// Bytes of an entry.
@@ -193,7 +192,7 @@ pub const NV_ERR_INVALID_ARGUMENT: u32 = 0x1f;
 /// `NV_ERR_NO_MEMORY`: the device has no room. libcuda turns it into `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const NV_ERR_NO_MEMORY: u32 = 0x51;
 
-/// The name of a status that these calls are known to end with.
+/// The name of a status with which these calls are known to fail.
 #[must_use]
 pub const fn status_name(status: u32) -> Option<&'static str> {
     Some(match status {

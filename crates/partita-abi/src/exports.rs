@@ -1,48 +1,46 @@
 //! Every export of libcuda, and what the hook does with it.
 //!
-//! One row for each of the 707 names that libcuda 580.159.04 (CUDA 13.0)
-//! exports, read off the library with `nm -D` on 2026-11-21. The hook's own
-//! table is tested against this one, and this one against the export list of
-//! the library at hand: a name that is not here is new, and `doctor` says so.
+//! One row for each of the 707 names that libcuda 580.159.04 (CUDA 13.0) exports, listed with `nm
+//! -D` on 2026-11-21. Tests compare the hook's own table with this one, and this one with the
+//! exports of the installed library: `doctor` reports a name that is not here as new.
 
 /// What the hook does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// The process attaches to its tenant in this call (`cuInit`).
     Attach,
-    /// Hands out entry points; the hook's own are substituted in the answer.
+    /// Returns entry points; the hook substitutes its own functions.
     Resolve,
-    /// Makes a context, without which a process has no use of a GPU: passed through, but only where
-    /// the process is part of its tenant.
+    /// Creates a context, without which a process cannot use a GPU: passed through, but only if the
+    /// process is part of its tenant.
     Context,
     /// Answered with the tenant's quota in place of the device's total, or with what its partition
-    /// can run; or by the hook alone for memory that stands in for the device's.
+    /// can run; or by the hook alone for host memory that replaces device memory.
     Query,
-    /// Obtains device memory; reserved in the ledger before the driver is asked.
+    /// Allocates device memory; the hook reserves it in the ledger before it calls the driver.
     Charge,
-    /// Gives memory back, or changes what holds it.
+    /// Releases memory, or changes what holds it.
     Release,
-    /// Waits for work on the GPU, or asks whether it is done. Before the call goes to the driver,
-    /// the gate opens behind what the program has launched; after a synchronisation, memory that
-    /// pools have given up is credited.
+    /// Waits for work on the GPU, or queries whether it is done. Before the call goes to the
+    /// driver, the gate opens behind the program's launches; after a synchronisation, memory that
+    /// pools have released is credited.
     Wait,
-    /// Launches work that can be too large for a partition: judged at the call, then masked by the
-    /// launch callback. Or makes or ends a stream, of which the hook counts those with work.
+    /// Launches work that can be too large for a partition: checked at the call, then masked by the
+    /// launch callback. Or creates or destroys a stream; the hook counts the streams with work.
     Launch,
-    /// Makes, changes or ends an executable graph. Its kernels keep the mask with which they were
-    /// uploaded, so the hook keeps track of them: after the limits change they are armed anew
-    /// before the next launch. Or begins or ends a capture, into which nothing of the hook's own
-    /// may come.
+    /// Creates, changes or destroys an executable graph. Its kernels keep the mask with which they
+    /// were uploaded, so the hook tracks them: after the limits change, it updates them before the
+    /// next launch. Or begins or ends a capture, which must not contain any work of the hook.
     Graph,
-    /// A way around a limit that is not charged yet: refused, where that limit
-    /// is set, with an error that the call documents.
+    /// A way around a limit that the hook does not account for yet: refused, if that limit is set,
+    /// with an error that the call documents.
     Refuse,
-    /// Passed through untouched.
+    /// Passed through unchanged.
     Pass,
 }
 
 impl Policy {
-    /// Whether the hook wraps calls of this kind in a function of its own.
+    /// Whether the hook wraps calls of this kind.
     pub const fn is_wrapped(self) -> bool {
         !matches!(self, Policy::Pass)
     }
@@ -72,16 +70,16 @@ exports! {
     Attach {
         cuInit
     }
-    // hands out entry points: the hook's own where it has one
+    // returns entry points: the hook's own where it has one
     Resolve {
         cuGetExportTable cuGetProcAddress cuGetProcAddress_v2
     }
-    // makes a context: passed through where the process is part of its tenant
+    // creates a context: passed through if the process is part of its tenant
     Context {
         cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuDevicePrimaryCtxRetain cuGreenCtxCreate
     }
-    // answers with the quota, or the partition, instead of the device; does nothing where managed
-    // memory is on the host for good
+    // answers with the quota, or the partition, instead of the device; does nothing for managed
+    // memory that stays on the host
     Query {
         cuCtxGetDevResource cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetAttribute
         cuDeviceGetDevResource cuDeviceTotalMem cuDeviceTotalMem_v2 cuGreenCtxGetDevResource cuMemAdvise
@@ -94,7 +92,7 @@ exports! {
         cuOccupancyMaxPotentialBlockSizeWithFlags cuOccupancyMaxPotentialClusterSize cuStreamAttachMemAsync
         cuStreamAttachMemAsync_ptsz
     }
-    // obtains device memory: reserved in the ledger first
+    // allocates device memory: reserved in the ledger first
     Charge {
         cuArray3DCreate cuArray3DCreate_v2 cuArrayCreate cuArrayCreate_v2 cuCtxSetLimit
         cuGraphAddMemAllocNode cuGraphAddNode cuGraphAddNode_v2 cuImportExternalMemory cuIpcOpenMemHandle
@@ -102,7 +100,7 @@ exports! {
         cuMemAllocFromPoolAsync_ptsz cuMemAllocManaged cuMemAllocPitch cuMemAllocPitch_v2 cuMemAlloc_v2
         cuMemCreate cuMemImportFromShareableHandle cuMipmappedArrayCreate
     }
-    // gives memory back, or changes who holds it
+    // releases memory, or changes who holds it
     Release {
         cuArrayDestroy cuCtxDestroy cuCtxDestroy_v2 cuCtxDetach cuDestroyExternalMemory cuDeviceGraphMemTrim
         cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset
@@ -111,7 +109,7 @@ exports! {
         cuMemPoolDestroy cuMemPoolTrimTo cuMemRelease cuMemRetainAllocationHandle cuMemSetMemPool cuMemUnmap
         cuMipmappedArrayDestroy cuMulticastBindAddr cuMulticastBindMem cuMulticastUnbind
     }
-    // waits for work on the GPU, or asks whether it is done
+    // waits for work on the GPU, or queries whether it is done
     Wait {
         cuCtxSynchronize cuCtxSynchronize_v2 cuEventQuery cuEventSynchronize cuMemcpy cuMemcpy2DUnaligned_v2
         cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3DPeer cuMemcpy3DPeer_ptds
@@ -128,7 +126,7 @@ exports! {
         cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload cuStreamCreate
         cuStreamCreateWithPriority cuStreamDestroy cuStreamDestroy_v2
     }
-    // executable graphs: their kernels are armed anew when the mask has changed
+    // executable graphs: their kernels are updated when the mask has changed
     Graph {
         cuGraphAddChildGraphNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphClone cuGraphDestroy
         cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy cuGraphExecKernelNodeSetParams
@@ -139,11 +137,11 @@ exports! {
         cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz
         cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz
     }
-    // cannot be enforced yet: refused where a limit would be escaped
+    // cannot be enforced yet: refused if it would escape a limit
     Refuse {
         cuLaunchCooperativeKernelMultiDevice cuMemMapArrayAsync cuMemMapArrayAsync_ptsz
     }
-    // passed through untouched
+    // passed through unchanged
     Pass {
         cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayGetDescriptor cuArrayGetDescriptor_v2
         cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
@@ -289,7 +287,7 @@ exports! {
     }
 }
 
-/// An export that is younger than the driver of [`EXPORTS`].
+/// An export that is newer than the driver of [`EXPORTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Later {
     /// The exported name and what the hook does with it.
@@ -302,8 +300,8 @@ const fn later(name: &'static str, since: u32, policy: Policy) -> Later {
     Later { export: Export { name, policy }, since }
 }
 
-/// What `cuda.h` of CUDA 13.1 to 13.5 declares beyond [`EXPORTS`], with the versions that
-/// `cudaTypedefs.h` of 13.5 (package 13.5.37) gives. No such driver has been seen.
+/// The declarations of `cuda.h` of CUDA 13.1 to 13.5 beyond [`EXPORTS`], with the versions of
+/// `cudaTypedefs.h` of 13.5 (package 13.5.37). No such driver was tested.
 pub const LATER: &[Later] = &[
     later("cuCheckpointOperationComplete", 13_040, Policy::Pass),
     later("cuCoredumpDeregisterCompleteCallback", 13_020, Policy::Pass),
@@ -404,7 +402,7 @@ const fn same(left: &[u8], right: &[u8]) -> bool {
     if left.len() != right.len() {
         return false;
     }
-    // Backwards: names differ most at their ends.
+    // Backwards, because names differ most at their ends.
     let mut at = left.len();
     while at > 0 {
         at -= 1;
@@ -415,8 +413,8 @@ const fn same(left: &[u8], right: &[u8]) -> bool {
     true
 }
 
-/// Functions of the management library (libnvidia-ml) that the hook wraps; it passes all others.
-/// They tell of memory and of processes: in a tenant of its quota and of its own processes.
+/// Functions of the management library (libnvidia-ml) that the hook wraps; it passes all others
+/// through. They report memory and processes: in a tenant, its quota and its own processes.
 pub const NVML_WRAPPED: &[&str] = &[
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetComputeRunningProcesses_v2",

@@ -1,13 +1,12 @@
 //! Device code of the kernels that Partita launches itself.
 //!
-//! One PTX module, written for the oldest target that the kernels can do with
-//! (`sm_30`, which has `%globaltimer`): every supported GPU runs it, a GTX 680
-//! as an H200. The simulator knows the kernels by name and does what they do.
-//! What each is said to compute here was compared, bit for bit, with the host's
-//! results on an H200.
+//! One PTX module, for the oldest target that supports the kernels (`sm_30`, which has
+//! `%globaltimer`): every supported GPU runs it, from a GTX 680 to an H200. The simulator knows the
+//! kernels by name and does what they do. The computations described here were compared, bit for
+//! bit, with the host's results on an H200.
 //!
-//! Addresses are 64-bit device addresses in global memory. Kernels that walk
-//! over an array do so in strides of the whole grid, so any grid is right.
+//! Addresses are 64-bit device addresses in global memory. Kernels that process an array use
+//! strides of the whole grid, so any grid works.
 
 use core::ffi::CStr;
 
@@ -24,10 +23,9 @@ pub const SPIN: &CStr = c"partita_spin";
 ///
 /// Parameters: `u64 out`, `u64 duration_ns`.
 ///
-/// Every block spins as [`SPIN`] does. Thread 0 of the block with linear
-/// number `b` (x fastest) then writes a [`CensusRecord`] to `out + 32 × b`,
-/// so `out` must have room for 32 bytes a block and be 8-byte aligned. Memory
-/// zeroed before the launch tells blocks that ran from ones that did not.
+/// Every block spins as [`SPIN`] does. Thread 0 of the block with linear number `b` (x fastest)
+/// then writes a [`CensusRecord`] to `out + 32 × b`, so `out` must have room for 32 bytes a block
+/// and be 8-byte aligned. If the memory is zeroed before the launch, it shows which blocks ran.
 pub const CENSUS: &CStr = c"partita_census";
 
 /// Counts the blocks that every SM ran.
@@ -36,8 +34,8 @@ pub const CENSUS: &CStr = c"partita_census";
 ///
 /// Thread 0 of every block adds one, atomically, to the `u32` at `counts + 4 × %smid`; a `%smid` of
 /// `sms` or above counts at `sms`. So `counts` must have room for `sms + 1` numbers and be 4-byte
-/// aligned. The other threads do nothing. Whatever the grid, the counts tell exactly where its
-/// blocks ran, in memory that does not grow with it.
+/// aligned. The other threads do nothing. For any grid, the counts show exactly where its blocks
+/// ran, in memory of constant size.
 pub const COUNT: &CStr = c"partita_count";
 
 /// Copies memory.
@@ -61,14 +59,13 @@ pub const FMA: &CStr = c"partita_fma";
 ///
 /// Parameters: `u64 c`, `u64 a`, `u64 b`, `u32 n`.
 ///
-/// Row-major `n` × `n`, `c = a × b`. The thread at global x `column` and
-/// global y `row` computes one element: `acc = 0`, then for `k` ascending
-/// `acc = fma(a[row][k], b[k][column], acc)` rounded to nearest. Threads
-/// outside the matrix do nothing. Meant for blocks of 16 × 16 threads and
-/// ⌈n / 16⌉ of them in x and y.
+/// Row-major `n` × `n`, `c = a × b`. The thread at global x `column` and global y `row` computes
+/// one element: `acc = 0`, then for `k` ascending `acc = fma(a[row][k], b[k][column], acc)` rounded
+/// to nearest. Threads outside the matrix do nothing. It is meant for blocks of 16 × 16 threads, ⌈n
+/// / 16⌉ of them in x and y.
 pub const MATMUL: &CStr = c"partita_matmul";
 
-/// What a block of [`CENSUS`] writes: four `u64`.
+/// The record of a block of [`CENSUS`]: four `u64`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CensusRecord {

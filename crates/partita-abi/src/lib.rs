@@ -1,15 +1,12 @@
-//! What NVIDIA's headers fix, in one place.
+//! NVIDIA's constants and layouts, in one place.
 //!
-//! Everything here is a number, a name or a byte layout that a driver defines
-//! and that Partita must agree with: result codes, C types, attributes, the
-//! layouts of launch descriptors (QMD), the debug callback, the known stream
-//! structures, the names under which libcuda exports each version of a call, its
-//! prototypes,
-//! and the device code of the kernels that this project launches itself.
+//! Everything here is a number, a name or a byte layout that a driver defines and that Partita must
+//! agree with: result codes, C types, attributes, the layouts of launch descriptors (QMD), the
+//! debug callback, the known stream structures, the names under which libcuda exports each version
+//! of a call, its prototypes, and the device code of the kernels that this project launches itself.
 //!
-//! The crate holds data and pure functions only. It keeps these numbers out of
-//! the driver access, the hook and the simulator, so that the three cannot
-//! disagree. Each number is documented with its source.
+//! The crate contains only data and pure functions. The driver access, the hook and the simulator
+//! all use it, so they cannot disagree. The documentation of each number names its source.
 #![no_std]
 #![forbid(unsafe_code)]
 

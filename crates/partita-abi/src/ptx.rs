@@ -1,4 +1,4 @@
-//! What the tests of every module of ours ask of its text.
+//! Tests of the text of every PTX module in this crate.
 
 use core::ffi::CStr;
 use std::process::Command;
@@ -22,15 +22,15 @@ pub(crate) fn has_kernels(module: &CStr, kernels: &[(&CStr, &[usize])]) {
     assert_eq!(ptx.matches(".entry").count(), kernels.len());
 }
 
-/// The module is plain text that the drivers of old GPUs take.
+/// The module is plain text that the drivers of old GPUs accept.
 pub(crate) fn is_for_old_targets(module: &CStr) {
     let ptx = module.to_str().unwrap();
     assert!(ptx.is_ascii());
     assert!(ptx.contains("\n.version 6.0\n.target sm_30\n.address_size 64\n"));
 }
 
-/// The assembler takes the module without a warning, for each target; returns what it said of each.
-/// Needs `ptxas`: `PARTITA_PTXAS` is its path; without one nothing is checked, and said so.
+/// The assembler accepts the module without a warning, for each target; returns its output for
+/// each. `PARTITA_PTXAS` is the path of `ptxas`; without it, this checks nothing and says so.
 pub(crate) fn is_assembled(module: &CStr, name: &str) -> Vec<String> {
     let Some(ptxas) = env::var_os("PARTITA_PTXAS") else {
         println!("skipped: PARTITA_PTXAS does not name a ptxas");

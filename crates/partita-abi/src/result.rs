@@ -81,7 +81,7 @@ impl fmt::Display for CuResult {
     }
 }
 
-/// The same as `Display`: a bare number helps nobody in a test's output.
+/// The same as `Display`: a bare number is useless in a test's output.
 impl fmt::Debug for CuResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -122,8 +122,8 @@ macro_rules! results {
                 }
             }
 
-            /// What the code means, in one sentence of this project's own
-            /// words, with a terminator for C callers.
+            /// The meaning of the code, in one sentence in this project's words, with a terminator
+            /// for C callers.
             pub const fn c_description(self) -> Option<&'static CStr> {
                 match self.0 {
                     $($number => Some(c_text!($text)),)*
@@ -135,7 +135,7 @@ macro_rules! results {
 }
 
 results! {
-    SUCCESS, 0, "CUDA_SUCCESS", "The call did what was asked; for queries, the work asked about is done.";
+    SUCCESS, 0, "CUDA_SUCCESS", "The call succeeded; for queries, the work is done.";
     INVALID_VALUE, 1, "CUDA_ERROR_INVALID_VALUE", "A parameter is outside its accepted range.";
     OUT_OF_MEMORY, 2, "CUDA_ERROR_OUT_OF_MEMORY", "The driver could not allocate enough memory.";
     NOT_INITIALIZED, 3, "CUDA_ERROR_NOT_INITIALIZED", "`cuInit` was not called, or failed.";
@@ -186,7 +186,8 @@ results! {
     NOT_FOUND, 500, "CUDA_ERROR_NOT_FOUND", "The named symbol, texture or surface was not found.";
     NOT_READY, 600, "CUDA_ERROR_NOT_READY", "Asynchronous work has not completed yet: an answer, not a failure.";
     ILLEGAL_ADDRESS, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "A kernel accessed an address it may not. The context is lost.";
-    LAUNCH_OUT_OF_RESOURCES, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "The launch asks for more registers, threads or memory than there are.";
+    LAUNCH_OUT_OF_RESOURCES, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "The launch needs more \
+        registers, threads or memory than available.";
     LAUNCH_TIMEOUT, 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "A kernel ran longer than the device allows. The context is lost.";
     LAUNCH_INCOMPATIBLE_TEXTURING, 703, "CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING", "The launch uses an incompatible texturing mode.";
     PEER_ACCESS_ALREADY_ENABLED, 704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "Peer access between the two contexts is already on.";

@@ -1,8 +1,8 @@
-//! Device code of the example chains: what a component does to a frame.
+//! Device code of the example chains: the work of a component on a frame.
 //!
-//! A PTX module of its own, for the same old target as [`crate::kernels`]. The simulator knows the
-//! kernels by name and does what they do, bit for bit; [`reference`](mod@reference) is the same for
-//! the host, so that a chain's result can be checked wherever it ran.
+//! A separate PTX module, for the same old target as [`crate::kernels`]. The simulator knows the
+//! kernels by name and does what they do, bit for bit; [`reference`](mod@reference) does the same
+//! on the host, so that a chain's result can be checked wherever it ran.
 
 use core::ffi::CStr;
 
@@ -46,7 +46,7 @@ pub const STAGES_MODULE: &CStr =
         Err(_) => panic!("the module must have no NUL inside"),
     };
 
-/// What the kernels compute, computed by the host.
+/// The computations of the kernels, on the host.
 pub mod reference {
     /// As [`MATRIX`](super::MATRIX): `c` of `a` and `b`.
     ///

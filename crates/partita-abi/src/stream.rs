@@ -1,18 +1,16 @@
-//! Where a stream keeps its TPC mask in the driver's memory.
+//! The offset of a stream's TPC mask in the driver's memory.
 //!
-//! `*(char **)stream` is the driver's private structure; somewhere in it are
-//! the words that the driver merges into the descriptor of every launch of the
-//! stream. The offset depends on the driver's CUDA version *and* on the
-//! platform, and two platforms of one version are known to differ, so each
-//! number here is a **hint**: where to begin a search in a process that may
-//! crash, never something to write to unverified. Numbers were collected by
-//! libsmctrl and its forks on the drivers and boards named in their sources.
+//! `*(char **)stream` is the driver's private structure; somewhere in it are the words that the
+//! driver merges into the descriptor of every launch of the stream. The offset depends on the
+//! driver's CUDA version *and* on the platform, and two platforms of one version are known to
+//! differ, so each number here is a **hint**: the start of a search in a process that may crash,
+//! never a place to write to without a proof. libsmctrl and its forks collected the numbers on the
+//! drivers and boards named in their sources.
 //!
-//! Bits of a stream's mask number TPCs *logically* (bit `i` is SMs `2i` and
-//! `2i + 1` where a TPC has two), unlike those of a launch descriptor, and a
-//! set bit disables.
+//! Bits of a stream's mask number TPCs *logically* (bit `i` is SMs `2i` and `2i + 1` if a TPC has
+//! two), unlike those of a launch descriptor, and a set bit disables.
 
-/// How the words of a stream's mask lie.
+/// The layout of the words of a stream's mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamMaskLayout {
     /// Up to CUDA 11.8: `{u32 upper; u32 lower}`, 64 TPCs, always in force.
@@ -58,8 +56,8 @@ impl StreamMaskLayout {
         }
     }
 
-    /// The disable mask in the words of a stream, or `None` while none is in
-    /// force: the flag is clear or, without one, both words are zero.
+    /// The disable mask in the words of a stream, or `None` without an active one: the flag is
+    /// clear or, without a flag, both words are zero.
     pub const fn decode(self, words: &[u32; 5]) -> Option<[u32; 4]> {
         match self {
             Self::UpperLower if words[0] | words[1] == 0 => None,
@@ -142,8 +140,8 @@ pub static STREAM_HINTS: &[StreamHint] = &[
     hint(Spark, 13_000, 0x53c),
 ];
 
-/// The known offset of a platform and CUDA version, in bytes. A version that
-/// is not listed has none: its neighbours say nothing certain about it.
+/// The known offset of a platform and CUDA version, in bytes; `None` for an unlisted version:
+/// neighbouring versions do not determine it.
 pub fn stream_hint(platform: StreamPlatform, cuda_version: u32) -> Option<u32> {
     STREAM_HINTS
         .iter()

@@ -1,17 +1,17 @@
 //! Device code of the kernels that experiments run.
 //!
-//! A PTX module of its own, for the same old target as [`crate::kernels`]. Each kernel but
-//! [`CHAIN`] takes `u64 out` first: thread 0 of the block with linear number `b` (x fastest) writes
-//! a [`CensusRecord`](crate::kernels::CensusRecord) to `out + 32 × b` when all threads of the block
-//! are done. The simulator knows the kernels by name: they take the time that the constants here
-//! say, and leave their records.
+//! A separate PTX module, for the same old target as [`crate::kernels`]. Each kernel but [`CHAIN`]
+//! takes `u64 out` first: thread 0 of the block with linear number `b` (x fastest) writes a
+//! [`CensusRecord`](crate::kernels::CensusRecord) to `out + 32 × b` when all threads of the block
+//! are done. The simulator knows the kernels by name: they take the time that follows from the
+//! constants here, and leave their records.
 
 use core::ffi::CStr;
 
 /// Spins until a duration has passed: `u64 out, u64 duration_ns`.
 pub const TIMER: &CStr = c"partita_work_timer";
 
-/// Counts: `u64 out, u64 loops, u64 sink`; `sink` is 8 bytes that are written in practice never.
+/// Counts: `u64 out, u64 loops, u64 sink`; `sink` is 8 bytes that are in practice never written.
 pub const COUNTER: &CStr = c"partita_work_counter";
 
 /// Multiplies square matrices of `f32`, through tiles in shared memory: `u64 out, u64 c, u64 a, u64
@@ -34,7 +34,7 @@ pub const WALK: &CStr = c"partita_work_walk";
 /// of the square of side 2.5 at −2 − 1.25 i.
 pub const MANDELBROT: &CStr = c"partita_work_mandelbrot";
 
-/// Makes a chain for [`WALK`]: `u64 buffer, u64 words, u64 factor, u64 step`; word `i` becomes `(i
+/// Builds a chain for [`WALK`]: `u64 buffer, u64 words, u64 factor, u64 step`; word `i` becomes `(i
 /// × factor + step) mod words`. Any grid.
 pub const CHAIN: &CStr = c"partita_work_chain";
 
@@ -55,13 +55,13 @@ pub const WORKLOADS_MODULE: &CStr =
         Err(_) => panic!("the module must have no NUL inside"),
     };
 
-/// Registers of a thread, at most: what ptxas 13.0 gives for sm_75 to sm_90 is 25 and less, rounded
-/// up to a warp's share of an SM.
+/// Registers of a thread, at most: ptxas 13.0 assigns 25 or fewer for sm_75 to sm_90, rounded up to
+/// a warp's share of an SM.
 pub const REGISTERS: u32 = 32;
 
-/// Cycles of one round of [`COUNTER`], whose sum waits for itself: two dependent 64-bit integer
-/// operations of 4 cycles a half, and a branch (instruction latencies: Jia et al., «Dissecting the
-/// NVIDIA Volta GPU architecture via microbenchmarking», 2018; assumed elsewhere).
+/// Cycles of one iteration of [`COUNTER`], whose sum depends on itself: two dependent 64-bit
+/// integer operations of 4 cycles a half, and a branch (instruction latencies: Jia et al.,
+/// «Dissecting the NVIDIA Volta GPU architecture via microbenchmarking», 2018; assumed elsewhere).
 pub const COUNTER_CYCLES: u64 = 16;
 /// Warp instructions of that round; a 64-bit operation is two.
 pub const COUNTER_INSTRUCTIONS: u64 = 8;
@@ -75,10 +75,10 @@ pub const MANDELBROT_INSIDE_PERMILLE: u64 = 241;
 /// of shared memory, one of which an SM serves for one warp a cycle, while its lanes do four warps'
 /// arithmetic (assumption, to be fitted on a device).
 pub const MATMUL_PEAK_PERMILLE: u64 = 125;
-/// A dependent read of [`WALK`] from DRAM, in nanoseconds (Jia et al.; later parts lie within a
+/// A dependent read of [`WALK`] from DRAM, in nanoseconds (Jia et al.; newer parts are within a
 /// quarter of it).
 pub const DRAM_READ_NS: u64 = 600;
-/// One that finds its line in L1, in nanoseconds (as above).
+/// A read that hits L1, in nanoseconds (as above).
 pub const CACHED_READ_NS: u64 = 25;
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub struct BlockRecord {
 /// Bytes that one block of `partita_census` writes.
 pub(crate) const RECORD_BYTES: usize = 32;
 
-/// A census that can be repeated without allocating.
+/// A census that can run many times without allocating.
 pub struct Census<'g, 'a> {
     gpu: &'g Gpu<'a>,
     records: Buffer<'a>,
@@ -34,7 +34,11 @@ pub struct Census<'g, 'a> {
 }
 
 impl<'g, 'a> Census<'g, 'a> {
-    /// A census that can run many times without allocating.
+    /// Prepares a census of `grid`, whose blocks each spin for `duration_ns`, so that all start before
+    /// the first one ends.
+    ///
+    /// # Errors
+    /// Those of the driver.
     pub fn new(gpu: &'g Gpu<'a>, grid: Grid, duration_ns: u64) -> Result<Self, Error> {
         Self::at(gpu, gpu.place(gpu.stream()), grid, duration_ns)
     }

@@ -1,6 +1,6 @@
 /*
  * Listing 1 of the paper: two streams with disjoint TPCs, so that sporadic work
- * in the one starts at once whatever runs in the other; and TPC 0 alone for
+ * in one starts at once whatever runs in the other; and TPC 0 alone for
  * everything else, CUDA's own kernels among it.
  *
  * The paper has a GPU of nine TPCs. A set bit disables, so the masks of streams

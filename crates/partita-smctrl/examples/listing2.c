@@ -1,8 +1,8 @@
 /*
  * Listing 2 of the paper: the next launch gets the TPCs of the first two GPCs,
- * without a kernel module that would tell which those are.
+ * without a kernel module to find them.
  *
- * With 128 bits, because GPUs have more than 64 TPCs by now.
+ * It uses 128 bits, because newer GPUs have more than 64 TPCs.
  *
  *     cc listing2.c -lsmctrl -lcuda
  */

@@ -2,20 +2,20 @@
 //! model of a GPU in `partita-sim`, so that programs written for a GPU run, unchanged, on a machine
 //! without one.
 //!
-//! Four parts. [`client`] and [`nvml`] are the libraries in a program's process: one shared object,
-//! reached under both names through symbolic links. [`board`] is the process `partita-simgpu`,
-//! which owns the engine, the clock and the device's memory; the first client starts it and it ends
-//! shortly after the last one has gone. [`kernel`] stands for the kernel driver's device nodes.
-//! [`mps`] is a stand-in for `nvidia-cuda-mps-control`.
+//! It has four parts. [`client`] and [`nvml`] are the libraries in a program's process: one shared
+//! object, with symbolic links of both names. [`board`] is the process `partita-simgpu`, which owns
+//! the engine, the clock and the device's memory; the first client starts it, and it exits shortly
+//! after the last one. [`kernel`] stands for the kernel driver's device nodes. [`mps`] is a
+//! stand-in for `nvidia-cuda-mps-control`.
 //!
-//! A launch travels as on hardware: the client fills a launch descriptor (QMD) of the device's
+//! A launch is the same as on hardware: the client fills a launch descriptor (QMD) of the device's
 //! generation, lets the debug callback see it, and publishes it in a ring in shared memory; the
-//! board reads grid, block, resources, program and TPC mask back out of the descriptor.
+//! board reads grid, block, resources, program and TPC mask from the descriptor.
 //!
-//! A write beside the mask in a stream's structure is a corruption of the driver's state, as on
-//! hardware: it is found at the next launch that relies on the word, or when the stream is waited
-//! for, reported on standard error, counted (`partita_sim_corruptions`), and the process's GPU work
-//! ends with `CUDA_ERROR_UNKNOWN`.
+//! A write beside the mask in a stream's structure corrupts the driver's state, as on hardware. The
+//! simulator finds it at the next launch that relies on the word, or at the next wait for the
+//! stream. It reports the write on standard error and counts it (`partita_sim_corruptions`), and
+//! the process's GPU work ends with `CUDA_ERROR_UNKNOWN`.
 //!
 //! # Environment
 //! | variable | meaning |
@@ -23,13 +23,13 @@
 //! | `PARTITA_SIM_DEVICE` | the device: `h200` (default) or another of [`partita_sim::catalogue`] |
 //! | `PARTITA_SIM_GPUS` | how many of them the machine has; default 1 |
 //! | `PARTITA_SIM_DIR` | the board's directory; default one per user in the temporary directory |
-//! | `PARTITA_SIM_SPEED` | simulated seconds per second, set by whoever starts the board; default 1 |
+//! | `PARTITA_SIM_SPEED` | simulated seconds per second; read when the board starts; default 1 |
 //! | `PARTITA_SIMGPU` | the board's program; default `partita-simgpu` beside the library |
 //! | `PARTITA_SIM_KERNEL_US` | cost of a block of an unknown kernel, microseconds; default 10 |
-//! | `PARTITA_SIM_WATCHDOG_MS` | give up on launches that can never run after this many milliseconds |
+//! | `PARTITA_SIM_WATCHDOG_MS` | timeout of launches that can never run, in milliseconds |
 //! | `PARTITA_SIM_MPS_VIRTUAL_SMID` | `1`: `%smid` counts from 0 for each limited MPS client |
 //! | `PARTITA_SIM_DRIVER` | the driver's CUDA version, as `12.9`; default the device's own |
-//! | `PARTITA_SIM_STREAM_OFFSET` | where that driver keeps streams' masks, in bytes, as `0x51c` |
+//! | `PARTITA_SIM_STREAM_OFFSET` | the offset of that driver's stream masks, in bytes, as `0x51c` |
 //! | `PARTITA_SIM_QMD` | the version of its launch descriptors, as `3.0`; default the device's own |
 
 pub mod board;

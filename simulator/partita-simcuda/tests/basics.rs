@@ -53,7 +53,7 @@ fn a_forked_child_has_no_cuda() {
 }
 
 #[test]
-fn without_a_board_program_the_reason_is_said() {
+fn without_a_board_program_the_reason_is_reported() {
     let world = World::new("noboard");
     let output = world.output("basics", "hidden", &[("PARTITA_SIMGPU", "/nonexistent/simgpu")]);
     assert!(!output.status.success());

@@ -1,11 +1,11 @@
-//! The kernel driver's control interface, asked by a C program.
+//! The kernel driver's control interface, queried by a C program.
 
 mod common;
 
 use common::World;
 
-/// What an H200's driver answered, and what the program prints of it: the first SM of a TPC and the
-/// fields but `localSmId`.
+/// The answer of an H200's driver in the program's format: the first SM of a TPC and the fields but
+/// `localSmId`.
 fn measured() -> Vec<String> {
     let text = include_str!("../../../crates/partita-core/src/topology/survey/tests/h200.txt");
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
@@ -46,6 +46,6 @@ fn the_card_is_listed_where_cuda_sees_it() {
 }
 
 #[test]
-fn what_a_driver_refuses_is_refused() {
+fn calls_that_a_driver_refuses_are_refused() {
     World::new("refusals").run("control", "refusals");
 }

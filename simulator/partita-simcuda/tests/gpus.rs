@@ -6,8 +6,8 @@ use common::World;
 
 const TWO: (&str, &str) = ("PARTITA_SIM_GPUS", "2");
 
-/// What a program sees with this list of devices: the result of its start, then identifier and
-/// place of each.
+/// A program's view with this list of devices: the result of its start, then identifier and place
+/// of each.
 fn seen(world: &World, list: Option<&str>) -> Vec<String> {
     let mut env = vec![TWO];
     env.extend(list.map(|list| ("CUDA_VISIBLE_DEVICES", list)));
@@ -54,6 +54,6 @@ fn masks_and_graphs_belong_to_one_gpu() {
 }
 
 #[test]
-fn a_forked_child_has_none_of_them() {
+fn a_forked_child_can_use_no_gpu() {
     World::new("forked").run_with("gpus", "forked", &[TWO]);
 }

@@ -5,7 +5,7 @@ mod common;
 use common::World;
 
 #[test]
-fn graphs_run_what_they_were_made_of() {
+fn graphs_run_their_nodes() {
     World::new("byhand").run("graphs", "by_hand");
 }
 
@@ -20,7 +20,7 @@ fn masks_are_baked_in_at_the_first_upload() {
 }
 
 #[test]
-fn descriptors_of_nodes_are_kept_as_the_subscriber_left_them() {
+fn descriptors_of_nodes_keep_the_subscribers_changes() {
     World::new("gkept").run("graphs", "kept");
 }
 

@@ -29,6 +29,6 @@ fn the_finest_contexts_make_up_the_device() {
 }
 
 #[test]
-fn old_drivers_have_none() {
+fn old_drivers_have_no_green_contexts() {
     World::new("old").run_with("green", "old", &[("PARTITA_SIM_DRIVER", "12.3")]);
 }

@@ -21,12 +21,12 @@ fn modules_are_read_and_unloaded() {
 }
 
 #[test]
-fn the_oldest_way_of_launching_works_and_what_is_missing_is_refused() {
+fn the_oldest_way_of_launching_works_and_missing_settings_are_refused() {
     World::new("oldways").run("launch", "old_ways");
 }
 
 #[test]
-fn launches_that_no_device_takes_are_refused() {
+fn impossible_launches_are_refused() {
     World::new("misuse").run("launch", "misuse");
 }
 

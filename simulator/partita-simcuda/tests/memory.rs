@@ -30,7 +30,7 @@ fn physical_memory_is_mapped_at_reserved_addresses() {
 }
 
 #[test]
-fn what_an_address_is_is_told_in_a_context_alone() {
+fn attributes_of_an_address_need_a_context() {
     World::new("told").run("memory", "told");
 }
 

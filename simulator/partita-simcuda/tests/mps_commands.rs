@@ -1,5 +1,5 @@
-//! The commands of the stand-in for `nvidia-cuda-mps-control` as `partita-mps` gives them, and what
-//! it makes of failures.
+//! The commands of the stand-in for `nvidia-cuda-mps-control` as `partita-mps` sends them, and how
+//! it handles failures.
 
 mod mps_service;
 
@@ -13,7 +13,7 @@ use partita_simcuda::shared::visible::{device_uuid, uuid_text};
 use mps_service::{Client, Daemon, Dirs, PROGRAM, eventually, exists, play_board};
 
 #[test]
-fn failures_come_as_scripted_and_are_told_apart() {
+fn failures_come_as_scripted_and_are_distinguished() {
     let dirs = Dirs::new();
     let script = dirs.temp.path().join("script");
     let write = |text: &str| std::fs::write(&script, text).unwrap();
@@ -57,7 +57,7 @@ fn failures_come_as_scripted_and_are_told_apart() {
     assert!(matches!(service.state().unwrap(), partita_mps::State::Stale { .. }));
     write("");
     let ensured = service.ensure().unwrap();
-    assert!(ensured.started, "what it left is no obstacle");
+    assert!(ensured.started, "its leftover files do not prevent a start");
     service.stop(true).unwrap();
 }
 
@@ -146,7 +146,7 @@ fn partitas_own_control_of_the_service_works_with_it() {
     let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
     let service = Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid);
     let ensured = service.ensure().unwrap();
-    // Ends the daemon also when the test fails.
+    // Ends the daemon even if the test fails.
     let daemon = Daemon { dirs, pid: ensured.pid };
     let dirs = &daemon.dirs;
     assert!(ensured.started);

@@ -1,5 +1,5 @@
-//! The stand-in for `nvidia-cuda-mps-control`, as a program: its daemon, its clients, and ends of
-//! all kinds.
+//! The stand-in for `nvidia-cuda-mps-control`, as a program: its daemon, its clients, and all ways
+//! in which they end.
 
 mod mps_service;
 
@@ -50,7 +50,7 @@ fn a_daemon_starts_once_answers_and_leaves_nothing_running() {
         assert!(log.contains(&format!(" Control {pid:>5}] {words}")), "{words} in\n{log}");
     }
 
-    // A server that nobody uses ends with the daemon.
+    // An unused server ends with the daemon.
     assert!(daemon.ask("start_server -uid 4294967295").contains("Failed"));
     // SAFETY: takes no arguments.
     let user = unsafe { libc::geteuid() };
@@ -110,7 +110,7 @@ fn clients_are_admitted_listed_limited_and_leave() {
     assert_eq!(row[..3], [second.pid().to_string(), "2".to_owned(), server.to_string()]);
     assert!(uuid.starts_with(row[3]) && row[3].len() == "GPU-01234567-0123".len(), "{ps}");
 
-    // However a client ends, it is gone from the list, and the server stays.
+    // However a client ends, the list drops it, and the server stays.
     kill(second.pid(), libc::SIGKILL);
     eventually("the killed client leaves", || daemon.ask(&list) == pids(&[&first, &third]));
     let pid = first.pid();
@@ -131,7 +131,7 @@ fn clients_are_admitted_listed_limited_and_leave() {
 }
 
 #[test]
-fn static_partitions_are_what_clients_need_where_there_are_any() {
+fn clients_need_static_partitions_if_there_are_any() {
     const NEWER: (&str, &str) = ("PARTITA_SIM_MPS_VERSION", "13010");
     let old = Daemon::start();
     assert_eq!(old.ask("lspart"), "Unknown command \"lspart\"");

@@ -1,4 +1,4 @@
-//! Faults in the stand-in for MPS: whom they hit, whom they spare, and the way back.
+//! Faults in the stand-in for MPS: which clients they affect, which they spare, and the recovery.
 
 mod mps_service;
 
@@ -14,7 +14,7 @@ fn faulty(pid: u32, server: u32) -> ProcessStatus {
 }
 
 #[test]
-fn a_server_with_a_fault_takes_nobody_until_the_hurt_have_left() {
+fn a_server_with_a_fault_admits_no_client_until_affected_ones_have_left() {
     let daemon = Daemon::start();
     let board = play_board(&daemon.dirs.place());
     let mut hurt = Client::start(&daemon.dirs, &[]);
@@ -25,7 +25,12 @@ fn a_server_with_a_fault_takes_nobody_until_the_hurt_have_left() {
     assert_eq!(daemon.ask(&format!("get_server_status {server}")), "FAULT");
     assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), "error 807");
     board.lock().unwrap().processes.clear();
-    assert_eq!(daemon.ask(&format!("get_server_status {server}")), "FAULT", "whom it hurt has to leave");
+    assert_eq!(
+        daemon.ask(&format!("get_server_status {server}")),
+        "FAULT",
+        "affected clients have to \
+        leave"
+    );
     drop(hurt);
     eventually("the server recovers", || daemon.ask(&format!("get_server_status {server}")) == "ACTIVE");
     assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), format!("{server} 2 100 0"));
@@ -115,7 +120,7 @@ fn the_four_clients_of_the_guide() {
     let [a, b, c, d] = [0, 1, 2, 3].map(|at| clients[at].pid());
     let log = || daemon.dirs.log("server.log");
     eventually("every context is there", || log().matches("is ACTIVE").count() == 5);
-    // The board of device 0 fails those whom it knows.
+    // The board of device 0 fails the clients that it knows.
     boards[0].lock().unwrap().processes = vec![faulty(a, server), faulty(b, server)];
     let mut tail = Tail::from_start(&daemon.dirs.temp.path().join("log/server.log"));
     let mut tracker = Tracker::new();

@@ -1,7 +1,7 @@
 //! The management library as programs see it: through `nvml-wrapper`, from the built shared object.
 //!
-//! The board is played by a thread that answers what a board answers, so that each figure is known.
-//! Each case runs in a process of its own, because the library reads its environment.
+//! A thread plays the board, so that each figure is known. Each case runs in a separate process,
+//! because the library reads its environment.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn nvml() -> Nvml {
     Nvml::builder().lib_path(library().as_os_str()).init().unwrap()
 }
 
-/// Runs the ignored test `case` in a process of its own that sees `device` in `dir`.
+/// Runs the ignored test `case` in a separate process that sees `device` in `dir`.
 fn run(case: &str, device: &str, dir: &Path) {
     run_on(case, device, "1", dir);
 }
@@ -93,7 +93,7 @@ fn a_device_without_a_board_is_idle_and_stays_without() {
 }
 
 #[test]
-#[ignore = "run by another test in a process of its own"]
+#[ignore = "another test runs this in a separate process"]
 fn idle() {
     let nvml = nvml();
     let place = Place::from_env().unwrap();
@@ -146,7 +146,7 @@ fn every_gpu_of_the_machine_is_listed() {
 }
 
 #[test]
-#[ignore = "run by another test in a process of its own"]
+#[ignore = "another test runs this in a separate process"]
 fn several() {
     let nvml = nvml();
     let places = Place::all_from_env().unwrap();
@@ -178,7 +178,7 @@ fn a_boards_state_is_shown() {
 }
 
 #[test]
-#[ignore = "run by another test in a process of its own"]
+#[ignore = "another test runs this in a separate process"]
 fn busy() {
     let processes =
         vec![process(10, 600 * MIB, None), process(11, 20 * MIB, Some(9)), process(12, MIB, Some(9))];
@@ -214,7 +214,7 @@ fn another_device_is_another_device() {
 }
 
 #[test]
-#[ignore = "run by another test in a process of its own"]
+#[ignore = "another test runs this in a separate process"]
 fn pascal() {
     let nvml = nvml();
     let device = nvml.device_by_index(0).unwrap();
@@ -230,7 +230,7 @@ fn an_unknown_device_is_an_error_that_names_it() {
 }
 
 #[test]
-#[ignore = "run by another test in a process of its own"]
+#[ignore = "another test runs this in a separate process"]
 fn unknown() {
     let error = Nvml::builder().lib_path(library().as_os_str()).init().unwrap_err();
     assert!(matches!(error, NvmlError::Unknown), "{error:?}");
@@ -256,7 +256,7 @@ fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
 }
 
 #[test]
-#[ignore = "run by another test in a process of its own"]
+#[ignore = "another test runs this in a separate process"]
 fn raw() {
     let path = std::ffi::CString::new(library().to_str().unwrap()).unwrap();
     // SAFETY: the path is a C string; the library's constructors have no demands.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::World;
 
-/// A program that is told what to do.
+/// A program that takes instructions.
 struct Program {
     child: Child,
     input: ChildStdin,
@@ -96,7 +96,7 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// A test that fails leaves no daemon.
+    /// A test that fails must not leave a daemon.
     fn drop(&mut self) {
         if let Some(pid) = self.daemon() {
             // SAFETY: the daemon that this service started, by the file that it removes when it
@@ -156,7 +156,7 @@ fn a_killed_process_leaves_nothing() {
     common::eventually("the memory is back", || {
         world.run("processes", "memory_left").trim().parse::<u64>().unwrap() == before
     });
-    // Without MPS nobody else is hurt.
+    // Without MPS no other process is affected.
     watcher.go();
     assert!(watcher.line().contains(' '));
     watcher.end();
@@ -176,8 +176,8 @@ fn an_mps_clients_death_hurts_its_neighbours_unless_it_was_terminated() {
     neighbour.child.wait().unwrap();
     service.stop(&world);
 
-    // Terminated first: the client's work ends, its neighbour goes on. So does it when the client
-    // leaves in order.
+    // Termination first: the client's work ends, its neighbour continues. The same holds when the
+    // client exits normally.
     let service = Service::start(&world);
     let env = service.env();
     let mut neighbour = Program::ready(&world, "neighbour", &env);
@@ -269,7 +269,7 @@ fn a_killed_board_is_an_error_and_the_next_program_gets_a_new_one() {
 }
 
 #[test]
-fn a_board_whose_directory_was_removed_ends_and_makes_none_anew() {
+fn a_board_whose_directory_was_removed_exits_and_does_not_recreate_it() {
     let world = World::new("removed");
     let temp = tempfile::tempdir().unwrap();
     let (above, dir) = (temp.path().to_owned(), temp.path().join("board"));

@@ -41,7 +41,7 @@ fn a_full_ring_makes_programs_wait_and_loses_nothing() {
 
 #[test]
 fn time_is_scaled() {
-    // Six virtual seconds of kernels take no six real ones.
+    // Six virtual seconds of kernels take less than six real ones.
     let world = World::new("speed");
     let start = std::time::Instant::now();
     world.run_with("slow", "six_seconds", &[("PARTITA_SIM_SPEED", "50")]);

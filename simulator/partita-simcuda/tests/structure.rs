@@ -1,5 +1,4 @@
-//! Streams' private structures: masks wherever a driver has them, and what a driver finds out about
-//! other writes.
+//! Streams' private structures: masks at each driver's offset, and the detection of other writes.
 
 mod common;
 
@@ -8,9 +7,8 @@ use partita_sim::StreamMaskLayout;
 use partita_simcuda::shared::driver;
 
 #[test]
-fn every_driver_takes_masks_from_its_own_place() {
-    // A version whose place nobody has published, one of the old layout, and places of this test's
-    // own.
+fn every_driver_reads_masks_at_its_own_offset() {
+    // A version without a published offset, one of the old layout, and offsets of this test.
     for (device, version, offset) in [
         ("h200", "12.9", None),
         ("h200", "11.8", None),
@@ -38,7 +36,7 @@ fn every_driver_takes_masks_from_its_own_place() {
 }
 
 #[test]
-fn the_simulated_version_is_told_and_decides_what_there_is() {
+fn the_simulated_version_is_reported_and_decides_the_exports() {
     let world = World::new("versions");
     let newest = world.run("devices", "versions");
     assert_eq!(newest.trim(), "13000 1 1 1");
@@ -52,7 +50,7 @@ fn the_simulated_version_is_told_and_decides_what_there_is() {
 }
 
 #[test]
-fn a_write_that_is_no_mask_ends_the_work_of_its_process_alone() {
+fn a_write_beside_the_mask_ends_the_work_of_its_process_only() {
     let world = World::new("corrupt");
     for (case, offset) in [
         ("relied_on", "0x448"),

@@ -1,4 +1,4 @@
-//! [`QmdClass`]: what a generation of GPUs may use.
+//! [`QmdClass`]: the descriptors of a generation of GPUs.
 
 use super::{QmdLayout, QmdVersion};
 
@@ -14,7 +14,7 @@ pub struct QmdClass {
     pub capabilities: &'static [u32],
     /// The versions that the class's QMD header defines.
     pub versions: &'static [QmdVersion],
-    /// Those of them that hold a TPC mask.
+    /// Those that have a TPC mask.
     pub masked: &'static [QmdVersion],
     /// The layouts of those, in the same order.
     pub(super) layouts: &'static [&'static QmdLayout],

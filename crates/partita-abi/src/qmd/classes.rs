@@ -1,4 +1,4 @@
-//! The table of compute classes: which GPU may use which version of the launch descriptor.
+//! The table of compute classes: which GPU can use which version of the launch descriptor.
 
 use super::class::QmdClass;
 use super::{QmdError, QmdLayout, QmdVersion, layouts};
@@ -66,7 +66,7 @@ pub static CLASSES: &[QmdClass] = &[
         &[89],
         &[V::V02_04, V::V03_00],
         &[V::V02_04, V::V03_00],
-        // V03_00 of this class alone has eight more mask bits.
+        // V03_00 of this class has eight more mask bits than elsewhere.
         &[&layouts::V02_04, &layouts::V03_00_ADA],
     ),
     class(
@@ -100,12 +100,11 @@ pub fn class_for(compute_capability: u32) -> Option<&'static QmdClass> {
 /// The layout of a GPU's descriptors of a known version.
 ///
 /// `compute_capability` is major × 10 + minor (90 for 9.0); `version_byte` is that of a descriptor
-/// that was read before with [`layout_of`]. The same byte can stand for different layouts of
-/// different classes.
+/// that [`layout_of`] read before. The same byte can stand for different layouts of different
+/// classes.
 ///
 /// # Errors
-/// Everything that is not known exactly is refused; the launch is then to be left unmodified and
-/// the refusal reported.
+/// Every unknown combination is refused; leave the launch unmodified then, and report the refusal.
 pub fn layout_for(compute_capability: u32, version_byte: u8) -> Result<&'static QmdLayout, QmdError> {
     let class = class_for(compute_capability).ok_or(QmdError::UnknownCapability { compute_capability })?;
     match QmdVersion::from_byte(version_byte) {
@@ -119,17 +118,16 @@ pub fn layout_for(compute_capability: u32, version_byte: u8) -> Result<&'static 
 /// How much of a descriptor [`layout_of`] reads, in 32-bit words. Every version is longer.
 pub const QMD_HEAD_WORDS: usize = 19;
 
-/// The layout of a descriptor, told by its GPU's class and its version byte.
+/// The layout of a descriptor, by its GPU's class and its version byte.
 ///
-/// `compute_capability` is major × 10 + minor (90 for 9.0); of `image` the first [`QMD_HEAD_WORDS`]
-/// words are enough. The class decides first, because one byte cannot identify a version: V05 keeps
+/// `compute_capability` is major × 10 + minor (90 for 9.0); the first [`QMD_HEAD_WORDS`] words of
+/// `image` are enough. The class comes first, because one byte cannot identify a version: V05 has
 /// its version at byte 58, where a V04 descriptor has part of a pointer, and has part of a
-/// semaphore's payload at byte 72, where every other version keeps its own. Exactly one version of
-/// the class must then stand at its own place.
+/// semaphore's payload at byte 72, where every other version has its version. Exactly one version
+/// of the class must be at its own place.
 ///
 /// # Errors
-/// Everything that is not known exactly is refused; the launch is then to be left unmodified and
-/// the refusal reported.
+/// Every unknown combination is refused; leave the launch unmodified then, and report the refusal.
 pub fn layout_of(compute_capability: u32, image: &[u32]) -> Result<&'static QmdLayout, QmdError> {
     let class = class_for(compute_capability).ok_or(QmdError::UnknownCapability { compute_capability })?;
     if image.len() < QMD_HEAD_WORDS {
@@ -190,7 +188,7 @@ mod tests {
     #[test]
     fn a_class_with_two_places_needs_exactly_one_version() {
         let mut image = [0; QMD_WORDS_MAX];
-        // A payload at V04's place in a V05 descriptor.
+        // A payload at V04's version byte in a V05 descriptor.
         image[14] = 0x0050_0000;
         image[18] = 0x1234_5677;
         assert_eq!(layout_of(120, &image).unwrap().version, QmdVersion::V05_00);

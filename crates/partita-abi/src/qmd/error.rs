@@ -13,7 +13,7 @@ pub enum QmdError {
         /// Major × 10 + minor.
         compute_capability: u32,
     },
-    /// The descriptor has a version of its class that holds no TPC mask.
+    /// The descriptor has a version of its class without a TPC mask.
     NoMask {
         /// Major × 10 + minor.
         compute_capability: u32,
@@ -22,7 +22,7 @@ pub enum QmdError {
         /// The descriptor's version.
         version: QmdVersion,
     },
-    /// The version byte is none that the class's header defines.
+    /// The version byte is not one that the class's header defines.
     UnexpectedVersion {
         /// Major × 10 + minor.
         compute_capability: u32,
@@ -31,16 +31,16 @@ pub enum QmdError {
         /// The byte that was read.
         version_byte: u8,
     },
-    /// The class keeps its version in one of two places, and what stands there is not exactly one
+    /// The class has its version in one of two places, and the bytes there do not match exactly one
     /// of its versions.
     UnclearVersion {
         /// Major × 10 + minor.
         compute_capability: u32,
         /// The GPU's class.
         class: &'static QmdClass,
-        /// The byte where V04 keeps its version (72).
+        /// The version byte of V04 (72).
         byte_72: u8,
-        /// The byte where V05 keeps its version (58).
+        /// The version byte of V05 (58).
         byte_58: u8,
     },
     /// The descriptor launches no blocks.
@@ -50,14 +50,14 @@ pub enum QmdError {
         /// Its `QMD_TYPE`.
         kind: u32,
     },
-    /// A launch of this shape cannot be written in this version.
+    /// This version cannot represent a launch of this shape.
     ShapeDoesNotFit {
         /// The version of the layout.
         version: QmdVersion,
         /// The shape.
         shape: LaunchShape,
     },
-    /// Code at this address cannot be named in this version.
+    /// This version cannot represent code at this address.
     ProgramDoesNotFit {
         /// The version of the layout.
         version: QmdVersion,
@@ -104,7 +104,8 @@ impl fmt::Display for QmdError {
         match *self {
             Self::UnknownCapability { compute_capability } => write!(
                 f,
-                "no launch descriptor layout is known for compute capability {}; launches are left unmodified",
+                "the layout of launch descriptors is unknown for compute capability {}; launches are \
+                 left unmodified",
                 Capability(compute_capability)
             ),
             Self::NoMask { compute_capability, class, version } => write!(
@@ -142,7 +143,7 @@ impl fmt::Display for QmdError {
                 shape.cluster
             ),
             Self::ProgramDoesNotFit { version, address } => {
-                write!(f, "code at {address:#x} cannot be named in a {version} descriptor")
+                write!(f, "a {version} descriptor cannot represent code at {address:#x}")
             }
             Self::ImageTooShort { version, words } => write!(
                 f,

@@ -1,4 +1,4 @@
-//! [`LaunchShape`]: how many blocks a launch has, and what is asked of them.
+//! [`LaunchShape`]: how many blocks a launch has, and how they must run.
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,10 @@
-//! Where each version of the launch descriptor keeps what Partita reads and
-//! writes.
+//! Where each version of the launch descriptor has the fields that Partita reads and writes.
 //!
-//! Sources, each number standing next to the field's own name there:
-//! `cla0c0qmd.h` (V01_06), `clc0c0qmd.h` (V01_07, V02_00, V02_01),
-//! `clc3c0qmd.h` (V02_02), `clc6c0qmd.h` (V02_03, V02_04, V03_00),
-//! `clc9c0qmd.h` (V03_00 of Ada), `clcbc0qmd.h` (V03_00, V04_00) and
-//! `clcdc0qmd.h` (V04_01, V05_00), from `NVIDIA/open-gpu-doc`,
-//! `classes/compute`. Every version up to V03_00 is 256 bytes long, later ones
-//! are 384 bytes long (highest defined bit 2047 and 3071).
+//! Sources, with each number next to the field's name: `cla0c0qmd.h` (V01_06), `clc0c0qmd.h`
+//! (V01_07, V02_00, V02_01), `clc3c0qmd.h` (V02_02), `clc6c0qmd.h` (V02_03, V02_04, V03_00),
+//! `clc9c0qmd.h` (V03_00 of Ada), `clcbc0qmd.h` (V03_00, V04_00) and `clcdc0qmd.h` (V04_01,
+//! V05_00), from `NVIDIA/open-gpu-doc`, `classes/compute`. Every version up to V03_00 is 256 bytes
+//! long, later ones are 384 bytes long (highest defined bit 2047 and 3071).
 
 use super::{QmdCga, QmdField, QmdLayout, QmdMask, QmdMaskBeyond, QmdProgram, QmdSize, QmdVersion};
 
@@ -25,7 +22,7 @@ const fn bytes(field: QmdField) -> QmdSize {
 const MASK_64: QmdMask =
     QmdMask { first_word: 672 / 32, words: 2, beyond: QmdMaskBeyond::Nothing, valid: None };
 
-/// What V01_06 and V01_07 have in common, under V01_06's name.
+/// The common fields of V01_06 and V01_07, under V01_06's name.
 const V01: QmdLayout = QmdLayout {
     version: QmdVersion::V01_06,
     version_offset_bytes: QmdVersion::V01_06.offset_bytes(),
@@ -41,7 +38,7 @@ const V01: QmdLayout = QmdLayout {
     mask: MASK_64,
 };
 
-/// What V02_02 to V03_00 have in common, under V02_02's name.
+/// The common fields of V02_02 to V03_00, under V02_02's name.
 const VOLTA: QmdLayout = QmdLayout {
     version: QmdVersion::V02_02,
     group_id: mw(133, 128),                           // QMD_GROUP_ID
@@ -112,7 +109,7 @@ pub static V03_00_ADA: QmdLayout = QmdLayout {
     ..VOLTA
 };
 
-/// What V04_00 and V04_01 have in common, under V04_00's name.
+/// The common fields of V04_00 and V04_01, under V04_00's name.
 const V04: QmdLayout = QmdLayout {
     version: QmdVersion::V04_00,
     version_offset_bytes: QmdVersion::V04_00.offset_bytes(),

@@ -2,10 +2,10 @@
 
 use super::{QMD_WORDS_MAX, QmdError, QmdField, QmdLayout};
 
-/// Where a version keeps its TPC disable mask.
+/// Where a version has its TPC disable mask.
 ///
-/// The mask is one number space, 0 to [`QmdMask::tpcs_max`], that lies in up to two places: words
-/// from the first on, and what a version added beyond them.
+/// The mask is one number space, 0 to [`QmdMask::tpcs_max`], in up to two places: words from the
+/// first on, and what a version added beyond them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QmdMask {
     /// The first word of the mask, counted from the start of the descriptor.
@@ -21,10 +21,10 @@ pub struct QmdMask {
 /// Where the TPCs beyond a mask's first words are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QmdMaskBeyond {
-    /// There are none.
+    /// There is no such place.
     Nothing,
-    /// In two fields of one word, the lower numbers first. What lies between and around them
-    /// belongs to others.
+    /// In two fields of one word, the lower numbers first. The bits between and around them are
+    /// other fields.
     Fields {
         /// The next TPCs.
         lower: QmdField,
@@ -171,16 +171,16 @@ pub fn clear_disable_mask(image: &mut [u32], layout: &QmdLayout) -> Result<(), Q
     Ok(())
 }
 
-/// Writes a disable mask into a descriptor as [`write_disable_mask`] does, and keeps disabled what
-/// the descriptor's own mask disables already.
+/// Writes a disable mask into a descriptor as [`write_disable_mask`] does, and keeps everything
+/// disabled that the descriptor's own mask disables.
 ///
-/// A mask that is there before has a reason. Measured on an H200 with driver 580.159.04: a stream's
-/// own mask arrives here, and without one every launch of clusters of more than two blocks comes
-/// with TPCs 72 to 127 disabled, the numbers of TPCs that belong to no whole GPC. (With a stream's
-/// mask the driver leaves that out, and the clusters run all the same.)
+/// The driver writes a mask for a reason. Measured on an H200 with driver 580.159.04: a stream's
+/// own mask arrives here, and without one every launch of clusters of more than two blocks has TPCs
+/// 72 to 127 disabled, the numbers of TPCs that belong to no whole GPC. (With a stream's mask the
+/// driver leaves that out, and the clusters run all the same.)
 ///
-/// The union can disable every TPC that exists where neither mask does, and such a launch never
-/// ends: the caller checks, or uses [`merge_live`].
+/// The union can disable every existing TPC where neither mask does, and such a launch never ends:
+/// the caller must check, or use [`merge_live`].
 ///
 /// # Errors
 /// [`QmdError::ImageTooShort`]; nothing is then written.
@@ -192,13 +192,13 @@ pub fn merge_disable_mask(image: &mut [u32], layout: &QmdLayout, disable: &[u32;
     write_disable_mask(image, layout, &union(disable, &layout.mask.get(image)))
 }
 
-/// As [`merge_disable_mask`], for a launch that must end: where both masks together leave none of
-/// `live` enabled, `disable` alone is written, and the descriptor's own mask is given up.
+/// As [`merge_disable_mask`], for a launch that must end: if both masks together leave none of
+/// `live` enabled, `disable` alone is written, and the descriptor's own mask is dropped.
 ///
-/// `live` has a set bit for each physical number that carries a TPC on this board; `disable` leaves
-/// one of them enabled.
+/// `live` has a set bit for each physical number that has a TPC on this board; `disable` leaves one
+/// of them enabled.
 ///
-/// Returns whether the descriptor's own mask holds still: `false` where it was given up.
+/// Returns whether the descriptor's own mask still holds: `false` if it was dropped.
 ///
 /// # Errors
 /// [`QmdError::ImageTooShort`]; nothing is then written.
@@ -218,7 +218,7 @@ pub fn merge_live(
     Ok(left)
 }
 
-/// `disable` united with a descriptor's own mask, or alone where together they leave none of `live`
+/// `disable` united with a descriptor's own mask, or alone if together they leave none of `live`
 /// enabled.
 #[inline]
 pub fn union_live(disable: &[u32; 8], own: Option<&[u32; 8]>, live: &[u32; 8]) -> [u32; 8] {
@@ -232,7 +232,7 @@ fn union(a: &[u32; 8], b: &[u32; 8]) -> [u32; 8] {
 }
 
 /// Whether a descriptor has a disable mask: its valid bit is set or, on versions without one, a bit
-/// of its mask is; an image too short for its version has none.
+/// of its mask is. An image that is too short for its version has no mask.
 #[inline]
 pub fn has_disable_mask(image: &[u32], layout: &QmdLayout) -> bool {
     image.get(..layout.words()).is_some_and(|image| layout.mask.counts(image))

@@ -1,12 +1,11 @@
 //! The launch descriptor that a GPU reads for every kernel: Queue Meta Data.
 //!
-//! The driver fills a QMD for each launch and the GPU's work distributor reads
-//! it: grid and block dimensions, resources, the program and, since Kepler, a
-//! mask of the TPCs that may not run its blocks. The tables here say where
-//! each version keeps these fields.
+//! The driver fills a QMD for each launch and the GPU's work distributor reads it: grid and block
+//! dimensions, resources, the program and, since Kepler, a mask of the TPCs that may not run its
+//! blocks. The tables here list the offsets of these fields in each version.
 //!
-//! A QMD is handled as a slice of 32-bit words in host byte order, which on
-//! every platform that CUDA supports is the GPU's (little-endian).
+//! A QMD is handled as a slice of 32-bit words in host byte order, which on every platform that
+//! CUDA supports is the GPU's (little-endian).
 
 mod class;
 mod classes;
@@ -41,12 +40,12 @@ pub const QMD_WORDS_MAX: usize = 96;
 /// an H200 with driver 580.159.04.
 pub const HOPPER_PRIORITY_GROUPS: [u32; 6] = [63, 37, 11, 10, 9, 8];
 
-/// Where one version of the QMD keeps its fields.
+/// Where one version of the QMD has its fields.
 #[derive(Debug, PartialEq, Eq)]
 pub struct QmdLayout {
     /// The version that the layout describes.
     pub version: QmdVersion,
-    /// Where the version byte stands, in bytes from the start of the descriptor
+    /// The offset of the version byte, in bytes from the start of the descriptor
     /// ([`QmdVersion::offset_bytes`]).
     pub version_offset_bytes: u16,
     /// Length of a descriptor, in bytes.
@@ -55,13 +54,13 @@ pub struct QmdLayout {
     /// H200 with driver 580.159.04 uses [`HOPPER_PRIORITY_GROUPS`], and the
     /// last of them for cooperative launches of any priority.
     pub group_id: QmdField,
-    /// Blocks of the grid in x, y and z; clusters, in a launch of clusters.
-    /// [`QmdLayout::shape`] tells which.
+    /// Blocks of the grid in x, y and z; clusters, in a launch of clusters. See
+    /// [`QmdLayout::shape`].
     pub grid: [QmdField; 3],
     /// Threads of a block in x, y and z.
     pub block: [QmdField; 3],
-    /// Shared memory of a block: static, dynamic and what the driver reserves
-    /// (1 KiB on Hopper); on Hopper a multiple of 128 bytes.
+    /// Shared memory of a block: static, dynamic and the driver's reserve (1 KiB on Hopper); on
+    /// Hopper a multiple of 128 bytes.
     pub shared_memory: QmdSize,
     /// Registers of a thread, as allocated: an H200 with driver 580.159.04
     /// writes 16 for kernels of fewer.

@@ -1,4 +1,4 @@
-//! Numbers that a descriptor keeps in parts or in units.
+//! Numbers that a descriptor has in parts or in units.
 
 use super::{QmdError, QmdField, QmdLayout, read_field, write_field};
 
@@ -9,7 +9,7 @@ pub enum QmdProgram {
     Offset(QmdField),
     /// A virtual address, without its low `shifted` bits, which are zero.
     Address {
-        /// The low 32 bits of what is kept.
+        /// The low 32 bits of the value.
         lower: QmdField,
         /// The bits above.
         upper: QmdField,
@@ -18,7 +18,7 @@ pub enum QmdProgram {
     },
 }
 
-/// A size, kept in units of 2ⁿ bytes.
+/// A size in units of 2ⁿ bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QmdSize {
     /// Where it is.

@@ -32,8 +32,8 @@ pub struct QmdCga {
     pub cluster: [QmdField; 3],
     /// `GPU_CGA_WIDTH`, `_HEIGHT` and `_DEPTH`: what is resident at once.
     pub resident: [QmdField; 3],
-    /// `CGA_CTA_DISTRIBUTION_MODE`: 1 (multicast) is what the driver sets for
-    /// clusters, unless load balancing was asked for.
+    /// `CGA_CTA_DISTRIBUTION_MODE`: the driver sets 1 (multicast) for clusters, unless load
+    /// balancing was requested.
     pub distribution: QmdField,
 }
 

@@ -182,7 +182,7 @@ fn measured_clusters_and_cooperation_read_as_they_were_launched() {
     for (words, shape) in launches {
         let image = measured(words);
         assert_eq!(layout.shape(&image), Ok(shape));
-        // What this crate writes is, word for word, what the driver wrote.
+        // The words that this crate writes equal those that the driver wrote.
         let mut written = measured(&MEASURED_PLAIN);
         layout.write_shape(&mut written, &shape).unwrap();
         for index in [32, 33, 34, 67, 68, 69, 70] {
@@ -249,7 +249,7 @@ fn merging_keeps_what_the_driver_disabled() {
     let merged = Some([0xffff_0000, 0, 0xffff_ff0f, 0xffff_ffff, 0, 0, 0, 0]);
     assert_eq!(read_disable_mask(&image, layout), merged);
 
-    // Words without the valid bit are no mask and are not kept.
+    // Words without the valid bit are not a mask and are dropped.
     let mut image = measured(&[(78, 0xffff_ff00)]);
     merge_disable_mask(&mut image, layout, &mine).unwrap();
     assert_eq!(read_disable_mask(&image, layout), Some([0xffff_0000, 0, 0xf, 0, 0, 0, 0, 0]));

@@ -89,7 +89,7 @@ impl QmdVersion {
         (self.offset_bytes() as usize / 4, self.offset_bytes() as u32 % 4 * 8)
     }
 
-    /// What a descriptor has at this version's place; `None` when the image ends before it.
+    /// The byte of a descriptor at this version's offset; `None` if the image ends before it.
     #[inline]
     pub fn byte_at_place(self, image: &[u32]) -> Option<u8> {
         let (word, shift) = self.place();

@@ -294,7 +294,7 @@ fn extent_bytes(format: CUarray_format, channels: u64, extent: [u64; 3]) -> Opti
 /// Bytes of an array's elements.
 ///
 /// This is what the descriptor implies and so the least that the driver can
-/// allocate: a device pads rows, tiles and allocations in ways of its own. A
+/// allocate: a device also pads rows, tiles and allocations. A
 /// sparse array or one of deferred mapping holds none of these bytes until
 /// memory is mapped into it.
 ///

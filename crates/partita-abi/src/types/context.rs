@@ -1,4 +1,4 @@
-//! Contexts and the device resources behind them.
+//! Contexts and the device resources that they use.
 
 use super::layout;
 use core::ffi::c_void;
@@ -69,7 +69,7 @@ layout!(CUdevSmResource, 12);
 pub struct CUdevResource {
     /// Which kind; says whether `sm` counts.
     pub kind: CUdevResourceType,
-    /// The driver's own.
+    /// For the driver.
     pub internal_padding: [u8; 92],
     /// The SMs.
     pub sm: CUdevSmResource,

@@ -127,7 +127,7 @@ pub struct CUmemcpyAttributes {
 }
 layout!(CUmemcpyAttributes, 24, flags @ 20);
 
-/// A comparison of `cuStreamWaitValue32` and its kin.
+/// A comparison of `cuStreamWaitValue32` and related calls.
 pub type CUstreamWaitValue_flags = u32;
 /// Waits until the value at the address, as a signed difference, is not less.
 pub const CU_STREAM_WAIT_VALUE_GEQ: CUstreamWaitValue_flags = 0;

@@ -130,7 +130,7 @@ constants! {
     CU_GET_PROC_ADDRESS_SUCCESS = 0;
     /// `cuGetProcAddress_v2`: no such name.
     CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1;
-    /// `cuGetProcAddress_v2`: the name is newer than the version asked for.
+    /// `cuGetProcAddress_v2`: the name is newer than the requested version.
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2;
 
     /// How well two devices reach each other.

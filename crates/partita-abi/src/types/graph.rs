@@ -131,7 +131,7 @@ layout!(CUDA_MEMSET_NODE_PARAMS_v2, 48, ctx @ 40);
 pub struct CUDA_HOST_NODE_PARAMS {
     /// The function.
     pub func: CUhostFn,
-    /// What it is given.
+    /// Its argument.
     pub user_data: *mut c_void,
 }
 layout!(CUDA_HOST_NODE_PARAMS, 16);
@@ -142,7 +142,7 @@ layout!(CUDA_HOST_NODE_PARAMS, 16);
 pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
     /// The properties of the pool to allocate from.
     pub pool_props: CUmemPoolProps,
-    /// Who else may access the memory.
+    /// Which other devices may access the memory.
     pub access_descs: *const CUmemAccessDesc,
     /// How many those are.
     pub access_desc_count: usize,
@@ -201,7 +201,7 @@ layout!(CUDA_BATCH_MEM_OP_NODE_PARAMS, 32, param_array @ 16);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_CONDITIONAL_NODE_PARAMS {
-    /// The value that it looks at.
+    /// The value that it tests.
     pub handle: CUgraphConditionalHandle,
     /// 0 if, 1 while, 2 switch.
     pub kind: u32,
@@ -289,7 +289,7 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
 }
 layout!(CUDA_GRAPH_INSTANTIATE_PARAMS, 32, result_out @ 24);
 
-/// What became of `cuGraphExecUpdate_v2`.
+/// The result of `cuGraphExecUpdate_v2`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUgraphExecUpdateResultInfo {

@@ -39,11 +39,10 @@ pub const CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: CUlaunchAttribut
 /// Schedule for NVLink utilisation.
 pub const CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING: CUlaunchAttributeID = 16;
 
-/// The value of an attribute: a 64-byte C union, kept as its bytes.
+/// The value of an attribute: a 64-byte C union, stored as its bytes.
 ///
-/// Which member counts is said by the attribute's id. The members that
-/// Partita looks at are read and written by the functions below, which the
-/// union of the header would make unsafe for no gain.
+/// The attribute's id says which member counts. The functions below read and write the members that
+/// Partita uses; the header's union would make that unsafe without benefit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUlaunchAttributeValue {

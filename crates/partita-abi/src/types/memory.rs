@@ -152,7 +152,7 @@ pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: CUgraphMem_attribute = 3;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CUmemPoolPtrExportData {
-    /// The driver's own.
+    /// For the driver.
     pub reserved: [u8; 64],
 }
 layout!(CUmemPoolPtrExportData, 64);
@@ -161,7 +161,7 @@ layout!(CUmemPoolPtrExportData, 64);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CUipcMemHandle {
-    /// The driver's own.
+    /// For the driver.
     pub reserved: [u8; 64],
 }
 layout!(CUipcMemHandle, 64);
@@ -203,7 +203,7 @@ pub const CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD: u32 = 1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CUipcEventHandle {
-    /// The driver's own.
+    /// For the driver.
     pub reserved: [u8; 64],
 }
 layout!(CUipcEventHandle, 64);
@@ -212,7 +212,7 @@ layout!(CUipcEventHandle, 64);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CUmemFabricHandle {
-    /// The driver's own.
+    /// For the driver.
     pub data: [u8; 64],
 }
 layout!(CUmemFabricHandle, 64);

@@ -1,13 +1,11 @@
 //! The C types of the driver API that cross Partita's boundaries.
 //!
-//! Each type has the name, the fields and the layout that `cuda.h` of CUDA
-//! 13.0 gives it on 64-bit Linux (x86_64 and aarch64 agree); sizes and offsets
-//! are asserted at compile time against values taken from a C compiler. Field
-//! names are the header's in Rust's spelling (`gridDimX` is `grid_dim_x`).
+//! Each type has the name, the fields and the layout of `cuda.h` of CUDA 13.0 on 64-bit Linux
+//! (x86_64 and aarch64 agree); sizes and offsets are asserted at compile time against values from a
+//! C compiler. Field names are the header's in Rust's spelling (`gridDimX` is `grid_dim_x`).
 //!
-//! Enumerations are plain `u32` aliases with constants: the values come from
-//! other people's programs, and a Rust `enum` with a value outside its list
-//! would be undefined behaviour.
+//! Enumerations are plain `u32` aliases with constants: the values come from other programs, and a
+//! Rust `enum` with a value outside its list would be undefined behaviour.
 #![allow(non_camel_case_types)] // The header's own names.
 
 mod array;

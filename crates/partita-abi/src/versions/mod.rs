@@ -1,11 +1,9 @@
-//! The names under which libcuda exports each version of a call, for
-//! `cuGetProcAddress`.
+//! The names under which libcuda exports each version of a call, for `cuGetProcAddress`.
 //!
-//! A caller of `cuGetProcAddress` names a call without suffix and the CUDA
-//! version whose behaviour it expects; it is given the newest export that is
-//! not newer than that. The table says which those are. It was compared with
-//! what driver 580.159.04 (CUDA 13.0) answers for all of its 478 names, every
-//! version and both kinds of default stream, and agrees but for
+//! A caller of `cuGetProcAddress` passes a name without suffix and the CUDA version whose behaviour
+//! it expects, and gets the newest export that is not newer than that. The table lists the exports.
+//! It was compared with the answers of driver 580.159.04 (CUDA 13.0) for all of its 478 names,
+//! every version and both kinds of default stream, and agrees except for
 //! `cuEventCreateFromEGLSync`, which that driver does not have.
 
 mod table;
@@ -41,17 +39,15 @@ fn variants_of_row(row: &'static Row) -> impl Iterator<Item = Variant> {
     row.1.iter().map(variant(false)).chain(row.2.iter().map(variant(true)))
 }
 
-/// The export that `cuGetProcAddress` gives for a name and a CUDA version
-/// (major × 1000 + minor × 10): the newest that is not newer than the version.
+/// The export that `cuGetProcAddress` returns for a name and a CUDA version (major × 1000 + minor ×
+/// 10): the newest that is not newer than the version.
 ///
-/// With `per_thread`, a call that treats the default stream has exports of its
-/// own, from CUDA 7.0 on, and nothing before; a call that does not is the same
-/// either way.
+/// With `per_thread`, a call that uses the default stream has separate exports from CUDA 7.0 on,
+/// and none before; for other calls it makes no difference.
 ///
-/// `None` when the name is unknown ([`is_known`] tells) or every export is
-/// newer. The driver then returns success with a null pointer and the query
-/// result `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND` or
-/// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT` (`cuGetProcAddress_v2`).
+/// `None` when the name is unknown (see [`is_known`]) or every export is newer. The driver then
+/// returns success with a null pointer and the query result `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`
+/// or `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT` (`cuGetProcAddress_v2`).
 pub fn resolve(base: &str, cuda_version: u32, per_thread: bool) -> Option<&'static str> {
     let (_, legacy, threaded) = row(base)?;
     let exports = if per_thread && !threaded.is_empty() { threaded } else { legacy };
@@ -63,8 +59,8 @@ pub fn is_known(base: &str) -> bool {
     row(base).is_some()
 }
 
-/// Every export of a name, oldest first, those of the per-thread default
-/// stream last; none for an unknown name.
+/// Every export of a name, oldest first, those of the per-thread default stream last; empty for an
+/// unknown name.
 pub fn variants(base: &str) -> impl Iterator<Item = Variant> {
     row(base).into_iter().flat_map(variants_of_row)
 }
@@ -74,9 +70,9 @@ pub fn all() -> impl Iterator<Item = Variant> {
     TABLE.iter().flat_map(variants_of_row)
 }
 
-/// What an exported name is, such as `cuMemcpyHtoD_v2_ptds`.
+/// The variant of an exported name, such as `cuMemcpyHtoD_v2_ptds`.
 pub fn variant(export: &str) -> Option<Variant> {
-    // The name without suffixes; none of the calls' own names ends like one.
+    // The name without suffixes; no base name ends like one.
     let plain = export.strip_suffix("_ptsz").or_else(|| export.strip_suffix("_ptds")).unwrap_or(export);
     let base = match plain.rsplit_once("_v") {
         Some((base, number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => base,

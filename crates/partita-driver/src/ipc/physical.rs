@@ -100,7 +100,7 @@ impl<'a> Physical<'a> {
         unsafe { self.cuda.mem_export(shared, self.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)? };
         // SAFETY: plain system calls on descriptors of the caller and of this call.
         let result = unsafe { libc::dup3(exported, placeholder, libc::O_CLOEXEC) };
-        // SAFETY: as above; nobody else has the number.
+        // SAFETY: as above; no other code uses the number.
         unsafe { libc::close(exported) };
         if result < 0 {
             return Err(Error::Refused(format!(

@@ -1,6 +1,6 @@
 /*
  * Two copies in one process: the archive in the program, the shared library
- * opened besides, its names private. They act as one, whichever is asked first.
+ * opened beside it, with private names. They act as one, in any order of calls.
  *
  *   copies PTX libsmctrl.so (archive|shared)
  */

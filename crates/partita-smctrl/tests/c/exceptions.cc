@@ -15,7 +15,7 @@ int main()
     try {
         refuse();
     } catch (const std::exception &error) {
-        return std::string(error.what()).find("are none") == std::string::npos;
+        return std::string(error.what()).find("empty range") == std::string::npos;
     }
     return 2;
 }

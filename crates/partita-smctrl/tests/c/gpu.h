@@ -1,6 +1,6 @@
 /*
- * What the test programs share: CUDA's driver interface declared by hand, and a
- * kernel whose blocks say on which SM they ran.
+ * Shared by the test programs: CUDA's driver interface, declared by hand, and a
+ * kernel whose blocks report their SM.
  *
  * Programs get the path of a PTX file with `partita_census` as their first
  * argument.
@@ -113,7 +113,7 @@ static inline Tpcs ran_on(CUstream stream)
     return ran;
 }
 
-/* The TPCs from low up to high, exclusive, as far as the device has them. */
+/* The TPCs of the device from low to high, exclusive. */
 static inline Tpcs tpcs(int low, int high)
 {
     Tpcs set = { { 0 } };
@@ -132,8 +132,8 @@ static inline int same(Tpcs a, Tpcs b)
     return !memcmp(&a, &b, sizeof a);
 }
 
-/* Whether something ran, and nothing outside of the set. A census need not
- * reach every TPC of a busy GPU. */
+/* Whether blocks ran, and none outside of the set. A census need not reach
+ * every TPC of a busy GPU. */
 static inline int inside(Tpcs ran, Tpcs set)
 {
     uint64_t any = 0, outside = 0;
@@ -149,7 +149,7 @@ static inline void show(const char *what, Tpcs set)
     fprintf(stderr, "%s: %016llx %016llx\n", what, (unsigned long long) set.words[1], (unsigned long long) set.words[0]);
 }
 
-/* Whether a launch on the stream runs on just this set. */
+/* Whether a launch on the stream runs on exactly this set. */
 #define RUNS_ON(stream, set) runs_on((stream), (set), #set, __FILE__, __LINE__)
 
 static inline void runs_on(CUstream stream, Tpcs set, const char *what, const char *file, int line)

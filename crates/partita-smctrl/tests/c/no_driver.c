@@ -1,5 +1,5 @@
-/* A machine without a driver: every call says so, and the program goes on.
- * Where there is one this ends with 77. */
+/* Without a driver, every call returns an error, and the program continues.
+ * With one, this exits with 77. */
 #include "libsmctrl.h"
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Masks as the hardware numbers places, for those who computed them so. */
+/* Masks in the hardware's numbering. */
 #define LIBSMCTRL_SETTERS_RETURN_INT
 #include "gpu.h"
 #include "libsmctrl.h"

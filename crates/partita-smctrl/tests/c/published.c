@@ -1,4 +1,4 @@
-/* A program of the original's users: its prototypes, its words, no others. */
+/* A program for the original: its prototypes and its constants, no others. */
 #include "gpu.h"
 #include "published.h"
 

@@ -1,6 +1,6 @@
 /*
- * The interface as it was published (facts, not the original's text): what a
- * program that was written for the original sees. Programs compiled with these
+ * The published interface (facts, not the original's text), which a program
+ * that was written for the original uses. Programs compiled with these
  * prototypes run on this library.
  */
 #ifndef PUBLISHED_H

@@ -1,8 +1,8 @@
 /*
- * What cannot be done is an error of the call: the program goes on, its
- * launches are as they were, and nothing is left open.
+ * A call that cannot work returns an error: the program continues, its
+ * launches do not change, and no resource leaks.
  *
- *   refused PTX no-calibration   nothing kept and nobody who proves: streams are
+ *   refused PTX no-calibration   no cached calibration and no prover: streams are
  *                                refused; launches are masked if "named" follows
  *   refused PTX busy             another subscriber has the launch callback
  */
@@ -26,7 +26,7 @@ static void ignore(void *user, int domain, int id, const void *parameters)
     (void) user, (void) domain, (void) id, (void) parameters;
 }
 
-/* Takes the one place for a subscriber, as a profiler does. */
+/* Takes the only slot for a subscriber, as a profiler does. */
 static void subscribe(void)
 {
     static const unsigned char id[16] = { 0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e,

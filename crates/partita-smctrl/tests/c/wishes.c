@@ -1,4 +1,4 @@
-/* "All TPCs" is a wish like any other, and masks that leave nothing are none. */
+/* A mask of all TPCs counts like any other; masks without a TPC are refused. */
 #define LIBSMCTRL_SETTERS_RETURN_INT
 #include "gpu.h"
 #include "libsmctrl.h"

@@ -1,4 +1,4 @@
-//! The simulated board. Started by the first program that opens the simulated device; ends by
+//! The simulated board. The first program that opens the simulated device starts it; it exits by
 //! itself.
 
 use std::ffi::OsString;
@@ -11,8 +11,8 @@ use partita_simcuda::shared::place::{GPUS_MAX, Place};
 const USAGE: &str =
     "usage: partita-simgpu --device NAME --dir DIR [--index N] [--instance N] [--foreground | --ensure]
 
-The simulated GPU's board. Programs start it as they need it; it ends shortly after its last client.
-With --ensure it is started as by a program: once, whoever else starts it at the same moment.
+The simulated GPU's board. Programs start it on demand; it exits shortly after its last client.
+With --ensure it starts at most once, even if other programs start it at the same time.
 PARTITA_SIM_SPEED sets how many simulated seconds pass in a second (default 1).";
 
 struct Arguments {
@@ -63,18 +63,18 @@ fn speed() -> Result<f64, String> {
     }
 }
 
-/// Closes what the client had open and did not mark to be closed: its locks and pipes must not
-/// outlive it here.
+/// Closes inherited descriptors without the close-on-exec flag: the client's locks and pipes must
+/// not outlive it here.
 fn close_inherited() {
-    // SAFETY: only the standard streams are in use this early; where the call is unknown nothing is
+    // SAFETY: only the standard streams are in use this early; if the call is unknown nothing is
     // closed.
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
 }
 
-/// Continues in a child that is nobody's but init's, and ends this process once the child is ready.
+/// Continues in a child of init, and exits this process once the child is ready.
 fn detach() -> std::io::Result<Option<std::io::PipeWriter>> {
     let (mut reader, writer) = std::io::pipe()?;
-    // SAFETY: the process has one thread, so the child may go on as if nothing had happened.
+    // SAFETY: the process has one thread, so the child can continue normally.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()),
         0 => {
@@ -92,14 +92,14 @@ fn detach() -> std::io::Result<Option<std::io::PipeWriter>> {
             }
             eprintln!(
                 "partita-simgpu: {}",
-                if message.is_empty() { "the board ended at once" } else { &message }
+                if message.is_empty() { "the board exited at once" } else { &message }
             );
             std::process::exit(1);
         }
     }
 }
 
-/// Lets go of the starter's error output, so that nobody waits for the board to close it.
+/// Closes the starter's standard error, so that no process waits for the board to close it.
 fn silence() {
     // SAFETY: opens a file and duplicates it over standard error; both are descriptors of this
     // process.

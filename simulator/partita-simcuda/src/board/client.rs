@@ -1,4 +1,4 @@
-//! What the board knows of one connected process.
+//! The board's state of one connected process.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -16,9 +16,9 @@ use crate::shared::protocol::{FunctionSpec, MpsIdentity, StreamKind};
 pub struct Ctx {
     /// Slot of its legacy stream.
     pub legacy: u32,
-    /// The block that stands for what a context takes for itself.
+    /// The block for the memory that a context itself uses.
     pub overhead: u64,
-    /// TPCs that it may use at all (an MPS percentage or an affinity).
+    /// TPCs that it may use (an MPS percentage or an affinity).
     pub allowed: TpcSet,
 }
 
@@ -29,13 +29,13 @@ pub struct Stream {
     pub engine: StreamId,
     /// Its context.
     pub ctx: u32,
-    /// Towards the legacy stream.
+    /// Its relation to the legacy stream.
     pub kind: StreamKind,
     /// Its last work.
     pub last: Option<WorkId>,
-    /// The last work of the legacy stream that it has waited for.
+    /// The last work of the legacy stream for which it has waited.
     pub legacy_seen: Option<WorkId>,
-    /// Destroyed by the program; goes when it is idle.
+    /// The program has destroyed it; it is removed when it is idle.
     pub closing: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Client {
     pub group: GroupId,
     /// Its MPS server.
     pub mps: Option<MpsIdentity>,
-    /// TPCs that it may use at all.
+    /// TPCs that it may use.
     pub allowed: TpcSet,
     /// Contexts.
     pub ctxs: BTreeMap<u32, Ctx>,
@@ -79,11 +79,11 @@ pub struct Client {
     pub graphs: HashMap<u64, Graph>,
     /// References to blocks that the program holds by handle.
     pub handles: HashMap<u64, u32>,
-    /// Host work that found no room in the queue.
+    /// Host work that did not fit into the queue.
     pub backlog: VecDeque<u64>,
-    /// Host work that the client has been asked to do.
+    /// Host work that the client is doing.
     pub host: HashMap<u64, WorkId>,
-    /// Events that it made or opened.
+    /// Events that it created or opened.
     pub events: Vec<u32>,
     /// The error that ended its work, or 0.
     pub fault: i32,
@@ -92,7 +92,7 @@ pub struct Client {
     next_program: u64,
 }
 
-/// What a new client brings along.
+/// The parameters of a new client.
 #[derive(Debug)]
 pub struct Arrival {
     /// The process.
@@ -109,7 +109,7 @@ pub struct Arrival {
     pub group: GroupId,
     /// Its MPS server.
     pub mps: Option<MpsIdentity>,
-    /// TPCs that it may use at all.
+    /// TPCs that it may use.
     pub allowed: TpcSet,
 }
 
@@ -166,12 +166,12 @@ impl Client {
         Some(limit.saturating_sub(self.space.device_bytes()))
     }
 
-    /// Whether an MPS memory limit leaves room for so much more.
+    /// Whether an MPS memory limit allows so many more bytes.
     pub fn may_allocate(&self, bytes: u64) -> bool {
         self.limit_left_bytes().is_none_or(|left| bytes <= left)
     }
 
-    /// Loads a function and returns the address that launch descriptors name it by.
+    /// Loads a function and returns its address for launch descriptors.
     pub fn load(&mut self, spec: FunctionSpec) -> u64 {
         let program = self.next_program;
         // Code addresses are multiples of 256, and before Volta they are 32 bits wide.
@@ -180,13 +180,13 @@ impl Client {
         program
     }
 
-    /// Hands host work to the client's worker, in order.
+    /// Queues host work for the client's worker, in order.
     pub fn queue_host(&mut self, token: u64) {
         self.backlog.push_back(token);
         self.flush_host();
     }
 
-    /// Moves what waits into the queue, as far as there is room.
+    /// Moves the backlog into the queue, as far as there is room.
     pub fn flush_host(&mut self) {
         while let Some(token) = self.backlog.front() {
             if !push_host_work(&self.channel, *token) {

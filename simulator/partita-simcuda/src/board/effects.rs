@@ -1,4 +1,4 @@
-//! What commands do to memory, carried out at the moment at which they complete.
+//! The effects of commands on memory, applied when they complete.
 
 use partita_abi::CuResult;
 
@@ -35,8 +35,8 @@ impl Reach<'_> {
             let (Piece::Here(_, bytes) | Piece::There(_, bytes)) = piece;
             let (part, left) = rest.split_at_mut(bytes as usize);
             match piece {
-                // SAFETY: the piece lies in a live mapping; the client may write there meanwhile,
-                // and a torn value is what hardware would read as well.
+                // SAFETY: the piece is in a live mapping; the client may write there meanwhile, and
+                // a torn value is what hardware would read as well.
                 Piece::Here(from, _) => unsafe {
                     std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
                 },
@@ -111,7 +111,7 @@ impl Reach<'_> {
         Ok(())
     }
 
-    /// Zeroes a long range by giving its pages back, so that clearing gigabytes takes no memory of
+    /// Zeroes a long range by releasing its pages, so that clearing gigabytes takes no memory of
     /// the host.
     fn zero(&self, address: u64, bytes: u64) -> Result<(), CuResult> {
         let base = self.memory.map().base() as u64;

@@ -1,4 +1,4 @@
-//! Events: slots in the shared table, who holds them and who waits for them.
+//! Events: slots in the shared table, their holders and their waiters.
 
 use std::sync::atomic::Ordering;
 
@@ -45,12 +45,12 @@ impl Events {
             }
             None => return Err(CuResult::OUT_OF_MEMORY),
         };
-        // See `PhysMemory::allocate` for what such a secret is worth.
+        // See `PhysMemory::allocate` for the purpose of such secrets.
         self.secrets =
             self.secrets.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         if let Some(shared) = page.event(slot) {
-            // Counts go on from event to event in a slot, so that a recording of the previous one
-            // that is still under way means nothing to this one.
+            // Counts continue from event to event in a slot, so that a late recording of the
+            // previous event has no effect on this one.
             shared.completed.store(shared.recorded.load(Ordering::Acquire), Ordering::Release);
         }
         let event = Event { references: 1, secret: self.secrets, last: None, waiters: Vec::new() };
@@ -65,14 +65,14 @@ impl Events {
     /// Adds a holder.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` when slot and secret do not fit one another.
+    /// `INVALID_HANDLE` if slot and secret do not match.
     pub fn open(&mut self, slot: u32, secret: u64) -> Result<(), CuResult> {
         let event = self.get(slot).filter(|event| event.secret == secret).ok_or(CuResult::INVALID_HANDLE)?;
         event.references += 1;
         Ok(())
     }
 
-    /// Drops a holder. Returns the works that waited for an event that is gone now.
+    /// Drops a holder. Returns the works that waited for an event that is now destroyed.
     pub fn release(&mut self, slot: u32) -> Vec<WorkId> {
         let Some(event) = self.get(slot) else { return Vec::new() };
         event.references -= 1;
@@ -97,7 +97,7 @@ impl Events {
         self.get(slot)?.last.filter(|(last, _)| *last == count).map(|(_, work)| work)
     }
 
-    /// Completes a recording at a virtual time. Returns the works that may go on.
+    /// Completes a recording at a virtual time. Returns the works that can continue.
     pub fn record(&mut self, page: &BoardPage, slot: u32, count: u64, time_ns: u64) -> Vec<WorkId> {
         let Some(event) = self.get(slot) else { return Vec::new() };
         if let Some(shared) = page.event(slot)
@@ -112,8 +112,8 @@ impl Events {
         done.into_iter().map(|(_, work)| work).collect()
     }
 
-    /// Whether a recording is complete; otherwise `work` is kept until it is. An event that is gone
-    /// holds nobody up.
+    /// Whether a recording is complete; if not, `work` is stored until it is. A destroyed event
+    /// never blocks.
     pub fn reached(&mut self, page: &BoardPage, slot: u32, count: u64, work: WorkId) -> bool {
         let complete = page.event(slot).is_none_or(|s| s.completed.load(Ordering::Acquire) >= count);
         match self.get(slot) {

@@ -1,4 +1,4 @@
-//! From commands in a ring to works of the engine, and from their completion to what programs see.
+//! From commands in a ring to works of the engine, and from their completion to the program's view.
 
 use std::sync::atomic::Ordering;
 
@@ -12,11 +12,11 @@ use super::{Board, ClientId, Effect, Job, OnStart, ValueWait, kernels};
 use crate::shared::command::{Command, KIND_COMMAND, KIND_LAUNCH, LaunchHead, Route};
 use crate::shared::protocol::StreamKind;
 
-/// Commands taken from one ring before the others get their turn.
+/// Commands taken from one ring before the next ring's turn.
 const COMMANDS_PER_PASS: usize = 1024;
 
 impl Board {
-    /// Lets time catch up, takes commands, tells clients. Returns whether anything happened.
+    /// Advances time, takes commands, notifies clients. Returns whether anything happened.
     pub(super) fn pass(&mut self) -> bool {
         let mut any = self.catch_up();
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
@@ -35,8 +35,8 @@ impl Board {
         any
     }
 
-    /// Lets virtual time catch up with real time, event by event, so that what the board completes
-    /// itself completes at the event's time and not at the end of the pass.
+    /// Advances virtual time to real time, event by event, so that the board's own completions have
+    /// the time of their event and not that of the end of the pass.
     fn catch_up(&mut self) -> bool {
         let now = self.page.now_ns();
         let mut any = false;
@@ -92,8 +92,7 @@ impl Board {
             }
             OnStart::Value { address, value, condition, wide } => {
                 let wait = ValueWait { client: id, work, address, value, condition, wide };
-                // A word that is right already holds up nothing; the others are looked at between
-                // passes.
+                // A word that already matches does not block; the others are polled between passes.
                 if self.is_met(&wait) {
                     self.end(work);
                 } else {
@@ -103,7 +102,7 @@ impl Board {
         }
     }
 
-    /// Ends an external work. One that is gone with its stream is no error.
+    /// Completes an external work. If it was removed with its stream, that is not an error.
     fn end(&mut self, work: WorkId) {
         let _ = self.engine.complete(work);
     }
@@ -164,7 +163,7 @@ impl Board {
         }
     }
 
-    /// Whether a word is there and satisfies a wait now.
+    /// Whether a word exists and satisfies a wait now.
     fn is_met(&self, wait: &ValueWait) -> bool {
         let Some(client) = self.clients.get(&wait.client) else { return false };
         let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
@@ -194,7 +193,7 @@ impl Board {
         any
     }
 
-    /// Ends all GPU work of a client with a sticky error.
+    /// Fails all GPU work of a client with a sticky error.
     pub(super) fn fail(&mut self, id: ClientId, code: CuResult) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         if client.fault != 0 {
@@ -211,7 +210,7 @@ impl Board {
         client.backlog.clear();
         client.host.clear();
         for stream in streams {
-            // A stream that is gone already has nothing to kill.
+            // A stream that is already removed has nothing to kill.
             let _ = self.engine.kill_stream(stream);
         }
         self.value_waits.retain(|wait| wait.client != id);
@@ -247,7 +246,7 @@ impl Board {
         if let Some(client) = self.clients.get_mut(&id) {
             client.consumer = consumer;
             if client.channel.head().waiters.0.load(Ordering::SeqCst) != 0 {
-                // Somebody may wait for room.
+                // A client may wait for room.
                 self.dirty.insert(id);
             }
         }
@@ -288,7 +287,7 @@ impl Board {
         client.streams.get(&slot).map(|stream| stream.engine).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// Orders a command after what the rules of the legacy default stream put before it.
+    /// Orders a command after those that the rules of the legacy default stream require.
     fn enter(&mut self, id: ClientId, slot: u32, seq: u64) -> Result<(), CuResult> {
         let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
         client.last_seq.insert(slot, seq);
@@ -447,7 +446,7 @@ impl Board {
             self.enabled(read_disable_mask(&image, layout).as_ref()) & allowed,
         );
         kernel.regs_per_thread = read_field(&image, layout.registers_per_thread).unwrap_or(0);
-        // The engine adds what the system takes of each block; the descriptor says it already.
+        // The engine adds the system's reserve for each block; the descriptor already includes it.
         let shared_bytes = layout.shared_memory.read_bytes(&image).unwrap_or(0);
         kernel.smem_per_block = shared_bytes.saturating_sub(self.spec.sm.shared_reserved_per_block_bytes);
         kernel.cluster_blocks = launch.cluster_blocks().max(1);
@@ -459,8 +458,8 @@ impl Board {
         self.submit(stream, kernel, job)
     }
 
-    /// The logical TPCs that a disable mask leaves. Bits that belong to no TPC have no effect, and
-    /// a TPC that the mask is too short for cannot be disabled.
+    /// The logical TPCs that a disable mask leaves. Bits without a TPC have no effect, and a TPC
+    /// beyond the mask cannot be disabled.
     fn enabled(&self, disable: Option<&[u32; 8]>) -> TpcSet {
         let all = self.spec.topology.all();
         let Some(disable) = disable else { return all };

@@ -1,4 +1,4 @@
-//! Graphs that clients uploaded, and the lanes that run them.
+//! Uploaded graphs of clients, and the lanes that run them.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,19 @@ use partita_sim::{StreamId, Work, WorkId};
 use super::{Board, ClientId, Effect, Job, OnStart};
 use crate::shared::protocol::{GraphNode, NodeWork};
 
-/// A graph, baked: nodes in an order in which each comes after those that it waits for.
+/// A graph with its nodes in topological order.
 #[derive(Debug, Default)]
 pub struct Graph {
     /// The nodes by place.
     pub nodes: BTreeMap<u32, GraphNode>,
-    /// Streams of the engine that branches run on, kept from launch to launch.
+    /// Streams of the engine that run branches, reused from launch to launch.
     pub lanes: Vec<StreamId>,
     /// Last work of the latest launch: launches of one executable do not overlap.
     pub last: Option<WorkId>,
 }
 
-/// On which lane each node runs. Lane 0 is the launching stream's own order; a node follows on the
-/// lane of a node that it waits for when nothing else has followed there, and opens a lane
-/// otherwise.
+/// The lane of each node. Lane 0 has the launching stream's own order; a node uses the lane of a
+/// predecessor if no other node follows there, and otherwise a new lane.
 pub fn assign_lanes(nodes: &BTreeMap<u32, GraphNode>) -> BTreeMap<u32, usize> {
     let mut lane_of = BTreeMap::new();
     let mut last_on: Vec<u32> = Vec::new();
@@ -42,7 +41,7 @@ pub fn assign_lanes(nodes: &BTreeMap<u32, GraphNode>) -> BTreeMap<u32, usize> {
 }
 
 impl Board {
-    /// Runs an uploaded graph behind what its stream was given before.
+    /// Runs an uploaded graph after the earlier work of its stream.
     pub(super) fn run_graph(
         &mut self,
         id: ClientId,
@@ -52,7 +51,7 @@ impl Board {
     ) -> Result<(), CuResult> {
         let main = self.engine_stream(id, slot)?;
         let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
-        // One without nodes has had nothing to upload.
+        // A graph without nodes needs no upload.
         let graph = client.graphs.entry(number).or_default();
         let nodes: Vec<GraphNode> = graph.nodes.values().cloned().collect();
         let lane_of = assign_lanes(&graph.nodes);

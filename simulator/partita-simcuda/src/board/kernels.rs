@@ -1,6 +1,6 @@
-//! Kernels that the simulator knows by name: what they cost and what they do to memory.
+//! Kernels that the simulator knows by name: their cost and their effect on memory.
 //!
-//! Everything else runs at a declared cost, [`ENV_KERNEL_US`] for each block, and does nothing.
+//! Every other kernel has a declared cost, [`ENV_KERNEL_US`] for each block, and no effect.
 
 mod stages;
 mod workloads;
@@ -16,11 +16,11 @@ use super::effects::Reach;
 use crate::shared::command::Rect;
 use stages::Stage;
 
-/// What a block of an unknown kernel costs, in microseconds.
+/// The cost of a block of an unknown kernel, in microseconds.
 pub const ENV_KERNEL_US: &str = "PARTITA_SIM_KERNEL_US";
 /// Default of [`ENV_KERNEL_US`].
 const KERNEL_US: f64 = 10.0;
-/// What a block that counts itself costs: one atomic operation, which it does not wait for.
+/// The cost of a block that counts itself: one atomic operation, for which it does not wait.
 const COUNT_NS: u64 = 500;
 
 /// Grid and block of a launch.
@@ -44,7 +44,7 @@ impl Shape {
     }
 }
 
-/// What a known kernel will do when it is complete.
+/// The effect of a known kernel when it completes.
 #[derive(Debug)]
 pub enum Run {
     /// Write a record for each block.
@@ -87,11 +87,11 @@ fn unknown_ns() -> u64 {
     })
 }
 
-/// Completes the description of a launch with the kernel's cost, and says what it will do.
+/// Adds the kernel's cost to a launch, and returns its effect.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` when a known kernel was given fewer parameters than it reads: it would read
-/// beyond them.
+/// `ILLEGAL_ADDRESS` if a known kernel has fewer parameters than it reads: it would read beyond
+/// them.
 pub fn prepare(
     spec: &DeviceSpec,
     name: &str,
@@ -153,8 +153,8 @@ pub fn prepare(
     Ok(Some(run))
 }
 
-/// How long a block takes for its memory traffic while nobody else asks for any: an SM draws so
-/// much by itself, and the blocks that are resident on it share that.
+/// How long a block takes for its memory traffic without contention: an SM has a fixed bandwidth,
+/// which its resident blocks share.
 fn drawing_ns(kernel: &KernelWork, spec: &DeviceSpec) -> u64 {
     let sms = u64::from((kernel.enabled & spec.topology.all()).len() * spec.topology.sms_per_tpc()).max(1);
     let resident = u64::from(partita_sim::Footprint::of(kernel, &spec.sm).blocks_per_sm(&spec.sm)).max(1);
@@ -184,16 +184,16 @@ fn write_floats(reach: &Reach<'_>, address: u64, values: &[f32]) -> Result<(), C
 }
 
 impl Run {
-    /// Whether the engine must keep the blocks' records for this kernel.
+    /// Whether the engine must record the blocks of this kernel.
     pub fn wants_blocks(&self) -> bool {
         matches!(self, Self::Census { .. } | Self::Count { .. })
     }
 
-    /// Does to memory what the kernel does. With `dense`, SMs are numbered anew from 0 in their
-    /// order among those that the launch may use, as MPS shows them.
+    /// Applies the kernel's effect to memory. With `dense`, SMs are renumbered from 0 in their
+    /// order among those that the launch may use, as under MPS.
     ///
     /// # Errors
-    /// `ILLEGAL_ADDRESS` when memory is touched that is not there.
+    /// `ILLEGAL_ADDRESS` for an access to unmapped memory.
     pub fn finish(
         &self,
         reach: &Reach<'_>,

@@ -1,8 +1,8 @@
 //! The simulated board: one process that owns the engine, the clock and the device's memory.
 //!
-//! One thread. A pass lets virtual time catch up with real time, takes what clients put into their
-//! rings, and answers their requests; between passes the thread sleeps until the engine's next
-//! event, a doorbell or a message, whichever comes first.
+//! It has one thread. A pass advances virtual time to real time, takes commands from the clients'
+//! rings, and answers requests; between passes the thread sleeps until the engine's next event, a
+//! doorbell or a message, whichever comes first.
 
 mod client;
 mod effects;
@@ -39,12 +39,12 @@ pub use serve::run;
 /// Names a connection for as long as the board lives.
 type ClientId = u64;
 
-/// What is done when a work starts.
+/// The action when a work starts.
 #[derive(Debug)]
 enum OnStart {
     /// Nothing.
     Nothing,
-    /// The client's worker is told to do its part.
+    /// The client's worker does its part.
     Host(u64),
     /// The work ends with an event's recording.
     Event { slot: u32, count: u64 },
@@ -52,12 +52,12 @@ enum OnStart {
     Value { address: u64, value: u64, condition: u8, wide: bool },
 }
 
-/// What is done when a work is complete.
+/// The action when a work completes.
 #[derive(Debug)]
 enum Effect {
     /// Nothing.
     Nothing,
-    /// A known kernel's own effect.
+    /// The effect of a known kernel.
     Kernel(Box<kernels::Run>),
     /// Bytes are copied.
     Copy(Rect),
@@ -67,11 +67,11 @@ enum Effect {
     Record { slot: u32, count: u64 },
     /// A word is written.
     WriteValue { address: u64, value: u64, wide: bool },
-    /// An allocation goes back to its pool.
+    /// An allocation returns to its pool.
     Free(u64),
 }
 
-/// A work of the engine, seen from here.
+/// The board's data about a work of the engine.
 #[derive(Debug)]
 struct Job {
     client: ClientId,
@@ -86,7 +86,7 @@ struct Job {
     enabled: TpcSet,
 }
 
-/// A wait on a word that has reached the head of its stream.
+/// A wait on a word, at the head of its stream.
 #[derive(Debug)]
 struct ValueWait {
     client: ClientId,
@@ -107,7 +107,7 @@ struct Busy {
     last_percent: u32,
 }
 
-/// Length of the window over which utilisation is averaged, as NVML does, in nanoseconds.
+/// Window over which utilisation is averaged, as in NVML, in nanoseconds.
 const BUSY_WINDOW_NS: u64 = 166_000_000;
 
 impl Busy {
@@ -159,10 +159,10 @@ struct Board {
     value_waits: Vec<ValueWait>,
     exports: Vec<Exported>,
     mps_groups: HashMap<u32, GroupId>,
-    /// Clients to be told of progress at the end of the pass.
+    /// Clients to notify of progress at the end of the pass.
     dirty: HashSet<ClientId>,
     busy: Busy,
-    /// How often a client reported that the driver's state was written to.
+    /// How many times a client reported a write to the driver's state.
     corruptions: u64,
     smid_virtual: bool,
 }

@@ -1,4 +1,4 @@
-//! Arrivals and departures, and what they mean under MPS.
+//! Connections and disconnections, and their meaning under MPS.
 
 use std::os::fd::AsFd;
 
@@ -15,7 +15,7 @@ impl Board {
     /// Answers a hello: makes a client of the connection, or leaves it an observer.
     pub(super) fn welcome(&mut self, id: ClientId, version: u32, role: Role, command: String) {
         let Some(socket) = self.observers.remove(&id) else {
-            // A second hello is nothing that a client sends.
+            // A client sends only one hello.
             self.disconnect(id);
             return;
         };
@@ -61,7 +61,7 @@ impl Board {
         self.clients.insert(id, Client::new(arrival));
     }
 
-    /// A group of its own for a process, one group for all clients of an MPS server.
+    /// A separate group for a process, or one group for all clients of an MPS server.
     fn group_for(&mut self, mps: Option<&MpsIdentity>) -> GroupId {
         match mps {
             None => self.engine.add_group(GroupKind::Own),
@@ -76,12 +76,11 @@ impl Board {
         }
     }
 
-    /// The end of a connection: everything that it held is returned.
+    /// Handles the end of a connection: releases everything that it held.
     pub(super) fn disconnect(&mut self, id: ClientId) {
         self.observers.remove(&id);
         self.fault_watchers.retain(|(watcher, _)| *watcher != id);
-        // Commands that were published before the end count: whether work was in flight depends on
-        // them.
+        // Earlier commands count: they decide whether work was in flight.
         while self.drain(id, usize::MAX) {}
         let Some(mut client) = self.clients.remove(&id) else { return };
         let in_flight = client
@@ -96,16 +95,16 @@ impl Board {
                 self.mps_groups.remove(&identity.server);
                 let _ = self.engine.remove_group(client.group);
             }
-            // The server shares one address space: a client that vanishes under its running kernels
-            // takes the memory away from the hardware, and all clients see the fault.
+            // The server shares one address space: a client that dies under its running kernels
+            // unmaps their memory, and all clients get the fault.
             if in_flight && client.fault == 0 {
                 self.fail_all(identity.server, CuResult::ILLEGAL_ADDRESS);
             }
         }
     }
 
-    /// A fatal error of a client's work. The clients of an MPS server share what reports it: all of
-    /// them fail.
+    /// Handles a fatal error of a client's work. All clients of an MPS server share its error
+    /// state, so all of them fail.
     pub(super) fn fault(&mut self, id: ClientId, code: CuResult) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let server = client.mps.map(|mps| mps.server);
@@ -115,9 +114,9 @@ impl Board {
         }
     }
 
-    /// Fails every client of an MPS server that has contexts here and has not failed yet, and tells
-    /// those who wait for it. A client with contexts on other devices alone is none of those whom a
-    /// fault is reported to.
+    /// Fails every client of an MPS server that has contexts here and has not failed yet, and
+    /// notifies observers that wait for a fault. A fault is not reported to a client that has
+    /// contexts on other devices only.
     pub(super) fn fail_all(&mut self, server: u32, code: CuResult) {
         let mut clients = self.clients_of(server);
         clients.retain(|id| self.clients.get(id).is_some_and(|client| !client.ctxs.is_empty()));
@@ -131,14 +130,14 @@ impl Board {
             std::mem::take(&mut self.fault_watchers).into_iter().partition(|(_, of)| *of == server);
         self.fault_watchers = others;
         let told: Vec<(ClientId, u32)> = told;
-        // As it is now: whom it hit may be gone when it is read.
+        // The current status: affected clients may be gone when it is read.
         let status = Reply::Status(self.status());
         for (watcher, _) in told {
             self.reply(watcher, &status, None);
         }
     }
 
-    /// Answers an observer as soon as a fault hits clients of a server, or has hit some.
+    /// Answers an observer when a fault hits clients of a server, or at once if one has.
     pub(super) fn await_fault(&mut self, id: ClientId, server: u32) {
         let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
         let hit = |client: &Client| !no_fault.contains(&client.fault);
@@ -155,7 +154,7 @@ impl Board {
         self.clients.iter().filter(|(_, client)| is_of(client)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns what a client held.
+    /// Releases everything that a client held.
     fn retire(&mut self, client: &mut Client) {
         for stream in client.streams.values() {
             let _ = self.engine.kill_stream(stream.engine);
@@ -180,8 +179,8 @@ impl Board {
         }
     }
 
-    /// Ends the GPU work of an MPS client (`terminate_client`). Its process lives on
-    /// with error 810.
+    /// Ends the GPU work of an MPS client (`terminate_client`). Its process continues with error
+    /// 810.
     pub(super) fn terminate(&mut self, server: u32, pid: u32) -> Result<(), CuResult> {
         let id = self
             .clients
@@ -193,7 +192,7 @@ impl Board {
         Ok(())
     }
 
-    /// The end of an MPS server under its clients: their contexts were its own.
+    /// Handles the end of an MPS server: its clients lose their contexts.
     pub(super) fn server_gone(&mut self, server: u32) {
         for id in self.clients_of(server) {
             self.fail(id, CuResult::MPS_RPC_FAILURE);

@@ -1,5 +1,5 @@
-//! The device's memory: pages of one sparse file, handed out in blocks that several address spaces
-//! may share.
+//! The device's memory: pages of one sparse file, allocated in blocks that several address spaces
+//! can share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -11,8 +11,8 @@ use super::ranges;
 use crate::shared::protocol::{Extent, PAGE_BYTES};
 use crate::shared::sys::{SharedMap, memfd, punch_hole};
 
-/// The most pieces that one block may be scattered over. More would not fit a reply; memory so
-/// shredded counts as full.
+/// The most pieces of one block. More would not fit into a reply; memory that is more fragmented
+/// counts as full.
 const EXTENTS_MAX: usize = 4096;
 
 /// Some pages with a number.
@@ -38,7 +38,7 @@ pub struct PhysMemory {
 }
 
 impl PhysMemory {
-    /// Memory of `total` bytes. Nothing of it takes room before it is written.
+    /// Memory of `total` bytes. It uses memory of the host only where it was written.
     ///
     /// # Errors
     /// Those of `memfd_create` and `mmap`.
@@ -58,7 +58,7 @@ impl PhysMemory {
         })
     }
 
-    /// The file, to be mapped by clients.
+    /// The file, which clients map.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -73,12 +73,12 @@ impl PhysMemory {
         self.total
     }
 
-    /// Bytes handed out.
+    /// Allocated bytes.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Hands out whole pages for `bytes`, with one reference. Their contents are zero.
+    /// Allocates whole pages for `bytes`, with one reference. Their content is zero.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`.
@@ -87,7 +87,7 @@ impl PhysMemory {
         if bytes == 0 || bytes > self.total - self.used {
             return Err(CuResult::OUT_OF_MEMORY);
         }
-        // One piece where there is one, the lowest; otherwise the pieces from the lowest on.
+        // The lowest single piece if there is one; otherwise several pieces from the lowest on.
         let whole = self.free.iter().find(|(_, length)| **length >= bytes).map(|(offset, _)| *offset);
         let mut extents = Vec::new();
         let mut missing = bytes;
@@ -113,8 +113,8 @@ impl PhysMemory {
         self.used += bytes;
         let phys = self.next;
         self.next += 1;
-        // A step of a linear congruential generator: secrets keep honest processes from opening the
-        // wrong memory by accident; they are no defence against a hostile one.
+        // A step of a linear congruential generator: secrets prevent processes from opening the
+        // wrong memory by accident; they are no defence against hostile ones.
         self.secrets =
             self.secrets.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.blocks.insert(phys, Block { extents, bytes, references: 1, secret: self.secrets });
@@ -124,7 +124,7 @@ impl PhysMemory {
     /// Adds a reference.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` for a number that names nothing.
+    /// `INVALID_HANDLE` for an unknown number.
     pub fn retain(&mut self, phys: u64) -> Result<(), CuResult> {
         let block = self.blocks.get_mut(&phys).ok_or(CuResult::INVALID_HANDLE)?;
         block.references += 1;
@@ -141,8 +141,8 @@ impl PhysMemory {
         if let Some(block) = self.blocks.remove(&phys) {
             self.used -= block.bytes;
             for extent in block.extents {
-                // A hole that cannot be punched costs host memory, nothing else: the next owner
-                // zeroes it no more than hardware would.
+                // If punching the hole fails, the pages only stay in the host's memory; hardware
+                // does not zero memory for the next owner either.
                 let _ = punch_hole(self.file.as_fd(), extent.offset, extent.bytes);
                 ranges::insert(&mut self.free, extent.offset, extent.bytes);
             }
@@ -152,15 +152,15 @@ impl PhysMemory {
     /// The length of a block.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` for a number that names nothing.
+    /// `INVALID_HANDLE` for an unknown number.
     pub fn bytes(&self, phys: u64) -> Result<u64, CuResult> {
         self.blocks.get(&phys).map(|block| block.bytes).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// What another process must present to open a block.
+    /// The secret that another process must present to open a block.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` for a number that names nothing.
+    /// `INVALID_HANDLE` for an unknown number.
     pub fn secret(&self, phys: u64) -> Result<u64, CuResult> {
         self.blocks.get(&phys).map(|block| block.secret).ok_or(CuResult::INVALID_HANDLE)
     }
@@ -168,7 +168,7 @@ impl PhysMemory {
     /// The pieces that hold `bytes` of a block from `offset` on.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` for a number that names nothing, `INVALID_VALUE` for a range outside of it.
+    /// `INVALID_HANDLE` for an unknown number, `INVALID_VALUE` for a range outside of it.
     pub fn extents(&self, phys: u64, offset: u64, bytes: u64) -> Result<Vec<Extent>, CuResult> {
         let block = self.blocks.get(&phys).ok_or(CuResult::INVALID_HANDLE)?;
         if offset.checked_add(bytes).is_none_or(|end| end > block.bytes) {
@@ -204,12 +204,13 @@ mod tests {
     const PAGES: u64 = 16;
 
     #[test]
-    fn every_page_can_be_had_and_comes_back() {
+    fn every_page_can_be_allocated_and_released() {
         let mut memory = PhysMemory::new(PAGES * PAGE_BYTES, 1).unwrap();
         let blocks: Vec<u64> = (0..PAGES).map(|_| memory.allocate(1).unwrap()).collect();
         assert_eq!(memory.used(), memory.total());
         assert_eq!(memory.allocate(1), Err(CuResult::OUT_OF_MEMORY));
-        // Every second page back: a block of half the memory is then scattered, and still had.
+        // Releases every second page: a block of half the memory is then scattered, and still
+        // available.
         for block in blocks.iter().step_by(2) {
             memory.release(*block);
         }

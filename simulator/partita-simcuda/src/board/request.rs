@@ -33,7 +33,7 @@ impl Board {
             self.await_fault(id, *server);
             return;
         }
-        // What the client published before it asked comes first.
+        // The client's earlier commands come first.
         while self.drain(id, usize::MAX) {}
         let answer = if self.clients.contains_key(&id) {
             self.client_request(id, request, descriptors)
@@ -276,7 +276,7 @@ impl Board {
         plain(Reply::Done)
     }
 
-    /// Removes a stream whose work has ended.
+    /// Removes a stream whose work is done.
     pub(super) fn forget_stream(&mut self, id: ClientId, slot: u32) {
         let Some(stream) = self.clients.get_mut(&id).and_then(|client| client.streams.remove(&slot)) else {
             return;
@@ -407,7 +407,7 @@ impl Board {
         }
     }
 
-    /// Gives a client a handle to a block: one reference however many handles it has.
+    /// Gives a client a handle to a block: one reference, however many handles it has.
     fn hold(&mut self, id: ClientId, phys: u64) -> Answer {
         let bytes = self.memory.bytes(phys)?;
         let client = self.clients.get_mut(&id).ok_or(CuResult::INVALID_HANDLE)?;
@@ -419,9 +419,9 @@ impl Board {
         plain(Reply::Phys { phys, bytes })
     }
 
-    /// The set that a client with an MPS percentage may use, and no limit for the others. Which
-    /// TPCs a percentage means is the driver's secret; here they start at a place that depends on
-    /// the client, so two clients of 50 % may share some, as on hardware.
+    /// The set of a client with an MPS percentage, and no limit for the others. Which TPCs a
+    /// percentage gives is the driver's secret; here they start at a place that depends on the
+    /// client, so two clients of 50 % can share some, as on hardware.
     pub(super) fn percentage_set(&self, percentage: u32, client: u32) -> TpcSet {
         let count = self.spec.tpc_count();
         let per_tpc = self.spec.topology.sms_per_tpc();

@@ -22,10 +22,10 @@ const FIRST_CLIENT_NS: u64 = 5_000_000_000;
 /// than the gap between two launches of a busy program, so that such a program rings the doorbell
 /// once and not each time.
 const SPIN_NS: u64 = 30_000;
-/// How often waits on memory words are looked at, in nanoseconds.
+/// The interval of polling memory words for waits, in nanoseconds.
 const VALUE_POLL_NS: u64 = 20_000;
-/// Passes between looks at the sockets while the rings are never empty.
-const PASSES_PER_LOOK: u32 = 64;
+/// Passes between polls of the sockets while the rings are never empty.
+const PASSES_PER_POLL: u32 = 64;
 
 /// Set by the handler of SIGTERM and SIGINT.
 static ENDING: AtomicU32 = AtomicU32::new(0);
@@ -37,12 +37,12 @@ extern "C" fn end(_signal: libc::c_int) {
 /// Runs a board at `place` until its last client is gone. `ready` is called once it listens.
 ///
 /// # Errors
-/// The socket cannot be made, or another board is there already.
+/// The socket cannot be created, or another board already listens.
 pub fn run(place: Place, speed: f64, ready: impl FnOnce()) -> io::Result<()> {
     sharpen_timers();
     place.make_dir()?;
-    // Whoever starts a board holds the lock, so a socket that is there belongs to a board that was
-    // killed.
+    // A process holds the lock when it starts a board, so an existing socket belongs to a board
+    // that was killed.
     if place.connect().is_ok() {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another board listens there already"));
     }
@@ -63,8 +63,8 @@ pub fn run(place: Place, speed: f64, ready: impl FnOnce()) -> io::Result<()> {
     board.serve(&listener, if is_for_all { LINGER_FOR_ALL_NS } else { LINGER_NS });
     let _ = std::fs::remove_file(board.place.socket());
     let _ = std::fs::remove_file(board.place.lock());
-    // The directory stays when another device's board, or somebody's file, is in it, and where root
-    // made it for all.
+    // The directory stays if it contains another device's board or other files, or if root created
+    // it for all users.
     if !is_for_all {
         let _ = std::fs::remove_dir(&board.place.dir);
     }
@@ -94,7 +94,7 @@ impl Board {
             passes += 1;
             let next_ns = self.next_wake_ns();
             let busy = now - active_at < SPIN_NS || next_ns.is_some_and(|ns| ns < SPIN_NS);
-            if busy && !passes.is_multiple_of(PASSES_PER_LOOK) {
+            if busy && !passes.is_multiple_of(PASSES_PER_POLL) {
                 std::hint::spin_loop();
                 continue;
             }
@@ -117,23 +117,23 @@ impl Board {
         }
     }
 
-    /// Real time until the engine's next event or the next look at memory words, in nanoseconds.
+    /// Real time until the engine's next event or the next poll of memory words, in nanoseconds.
     fn next_wake_ns(&self) -> Option<u64> {
         let event = self.engine.next_event().map(|at| self.page.real_ns_until(at));
         let word = (!self.value_waits.is_empty()).then_some(VALUE_POLL_NS);
         event.into_iter().chain(word).min()
     }
 
-    /// Whether nobody is coming: with the lock held no new board can start, and a client that
-    /// connected without the lock shows up in the listener's queue.
+    /// Whether no client is coming: while this holds the lock no new board can start, and a client
+    /// that connected without the lock is in the listener's queue.
     fn may_end(&mut self, listener: &OwnedFd, at_once: bool) -> bool {
         if at_once {
             return true;
         }
         let lock = match self.place.try_lock() {
             Ok(lock) => Some(lock),
-            // Somebody has removed the directory. No client finds the board any more, and it makes
-            // none anew.
+            // The directory was removed. No client finds the board any more, and it does not create
+            // the directory again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(_) => return false,
         };
@@ -147,7 +147,7 @@ impl Board {
         true
     }
 
-    /// Sleeps for at most `limit_ns` and handles what woke it. Returns whether there was anything.
+    /// Sleeps for at most `limit_ns` and handles what woke it. Returns whether anything did.
     fn sleep(&mut self, listener: &OwnedFd, limit_ns: u64) -> bool {
         let mut polled = vec![entry(listener.as_raw_fd()), entry(self.doorbell.as_raw_fd())];
         let ids: Vec<ClientId> = self.clients.keys().chain(self.observers.keys()).copied().collect();
@@ -161,7 +161,7 @@ impl Board {
         let waiting = self.clients.values().any(|client| !client.consumer.is_empty(&client.channel));
         let limit_ns = if waiting { 0 } else { limit_ns };
         if limit_ns > 0 {
-            self.tell_stuck();
+            self.report_stuck();
         }
         let limit = libc::timespec {
             tv_sec: (limit_ns / 1_000_000_000).min(3600) as libc::time_t,
@@ -195,9 +195,9 @@ impl Board {
         true
     }
 
-    /// Tells each client whether one of its launches hangs, so that a watchdog can tell a hang from
-    /// a queue.
-    fn tell_stuck(&mut self) {
+    /// Tells each client whether one of its launches hangs, so that a watchdog can distinguish a
+    /// hang from a queue.
+    fn report_stuck(&mut self) {
         let mut stuck = std::collections::HashSet::new();
         if !self.works.is_empty() {
             let hanging = self.engine.stuck();
@@ -219,7 +219,7 @@ impl Board {
         });
     }
 
-    /// Takes in all waiting connections. They are observers until they say hello.
+    /// Accepts all waiting connections. They are observers until they send a hello.
     fn accept(&mut self, listener: &OwnedFd) -> bool {
         let mut any = false;
         while let Ok(Some(connection)) = socket::accept(listener.as_fd()) {
@@ -248,7 +248,7 @@ impl Board {
         }
     }
 
-    /// Bytes that a context takes for itself.
+    /// Bytes that a context itself uses.
     pub(super) fn ctx_overhead_bytes(&self) -> u64 {
         context_bytes(self.memory.total())
     }

@@ -1,4 +1,4 @@
-//! One client's device addresses: what is mapped where, and which allocations there are.
+//! One client's device addresses: mappings and allocations.
 
 mod heap;
 
@@ -12,7 +12,7 @@ use crate::shared::protocol::{Extent, PAGE_BYTES, WINDOW_BYTES};
 use crate::shared::sys::SharedMap;
 use heap::{Allocation, Pool};
 
-/// Where the bytes behind some addresses lie.
+/// The location of the bytes behind some addresses.
 #[derive(Debug)]
 pub enum Backing {
     /// In the device's memory.
@@ -21,7 +21,7 @@ pub enum Backing {
         phys: u64,
         /// Its pieces.
         extents: Vec<Extent>,
-        /// 0 none, 1 read, 3 read and write.
+        /// 0 no access, 1 read, 3 read and write.
         access: u8,
     },
     /// In host memory that the board maps as well.
@@ -110,8 +110,8 @@ impl Space {
     /// Reserves addresses without memory.
     ///
     /// # Errors
-    /// `INVALID_VALUE` unless length and alignment are whole pages, `OUT_OF_MEMORY` when none are
-    /// left.
+    /// `INVALID_VALUE` unless length and alignment are whole pages, `OUT_OF_MEMORY` without free
+    /// addresses.
     pub fn reserve(&mut self, bytes: u64, align: u64, hint: u64) -> Result<u64, CuResult> {
         let align = align.max(PAGE_BYTES);
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || !align.is_power_of_two() || bytes > WINDOW_BYTES
@@ -123,7 +123,7 @@ impl Space {
         Ok(at)
     }
 
-    /// Returns a reservation, whole and with nothing mapped in it.
+    /// Releases a whole reservation without mappings.
     ///
     /// # Errors
     /// `INVALID_VALUE` otherwise.
@@ -191,7 +191,7 @@ impl Space {
         Ok(())
     }
 
-    /// Sets what the device may do with whole maps.
+    /// Sets the device's access to whole maps.
     ///
     /// # Errors
     /// `INVALID_VALUE` when the range is not exactly some maps.
@@ -211,7 +211,7 @@ impl Space {
         }
     }
 
-    /// The block mapped at an address and where that address lies in it.
+    /// The block mapped at an address and the offset of the address in it.
     ///
     /// # Errors
     /// `INVALID_VALUE` when no device memory is mapped there.
@@ -222,7 +222,7 @@ impl Space {
         }
     }
 
-    /// Where an address lies in the block mapped there, in bytes from the block's start.
+    /// The offset of an address in the block mapped there, in bytes.
     ///
     /// # Errors
     /// `INVALID_VALUE` when nothing is mapped there.
@@ -297,8 +297,8 @@ impl Space {
         }
     }
 
-    /// Where the bytes of an address range lie, in order; `None` when some of it is not mapped or
-    /// may not be written (`write`) or read.
+    /// The locations of the bytes of an address range, in order; `None` if a part of it is not
+    /// mapped or does not allow the access.
     pub fn pieces(&self, memory: &PhysMemory, address: u64, bytes: u64, write: bool) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         let (mut at, mut left) = (address, bytes);

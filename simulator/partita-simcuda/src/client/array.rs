@@ -12,7 +12,7 @@ use super::object::Registry;
 use super::{get, memory_api, put};
 use crate::shared::protocol::AllocKind;
 
-/// Where an array's bytes lie.
+/// The layout of an array's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// First byte; 0 for an array that is to be mapped later, which has no memory.
@@ -93,7 +93,7 @@ fn array(handle: CUarray) -> Result<Arc<Array>, CuResult> {
     ARRAYS.get(handle.addr()).ok_or(CuResult::INVALID_HANDLE)
 }
 
-/// Where an array's bytes lie.
+/// The layout of an array's bytes.
 ///
 /// # Errors
 /// `INVALID_HANDLE`; `INVALID_VALUE` for an array without memory.
@@ -102,7 +102,7 @@ pub fn shape(handle: CUarray) -> Result<Shape, CuResult> {
     if shape.address == 0 { Err(CuResult::INVALID_VALUE) } else { Ok(shape) }
 }
 
-/// The memory of an array. One that is to be mapped later has none, and nothing here maps it.
+/// The memory of an array. An array of deferred mapping has none, and nothing here maps it.
 fn allocate(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, bytes: usize) -> Result<u64, CuResult> {
     let context = current()?;
     match descriptor.flags & CUDA_ARRAY3D_DEFERRED_MAPPING {

@@ -1,8 +1,8 @@
-//! The debug callback: the table that `cuGetExportTable` hands out for it, and its calls.
+//! The debug callback: its table from `cuGetExportTable`, and its calls.
 //!
 //! The table behaves as the real driver's (measured on an H100, driver 580.159.04): one subscriber,
-//! switches that outlive nothing but their subscription, features that a subscriber must declare.
-//! Two kinds of callbacks happen here: a launch's descriptor, and the beginning and end of
+//! switches that last as long as their subscription, features that a subscriber must declare. Two
+//! kinds of callbacks happen here: a launch's descriptor, and the beginning and end of
 //! `cuLaunchKernel`, whose parameters the simulator leaves empty.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -25,7 +25,7 @@ use crate::shared::sys::lock;
 const TABLE_BYTES: usize = 0x60;
 /// Size of the real parameter block, in bytes.
 const PARAMS_BYTES: usize = 0x58;
-/// What the real driver leaves in the four bytes after the block's size.
+/// The leftover value of the real driver in the four bytes after the block's size.
 const PARAMS_LEFTOVER: u32 = 0x7ffd;
 
 /// The domain of calls of the driver interface.
@@ -45,7 +45,7 @@ const WORDS: usize = {
     all
 };
 
-/// The name of the subscriber; none without one.
+/// The name of the subscriber; `None` without one.
 static NAME: Mutex<Option<[u8; NAME_BYTES_MAX]>> = Mutex::new(None);
 /// The subscriber's function, 0 without one, and its argument. The argument is stored first.
 static FUNCTION: AtomicUsize = AtomicUsize::new(0);
@@ -77,7 +77,7 @@ const LAUNCH_SWITCH: usize = match place(DOMAIN_DRIVER_API, CBID_LAUNCH_KERNEL) 
     None => panic!("cuLaunchKernel has a switch"),
 };
 
-/// Whether the switch may be set at all: one of the real driver's may not, and says nothing.
+/// Whether the switch is fixed: the real driver silently ignores changes of one switch.
 fn is_fixed(domain: c_int, cbid: c_int) -> bool {
     domain == 7 && cbid == 0x82
 }
@@ -261,7 +261,7 @@ pub fn show(image: &mut Image) {
     }
 }
 
-/// Tells the subscriber that `cuLaunchKernel` begins or ends.
+/// Notifies the subscriber that `cuLaunchKernel` begins or ends.
 #[inline]
 pub fn show_launch_call() {
     if SWITCHES[LAUNCH_SWITCH].load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! Stream capture: what streams are given becomes a graph.
+//! Stream capture: work given to streams becomes a graph.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -23,7 +23,7 @@ use crate::shared::sys::lock;
 struct Session {
     graph: usize,
     origin: u64,
-    /// `CU_STREAM_CAPTURE_MODE_*`: what it forbids.
+    /// `CU_STREAM_CAPTURE_MODE_*`: the calls that it forbids.
     mode: u32,
     /// The thread that began it.
     thread: usize,
@@ -37,9 +37,9 @@ struct Session {
 struct Member {
     session: u64,
     stream: &'static Stream,
-    /// What its next node waits for.
+    /// The dependencies of its next node.
     after: Vec<usize>,
-    /// The same, where a program that asked may read it.
+    /// The same, for a program that queried them.
     shown: Box<[CUgraphNode]>,
 }
 
@@ -61,11 +61,11 @@ static STATE: Mutex<Option<State>> = Mutex::new(None);
 static SESSIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// What captures may forbid this thread, `CU_STREAM_CAPTURE_MODE_*`.
+    /// The capture mode of this thread, `CU_STREAM_CAPTURE_MODE_*`.
     static MODE: std::cell::Cell<u32> = const { std::cell::Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
 }
 
-/// A number of this thread's own. At a thread's end, when it has none, no capture is its.
+/// A number for this thread. At a thread's end, when it has no number, it owns no capture.
 fn thread() -> usize {
     MODE.try_with(|mode| std::ptr::from_ref(mode).addr()).unwrap_or(0)
 }
@@ -75,8 +75,8 @@ pub(super) fn exchange_mode(new: u32) -> u32 {
     MODE.try_with(|mode| mode.replace(new)).unwrap_or(CU_STREAM_CAPTURE_MODE_GLOBAL)
 }
 
-/// Refuses a call that is unsafe during captures, if the thread's own captures or everybody's
-/// forbid it, and makes these invalid.
+/// Refuses a call that is unsafe during captures, if a capture of this thread or of any thread
+/// forbids it, and invalidates these captures.
 ///
 /// # Errors
 /// `STREAM_CAPTURE_UNSUPPORTED`.
@@ -154,10 +154,10 @@ fn hides_capture(stream: &Stream) -> bool {
         && with(|state| state.members.values().any(|member| is_awaited(stream, member.stream)))
 }
 
-/// Whether a stream captures what it is given.
+/// Whether a stream captures its work.
 ///
 /// # Errors
-/// `STREAM_CAPTURE_IMPLICIT` for a legacy stream that waits for one that captures, whose capture
+/// `STREAM_CAPTURE_IMPLICIT` for a legacy stream that waits for a capturing one, whose capture
 /// becomes invalid.
 #[inline]
 pub fn captures(stream: &'static Stream) -> Result<bool, CuResult> {
@@ -189,7 +189,7 @@ impl State {
         self.members.insert(id(stream), Member { session, stream, after, shown: Box::default() });
     }
 
-    /// Ends a session: its streams go back to executing.
+    /// Ends a session: its streams execute again.
     fn end(&mut self, session: u64) -> Option<Session> {
         self.members.retain(|_, member| {
             let leaves = member.session == session;
@@ -204,7 +204,7 @@ impl State {
         ended
     }
 
-    /// A capture that goes on.
+    /// A valid capture.
     fn valid(&self, session: u64) -> Result<&Session, CuResult> {
         let session = self.sessions.get(&session).ok_or(CuResult::ILLEGAL_STATE)?;
         if session.invalid { Err(CuResult::STREAM_CAPTURE_INVALIDATED) } else { Ok(session) }
@@ -227,12 +227,12 @@ impl State {
     }
 }
 
-/// Adds a node to what a stream captures.
+/// Adds a node to a stream's capture.
 fn add(stream: &Stream, kind: NodeKind) -> Result<(), CuResult> {
     with(|state| state.add(stream, kind))
 }
 
-/// Gives up a capture, because its stream goes.
+/// Drops a capture, because its stream is destroyed.
 pub fn abandon(stream: &'static Stream) {
     if !stream.capturing.load(Ordering::Relaxed) {
         return;
@@ -247,7 +247,7 @@ pub fn abandon(stream: &'static Stream) {
     });
 }
 
-/// Forgets what was captured of an event, because it goes.
+/// Drops the captured recording of an event, because it is destroyed.
 pub fn forget_event(event: &'static Event) {
     if event.captured.load(Ordering::Relaxed) {
         with(|state| state.events.remove(&key(event)));
@@ -265,12 +265,12 @@ pub fn refuse_sync(stream: &'static Stream) -> Result<(), CuResult> {
     refuse_unsafe()
 }
 
-/// Refuses to look at an event that was captured, and makes its capture invalid; and at any other
-/// where captures forbid it.
+/// Refuses to query a captured event, and invalidates its capture; and any other event while
+/// captures forbid it.
 ///
 /// # Errors
-/// `CAPTURED_EVENT` for an event of a capture that goes on, `INVALID_VALUE` for one whose capture
-/// has become invalid or has ended, and those of [`refuse_unsafe`].
+/// `CAPTURED_EVENT` for an event of an active capture, `INVALID_VALUE` for one whose capture has
+/// become invalid or has ended, and those of [`refuse_unsafe`].
 pub fn refuse_event(event: &'static Event) -> Result<(), CuResult> {
     if !event.captured.load(Ordering::Relaxed) {
         return refuse_unsafe();
@@ -423,7 +423,7 @@ pub fn add_host(stream: &'static Stream, function: CUhostFn, data: usize) -> Res
     add(stream, NodeKind::Host(function, data))
 }
 
-/// Refuses what a stream that captures cannot be given, and makes the capture invalid.
+/// Refuses work that a capturing stream cannot take, and invalidates the capture.
 ///
 /// # Errors
 /// `STREAM_CAPTURE_UNSUPPORTED`, and those of [`captures`].
@@ -546,7 +546,7 @@ pub(super) fn end(stream: &'static Stream) -> Result<usize, CuResult> {
     })
 }
 
-/// What a program asks of a capture.
+/// The answer to a program's query of a capture.
 pub(super) struct Info {
     /// `CU_STREAM_CAPTURE_STATUS_*`.
     pub status: u32,
@@ -554,7 +554,7 @@ pub(super) struct Info {
     pub session: u64,
     /// The graph's handle.
     pub graph: usize,
-    /// What the next node will wait for.
+    /// The dependencies of the next node.
     pub after: *const CUgraphNode,
     /// How many those are.
     pub count: usize,
@@ -588,7 +588,7 @@ pub(super) fn info(stream: &'static Stream) -> Result<Info, CuResult> {
     })
 }
 
-/// Adds to or replaces what a capturing stream's next node waits for.
+/// Adds to or replaces the dependencies of a capturing stream's next node.
 pub(super) fn set_after(stream: &'static Stream, nodes: &[CUgraphNode], flags: u32) -> Result<(), CuResult> {
     let nodes: Vec<usize> = nodes.iter().map(|node| node.addr()).collect();
     with(|state| {

@@ -9,7 +9,7 @@ use super::gpus::runtime;
 use super::graph;
 use super::{get, list, put, put_if};
 
-/// A capture, with its state and number handed out.
+/// Returns a capture with its state and number.
 ///
 /// # Safety
 /// As for the entry points.
@@ -42,7 +42,7 @@ driver_api! {
         begin(resolve(stream, per_thread)?, 0, None)
     }
 
-    /// Starts to capture into a graph that is there, behind some of its nodes.
+    /// Starts to capture into an existing graph, after some of its nodes.
     fn cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz [per_thread] (
         stream, owner, after, data, count, mode,
     ) {
@@ -53,7 +53,7 @@ driver_api! {
         begin(resolve(stream, per_thread)?, mode, Some((owner.addr(), after)))
     }
 
-    /// Ends a capture and hands out its graph.
+    /// Ends a capture and returns its graph.
     fn cuStreamEndCapture | cuStreamEndCapture_ptsz [per_thread] (stream, handle) {
         runtime()?;
         let result = end(resolve(stream, per_thread)?);
@@ -72,7 +72,7 @@ driver_api! {
         state(stream, per_thread, status, number).map(drop)
     }
 
-    /// A capture's state, number, graph and where it stands.
+    /// A capture's state, number, graph and current dependencies.
     fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz [per_thread] (
         stream, status, number, owner, after, count,
     ) {
@@ -83,7 +83,7 @@ driver_api! {
         Ok(())
     }
 
-    /// Sets what a capturing stream's next node waits for.
+    /// Sets the dependencies of a capturing stream's next node.
     fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz [per_thread] (
         stream, after, count, flags,
     ) {
@@ -91,7 +91,7 @@ driver_api! {
         set_after(resolve(stream, per_thread)?, list(after.cast_const(), count)?, flags)
     }
 
-    /// Exchanges the thread's capture mode, which decides what captures forbid it.
+    /// Exchanges the thread's capture mode.
     fn cuThreadExchangeStreamCaptureMode(mode) {
         let new = get(mode.cast_const())?;
         if new > CU_STREAM_CAPTURE_MODE_RELAXED {

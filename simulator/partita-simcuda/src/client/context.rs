@@ -30,7 +30,7 @@ pub struct Context {
     pub number: u32,
     /// A number that no other context of this process has.
     pub id: u64,
-    /// Flags as they stand.
+    /// Its current flags.
     pub flags: AtomicU32,
     /// SMs that it may use.
     pub sms: u32,
@@ -45,9 +45,9 @@ pub struct Context {
     /// Destroyed streams that may still have work: the slot and the number of the last command.
     ending: Mutex<Vec<(u32, u64)>>,
     pub(super) limits: Mutex<[usize; 10]>,
-    /// What the kernel driver was asked for, until it is destroyed.
+    /// The allocation from the kernel driver, until it is destroyed.
     memory: Mutex<Option<vidmem::Taken>>,
-    /// Memory for what limits are beyond what they were at first, by limit.
+    /// Memory for limits above their initial values, by limit.
     pub(super) buffers: Mutex<[u64; 10]>,
     /// References of `cuCtxAttach`, with the creator's.
     pub(super) attached: AtomicU32,
@@ -74,7 +74,7 @@ thread_local! {
 /// The current context.
 ///
 /// # Errors
-/// `NOT_INITIALIZED`; `INVALID_CONTEXT` when none is current, `CONTEXT_IS_DESTROYED` when it was
+/// `NOT_INITIALIZED`; `INVALID_CONTEXT` without a current context, `CONTEXT_IS_DESTROYED` if it was
 /// destroyed.
 #[inline]
 pub fn current() -> Result<&'static Context, CuResult> {
@@ -94,7 +94,7 @@ pub fn by_id(id: u64) -> Option<&'static Context> {
     lock(&ALL).iter().find(|context| context.id == id && context.is_alive()).copied()
 }
 
-/// Works with this thread's contexts, the current one last.
+/// Runs an action on this thread's contexts, the current one last.
 ///
 /// # Errors
 /// `DEINITIALIZED` while the thread ends.
@@ -124,8 +124,8 @@ pub(super) fn default_limits() -> [usize; 10] {
     [1024, 7340032, 8388608, 2, 2048, 64, 0, 0, 0, 0]
 }
 
-/// Has the board of the GPU on a bus take a slice for this process's work.
-fn tell_slice(bus: u32, slice_us: u64) -> Option<Result<(), CuResult>> {
+/// Sends a time slice for this process's work to the board of the GPU on a bus.
+fn send_slice(bus: u32, slice_us: u64) -> Option<Result<(), CuResult>> {
     let runtime = visible().iter().find(|runtime| runtime.pci_bus == bus)?;
     Some(runtime.call(&Request::SetSlice { slice_us }).map(drop))
 }
@@ -144,7 +144,7 @@ impl Context {
         Self::make(runtime, flags, sms, primary, None)
     }
 
-    /// Makes a context that is held to some SMs.
+    /// Creates a context that is restricted to some SMs.
     ///
     /// # Errors
     /// As [`Self::create`].
@@ -185,7 +185,7 @@ impl Context {
             attached: AtomicU32::new(1),
         }));
         if runtime.mps.is_none() {
-            group::begin(runtime.pci_bus, runtime.spec.scheduler.slice_ns / 1000, tell_slice)?;
+            group::begin(runtime.pci_bus, runtime.spec.scheduler.slice_ns / 1000, send_slice)?;
         }
         legacy.ctx.store(std::ptr::from_ref(context).cast_mut(), Ordering::Release);
         lock(&ALL).push(context);
@@ -197,13 +197,13 @@ impl Context {
         CUcontext(std::ptr::from_ref(self).cast_mut().cast())
     }
 
-    /// What makes it a green context.
+    /// The green part of a green context.
     #[inline]
     pub fn green(&self) -> Option<&Green> {
         self.green.as_ref()
     }
 
-    /// The context that owns what is made in this one: a green context's is the primary one.
+    /// The context that owns the objects created in this one: for a green context, the primary one.
     pub fn home(&'static self) -> &'static Self {
         self.green.as_ref().map_or(self, |green| green.primary)
     }
@@ -214,7 +214,7 @@ impl Context {
         self.mark.is(Self::KIND)
     }
 
-    /// Notes a stream.
+    /// Adds a stream.
     pub fn add_stream(&self, stream: &'static Stream) {
         lock(&self.streams).push(stream);
     }
@@ -222,7 +222,7 @@ impl Context {
     /// Forgets a stream that the program destroys. Its work still counts as the context's.
     pub fn remove_stream(&self, stream: &'static Stream) {
         let last = (stream.slot.load(Ordering::Relaxed), stream.submitted.load(Ordering::Acquire));
-        // Noted before the stream leaves the lists, so that no concurrent wait misses it.
+        // Added before the stream leaves the lists, so that no concurrent wait misses it.
         let mut ending = lock(&self.ending);
         ending.retain(|(slot, seq)| !self.runtime.reached(*slot, *seq));
         ending.push(last);
@@ -254,8 +254,7 @@ impl Context {
         all
     }
 
-    /// Waits for all work that its streams have been given, whether or not they capture or still
-    /// exist.
+    /// Waits for all work of its streams, including those that capture or are destroyed.
     ///
     /// # Errors
     /// Those of [`Runtime::wait`].
@@ -269,11 +268,11 @@ impl Context {
         ending.into_iter().try_for_each(|(slot, seq)| self.runtime.wait(|| self.runtime.reached(slot, seq)))
     }
 
-    /// Ends the object and its streams: nobody finds them any more. What the board has of it is
-    /// left.
+    /// Removes the object and its streams, so that they cannot be found. Their parts on the board
+    /// remain.
     ///
     /// # Errors
-    /// `CONTEXT_IS_DESTROYED` when somebody did already.
+    /// `CONTEXT_IS_DESTROYED` after an earlier call.
     pub(super) fn retire(&'static self) -> Result<(), CuResult> {
         if !self.mark.kill(Self::KIND) {
             return Err(CuResult::CONTEXT_IS_DESTROYED);
@@ -289,10 +288,10 @@ impl Context {
         Ok(())
     }
 
-    /// Gives back what the board and the kernel driver have of it.
+    /// Releases its parts on the board and in the kernel driver.
     ///
     /// # Errors
-    /// The board's.
+    /// Those of the board.
     pub(super) fn release(&self) -> Result<(), CuResult> {
         let runtime = self.runtime;
         let destroyed = match runtime.call(&Request::CtxDestroy { ctx: self.number }) {
@@ -307,7 +306,7 @@ impl Context {
 /// Checks creation flags.
 ///
 /// # Errors
-/// `INVALID_VALUE` for unknown ones and for two ways of waiting at once.
+/// `INVALID_VALUE` for unknown flags and for two ways of waiting at once.
 pub fn check_flags(flags: u32) -> Result<u32, CuResult> {
     let scheduling = flags & CU_CTX_SCHED_MASK;
     if flags & !CU_CTX_FLAGS_MASK != 0 || (scheduling & (scheduling.wrapping_sub(1))) != 0 {

@@ -16,10 +16,10 @@ use super::{get, list, memory, memory_api, put, put_if};
 use crate::shared::protocol::AllocKind;
 use crate::shared::sys::lock;
 
-/// What `cuCtxGetApiVersion` answers: of contexts made by the present interface.
+/// The result of `cuCtxGetApiVersion` for contexts of the current interface.
 const API_VERSION: u32 = 3020;
 
-/// The SM count that an affinity list asks for.
+/// The SM count that an affinity list requests.
 ///
 /// # Safety
 /// The pointer is null or points to `count` entries.
@@ -61,11 +61,11 @@ const LIMIT_PRINTF: u32 = 1;
 /// `CU_LIMIT_MALLOC_HEAP_SIZE`.
 const LIMIT_HEAP: u32 = 2;
 
-/// Makes the memory for what a context's limit is beyond what it was at first, in place of what
-/// there was.
+/// Allocates the memory for a context's limit above its initial value, and replaces the previous
+/// allocation.
 ///
 /// # Errors
-/// `OUT_OF_MEMORY`; then there is what there was.
+/// `OUT_OF_MEMORY`; then nothing changes.
 fn set_buffer(context: &'static Context, limit: u32, value: usize) -> Result<(), CuResult> {
     let mut buffers = lock(&context.buffers);
     let buffer = buffers.get_mut(limit as usize).ok_or(CuResult::UNSUPPORTED_LIMIT)?;
@@ -92,7 +92,7 @@ driver_api! {
         cuCtxCreate_v2(context, flags, device).ok()
     }
 
-    /// Makes a context that may use some SMs only.
+    /// Creates a context that can use only some SMs.
     fn cuCtxCreate_v3(context, params, count, flags, device) {
         let runtime = check_device(device)?;
         create_and_push(runtime, context, flags, affinity(runtime, params, count)?)

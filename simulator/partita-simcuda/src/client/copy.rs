@@ -1,8 +1,8 @@
 //! Copies.
 //!
-//! A copy between addresses that the board reaches is the board's. Where ordinary or registered
-//! host memory takes part, the board says when, and a thread of this process moves the bytes: the
-//! worker for asynchronous copies of pinned memory, the calling thread for all others.
+//! The board copies between addresses that it can reach. If ordinary or registered host memory
+//! takes part, the board decides the time, and a thread of this process moves the bytes: the worker
+//! for asynchronous copies of pinned memory, the calling thread for all others.
 
 use partita_abi::CuResult;
 
@@ -15,7 +15,7 @@ use super::runtime::Runtime;
 use super::worker::{self, HostWork};
 use crate::shared::command::{Command, Rect, Route};
 
-/// What a copy is, by where its ends lie.
+/// The kinds of copies, by the location of their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// The board moves the bytes.
@@ -30,7 +30,7 @@ fn is_device(kind: Option<Kind>) -> bool {
     matches!(kind, Some(Kind::Device | Kind::Managed | Kind::Reserved))
 }
 
-/// Decides who moves the bytes of a copy.
+/// Decides which side moves the bytes of a copy.
 pub fn plan(runtime: &Runtime, rect: &Rect) -> Plan {
     let (dst, src) = (runtime.regions.kind(rect.dst), runtime.regions.kind(rect.src));
     let route = match (is_device(src), is_device(dst)) {
@@ -120,8 +120,8 @@ fn is_elsewhere(runtime: &Runtime, address: u64) -> bool {
     !runtime.has(address) && owner(address).is_some()
 }
 
-/// Copies where another GPU's memory takes part: this thread does, when the stream has come to it.
-/// No simulated time passes for it.
+/// Copies from or to another GPU's memory: this thread does it, when the stream reaches it. It
+/// takes no simulated time.
 fn copy_across(stream: &'static Stream, rect: &Rect) -> Result<(), CuResult> {
     if capture::captures(stream)? {
         capture::invalidate(stream);

@@ -16,8 +16,7 @@ fn pci_bus_id(runtime: &Runtime) -> String {
     format!("0000:{:02x}:00.0", runtime.pci_bus)
 }
 
-/// Bytes of device memory that programs see in all: what the board has without what the driver
-/// keeps.
+/// Bytes of device memory that programs see: the board's without the driver's reserve.
 pub fn total_bytes(runtime: &Runtime) -> u64 {
     crate::shared::place::usable_bytes(&runtime.spec)
 }
@@ -122,7 +121,7 @@ fn attribute(runtime: &Runtime, attribute: CUdevice_attribute) -> Result<c_int, 
         CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH => 131_072,
         CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT => 65_000,
         CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH => 2_097_120,
-        // What is left is absent, not supported or zero: no integrated, TCC, multi-board, fabric or
+        // All others are absent, not supported or zero: no integrated, TCC, multi-board, fabric or
         // CIG features.
         attribute if device_attribute_name(attribute).is_some() => 0,
         _ => return Err(CuResult::INVALID_VALUE),
@@ -174,7 +173,7 @@ driver_api! {
         let wanted = text(bus)?.to_ascii_lowercase();
         let found = visible().iter().find(|runtime| {
             let known = pci_bus_id(runtime);
-            // The domain and the function may be left out.
+            // The domain and the function are optional.
             [known.as_str(), known.trim_start_matches("0000:")]
                 .iter()
                 .any(|known| *known == wanted || known.trim_end_matches(".0") == wanted)
@@ -187,7 +186,7 @@ driver_api! {
         put_text(bus, length, &pci_bus_id(check_device(device)?))
     }
 
-    /// Whether one device reaches another's memory by itself: none does here.
+    /// Whether one device can directly access another's memory: none can here.
     fn cuDeviceCanAccessPeer(can, device, peer) {
         check_device(device)?;
         check_device(peer)?;

@@ -6,10 +6,10 @@ use super::context::Context;
 use super::{memory, module};
 
 impl Context {
-    /// Destroys it with all that belongs to it.
+    /// Destroys it with everything in it.
     ///
     /// # Errors
-    /// `CONTEXT_IS_DESTROYED` when somebody did already.
+    /// `CONTEXT_IS_DESTROYED` after an earlier call.
     pub fn destroy(&'static self) -> Result<(), CuResult> {
         self.retire()?;
         module::forget_context(self.id);

@@ -22,7 +22,7 @@ pub struct Event {
     context: AtomicPtr<Context>,
     /// Its slot.
     pub slot: AtomicU32,
-    /// What lets another process open it.
+    /// The secret with which another process opens it.
     pub secret: AtomicU64,
     /// The slot's count when this event was made: no recording of this event is that low.
     base: AtomicU64,
@@ -89,7 +89,7 @@ impl Event {
         self.runtime().page.event(self.slot.load(Ordering::Relaxed)).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    /// The last recording that was asked for, or `None` when there was none.
+    /// The last requested recording; `None` if it was never recorded.
     pub fn recorded(&self) -> Result<Option<u64>, CuResult> {
         let count = self.shared()?.recorded.load(Ordering::Acquire);
         Ok((count > self.base.load(Ordering::Relaxed)).then_some(count))
@@ -105,7 +105,7 @@ impl Event {
         Ok(Command::Record { event: self.slot.load(Ordering::Relaxed), count })
     }
 
-    /// The command of a wait for the last recording; `None` when there was none.
+    /// The command of a wait for the last recording; `None` if it was never recorded.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
@@ -114,7 +114,7 @@ impl Event {
         Ok(self.recorded()?.map(|count| Command::Wait { event, count }))
     }
 
-    /// Records it after what a stream has been given so far.
+    /// Records it after the stream's earlier work.
     ///
     /// # Errors
     /// Those of publishing.
@@ -166,7 +166,7 @@ impl Event {
         Ok(self.shared()?.time_ns.load(Ordering::Acquire))
     }
 
-    /// Ends the object. `false` when somebody did already.
+    /// Destroys the object. `false` after an earlier call.
     pub fn retire(&'static self) -> bool {
         let ended = self.mark.kill(Self::KIND);
         if ended {
@@ -186,7 +186,7 @@ impl Event {
     }
 }
 
-/// Records an event after all that a context's streams have been given.
+/// Records an event after all earlier work of a context's streams.
 ///
 /// # Errors
 /// Those of recording.

@@ -31,7 +31,7 @@ driver_api! {
         put(event, Event::adopt(runtime, context, slot, secret, base, flags).handle())
     }
 
-    /// Lets an event go.
+    /// Destroys an event.
     fn cuEventDestroy_v2(event) {
         runtime()?;
         let ended: &'static Event = object(event.0)?;
@@ -113,7 +113,7 @@ driver_api! {
         put(milliseconds, (end as f64 - start as f64) as f32 / 1e6)
     }
 
-    /// Records an event after all that a context's streams have been given.
+    /// Records an event after all earlier work of a context's streams.
     fn cuCtxRecordEvent(context, event) {
         runtime()?;
         record_context(object(context.0)?, object(event.0)?)

@@ -1,4 +1,4 @@
-//! All exports of libcuda: what is simulated, and a refusal for everything else.
+//! All exports of libcuda: the simulated ones, and a refusal for all others.
 
 use core::ffi::c_void;
 
@@ -9,7 +9,7 @@ pub struct Entry {
     pub name: &'static str,
     /// The function.
     pub address: *const c_void,
-    /// Whether it does anything but refuse.
+    /// Whether it is more than a refusal.
     #[cfg(test)]
     pub simulated: bool,
 }
@@ -21,8 +21,8 @@ include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
 /// The address of this library's own function of a name.
 ///
-/// Not through `dlsym`: a library that was loaded before this one may define the same names, and
-/// programs ask the driver for the driver's functions.
+/// It does not use `dlsym`: a library that was loaded before this one can define the same names,
+/// and programs need the driver's functions.
 pub fn address(name: &str) -> Option<*const c_void> {
     let at = ENTRIES.binary_search_by(|entry| entry.name.cmp(name)).ok()?;
     Some(ENTRIES[at].address)
@@ -53,7 +53,7 @@ mod tests {
         }
     }
 
-    /// What `cuGetProcAddress` calls it.
+    /// Its name for `cuGetProcAddress`.
     fn base(name: &str) -> &str {
         let name = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
         match name.rsplit_once("_v") {
@@ -62,7 +62,7 @@ mod tests {
         }
     }
 
-    /// What nothing calls is not simulated: it would be code that no test runs.
+    /// A call without callers is not simulated: no test would run it.
     #[test]
     fn every_simulated_call_is_made_by_the_hook_by_the_driver_crate_or_by_a_test() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

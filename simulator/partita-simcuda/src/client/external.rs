@@ -1,5 +1,5 @@
-//! Memory of other programming interfaces. There are none here; what such an interface would hand
-//! over is stood in for by a descriptor of physical memory that another process has exported.
+//! Memory of other programming interfaces. There are none here; a descriptor of physical memory
+//! that another process has exported replaces such an interface.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
@@ -28,7 +28,7 @@ static MEMORY: Registry<External> = Registry::new(0x1c00_0000_0000);
 static BUFFERS: Mutex<Vec<(usize, u64, u64)>> = Mutex::new(Vec::new());
 
 driver_api! {
-    /// Imports memory of another interface; the driver takes the descriptor over.
+    /// Imports memory of another interface; the driver takes over the descriptor.
     fn cuImportExternalMemory(memory, wanted) {
         let runtime = runtime()?;
         let wanted = get(wanted)?;
@@ -72,7 +72,7 @@ driver_api! {
         put(address, at + wanted.offset)
     }
 
-    /// Ends the import with all its mappings.
+    /// Destroys the import with all its mappings.
     fn cuDestroyExternalMemory(memory) {
         let External { runtime, phys, .. } = MEMORY.remove(memory.addr()).ok_or(CuResult::INVALID_HANDLE)?;
         let mut buffers = lock(&BUFFERS);

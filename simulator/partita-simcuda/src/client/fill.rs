@@ -49,7 +49,7 @@ impl Fill {
                 .checked_mul(self.height - 1)
                 .and_then(|rows| (self.dst - region.start).checked_add(rows)?.checked_add(width))
                 .ok_or(CuResult::INVALID_VALUE)?;
-            // A range may go on in the next map of the same reservation.
+            // A range can continue in the next map of the same reservation.
             let last = runtime.regions.kind(region.start + end - 1);
             if region.kind == Kind::Reserved || (end > region.bytes && last != Some(region.kind)) {
                 return Err(CuResult::INVALID_VALUE);

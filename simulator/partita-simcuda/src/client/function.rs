@@ -13,18 +13,18 @@ use super::object::{Mark, Object};
 use super::runtime::Runtime;
 use crate::shared::qmd::{Image, template};
 
-/// What an image says of a kernel.
+/// An image's data about a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelInfo {
     /// Entry name.
     pub name: String,
-    /// Offset and size of each parameter; empty when the image does not say.
+    /// Offset and size of each parameter; empty if the image does not contain them.
     pub params: Vec<(usize, usize)>,
-    /// Registers of a thread; 0 when the image does not say.
+    /// Registers of a thread; 0 if the image does not contain them.
     pub registers: u32,
     /// Static shared memory, in bytes.
     pub shared_bytes: u32,
-    /// Threads of a block at most; 0 when the image does not say.
+    /// Threads of a block at most; 0 if the image does not contain them.
     pub threads_max: u32,
     /// PTX version × 10 and target × 10.
     pub ptx_version: u32,
@@ -43,7 +43,7 @@ impl KernelInfo {
 #[derive(Debug)]
 pub struct Function {
     mark: Mark,
-    /// What its image says.
+    /// The data from its image.
     pub info: KernelInfo,
     /// The address that launch descriptors name it by.
     pub program: u64,
@@ -74,7 +74,7 @@ impl Object for Function {
 }
 
 impl Function {
-    /// Makes a function of what the board has loaded.
+    /// Makes a function of a kernel that the board has loaded.
     ///
     /// # Errors
     /// `INVALID_VALUE` for numbers that no launch descriptor can hold.
@@ -84,7 +84,7 @@ impl Function {
         program: u64,
         module: usize,
     ) -> Result<&'static Self, CuResult> {
-        // What a compiler gives to a small kernel, where the image does not say.
+        // A compiler's usual number for a small kernel, if the image does not contain it.
         let registers = if info.registers == 0 { 32 } else { info.registers };
         let plain = runtime.spec.sm.shared_per_block_bytes;
         Ok(Box::leak(Box::new(Self {
@@ -122,7 +122,7 @@ impl Function {
         CUfunction(std::ptr::from_ref(self).cast_mut().cast())
     }
 
-    /// Blocks as the model has them, for questions of room.
+    /// Its blocks for the model, for queries of occupancy.
     pub fn work(&self, threads: u32, dynamic_shared: u32) -> KernelWork {
         let mut work = KernelWork::new(1, threads.max(1), 0, TpcSet::EMPTY);
         work.regs_per_thread = self.registers.max(16);

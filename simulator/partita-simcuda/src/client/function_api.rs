@@ -17,7 +17,7 @@ use super::{module, put, put_if};
 unsafe fn function_at(handle: CUfunction) -> Result<&'static Function, CuResult> {
     match module::kernel_as_function(handle) {
         Some(_) => Err(Function::BAD),
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         None => unsafe { object(handle.0) },
     }
 }
@@ -50,7 +50,7 @@ driver_api! {
         put(module, CUmodule::from_addr(function.module))
     }
 
-    /// Where a parameter lies.
+    /// The offset and size of a parameter.
     fn cuFuncGetParamInfo(function, index, offset, size) {
         runtime()?;
         let function = function_at(function)?;

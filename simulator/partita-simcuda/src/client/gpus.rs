@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 
 use partita_abi::CuResult;
 
-use super::runtime::{Runtime, complain};
+use super::runtime::{Runtime, report_no_device};
 use crate::shared::place::{GPUS_MAX, Place};
 use crate::shared::sys::lock;
 use crate::shared::visible::visible_devices;
@@ -53,13 +53,13 @@ pub fn are_several() -> bool {
     SEVERAL.load(Ordering::Relaxed)
 }
 
-/// Says which GPU's context is current in this thread.
+/// Sets the GPU whose context is current in this thread.
 pub fn set_current(runtime: Option<&'static Runtime>) {
-    // A thread that ends has no use for it any more.
+    // A thread that ends does not need it.
     let _ = CURRENT.try_with(|current| current.set(runtime));
 }
 
-/// The GPU in whose window a device address lies. Addresses of host memory are no GPU's.
+/// The GPU whose window contains a device address; `None` for addresses of host memory.
 pub fn owner(address: u64) -> Option<&'static Runtime> {
     visible().iter().copied().find(|runtime| runtime.has(address))
 }
@@ -90,16 +90,16 @@ pub fn initialize() -> Result<(), CuResult> {
     if runtime().is_ok() {
         return if visible().is_empty() { Err(CuResult::NO_DEVICE) } else { Ok(()) };
     }
-    let places = Place::all_from_env().map_err(complain)?;
+    let places = Place::all_from_env().map_err(report_no_device)?;
     let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let connect = |place: &Place, ordinal| -> Result<&'static Runtime, CuResult> {
         Ok(Box::leak(Box::new(Runtime::connect(place, ordinal)?)))
     };
-    let shown = visible_devices(list.as_deref(), &places).map_err(complain)?;
+    let shown = visible_devices(list.as_deref(), &places).map_err(report_no_device)?;
     let runtimes: Result<Vec<_>, _> =
         shown.iter().zip(0..).map(|(place, ordinal)| connect(place, ordinal)).collect();
     let runtimes = runtimes?;
-    // A process that sees nothing has a driver nevertheless, which tells it so.
+    // A process without visible devices still has a driver, which reports that.
     let first = match runtimes.first() {
         Some(first) => *first,
         None => connect(&places[0], 0)?,
@@ -122,27 +122,27 @@ extern "C" fn forget_after_fork() {
     if !RUNTIME.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null() {
         FORKED.store(true, Ordering::Relaxed);
     }
-    // The board sees a client's end by its socket; a child that kept it open would hide the
+    // The board detects a client's end by its socket; a child that kept it open would hide the
     // parent's death.
     for socket in &SOCKETS_TO_CLOSE {
         let socket = socket.swap(-1, Ordering::Relaxed);
         if socket >= 0 {
-            // SAFETY: the descriptor belongs to a runtime that was just forgotten and is used by
-            // nobody here.
+            // SAFETY: the descriptor belongs to a runtime that was just dropped, and no code here
+            // uses it.
             unsafe { libc::close(socket) };
         }
     }
 }
 
-extern "C" fn say_goodbye() {
-    // A child of a bare clone(2) has it all, and was not told that it is another process: it speaks
-    // for nobody.
+extern "C" fn notify_exit() {
+    // A child of a bare clone(2) has a copy of everything, but is a different process: it must not
+    // send this.
     if runtime().is_ok_and(|runtime| runtime.process == std::process::id()) {
-        visible().iter().for_each(|runtime| runtime.say_goodbye());
+        visible().iter().for_each(|runtime| runtime.notify_exit());
     }
 }
 
-/// Runs when the process ends in order.
+/// Runs at a normal process exit.
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static AT_EXIT: extern "C" fn() = say_goodbye;
+static AT_EXIT: extern "C" fn() = notify_exit;

@@ -1,4 +1,4 @@
-//! Graphs: nodes, what they do and what they wait for.
+//! Graphs: nodes, their work and their dependencies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,9 +26,9 @@ pub struct KernelNode {
     pub launch: Launch,
     /// Its parameters.
     pub params: Arc<[u8]>,
-    /// Where each of them lies, for programs that ask.
+    /// The address of each of them, for programs that query it.
     pub pointers: Arc<[usize]>,
-    /// What the stream that it was captured on held launches to.
+    /// The restrictions of the stream on which it was captured.
     pub confines: Confines,
     /// The priority of the stream that it was captured on.
     pub priority: i32,
@@ -49,7 +49,7 @@ impl KernelNode {
         Self { function, launch, params, pointers, confines, priority }
     }
 
-    /// Whether it launches what another one launches.
+    /// Whether both launch the same.
     pub fn is_launch_of(&self, other: &Self) -> bool {
         std::ptr::eq(self.function, other.function)
             && self.launch == other.launch
@@ -57,8 +57,8 @@ impl KernelNode {
     }
 }
 
-/// A conditional node. Nothing on the device changes its value here, so each launch finds the one
-/// that it begins with.
+/// A conditional node. Nothing on the device changes its value here, so each launch uses the
+/// initial one.
 #[derive(Clone, Debug)]
 pub struct Conditional {
     /// The graphs that it chooses among, owned by the node. The program reads them here.
@@ -67,12 +67,12 @@ pub struct Conditional {
     pub chosen: Option<usize>,
 }
 
-/// What a node does.
+/// The work of a node.
 #[derive(Clone, Debug)]
 pub enum NodeKind {
     /// Launches a kernel.
     Kernel(KernelNode),
-    /// Copies, as asked for and as a rectangle.
+    /// Copies, with the program's parameters and as a rectangle.
     Copy(CUDA_MEMCPY3D, Rect),
     /// Fills.
     Fill(Fill),
@@ -96,8 +96,8 @@ pub enum NodeKind {
     Conditional(Conditional),
 }
 
-// SAFETY: the raw pointers inside are the program's data, which only it looks at, and addresses of
-// host memory that is used on the program's word from whatever thread launches the graph.
+// SAFETY: the raw pointers inside are the program's data, which only the program reads, and
+// addresses of host memory that the program promised to any thread that launches the graph.
 unsafe impl Send for NodeKind {}
 // SAFETY: as above.
 unsafe impl Sync for NodeKind {}
@@ -137,13 +137,13 @@ impl NodeKind {
 pub struct Node {
     /// Its graph's handle.
     pub graph: usize,
-    /// What it does.
+    /// Its work.
     pub kind: Mutex<NodeKind>,
     /// Handles of the nodes that it waits for.
     pub after: Mutex<Vec<usize>>,
     /// Handles of the nodes that wait for it, in the order in which the edges were made.
     pub before: Mutex<Vec<usize>>,
-    /// When it last came to wait for nothing.
+    /// When it last became a root.
     pub rooted: AtomicU64,
     /// The node that it is a copy of.
     pub original: Option<usize>,
@@ -156,8 +156,7 @@ pub struct Graph {
     pub nodes: Mutex<Vec<usize>>,
     /// Objects of the program that it holds, and how many references to each.
     pub objects: Mutex<Vec<(usize, u32)>>,
-    /// The values of its conditional nodes: their handles, and what they are at the beginning of a
-    /// launch.
+    /// Its conditional nodes: their handles, and their values at the beginning of a launch.
     pub conditions: Mutex<Vec<(u64, u32)>>,
     /// Whether it belongs to a conditional node.
     pub is_body: bool,
@@ -231,7 +230,7 @@ pub fn disconnect(from: usize, to: usize) -> Result<(), CuResult> {
     Ok(())
 }
 
-/// The nodes of a graph that wait for nothing: the last one first, as the driver tells them.
+/// The root nodes of a graph: the last one first, as in the driver.
 ///
 /// # Errors
 /// `INVALID_VALUE`.
@@ -285,7 +284,7 @@ fn add_copy_of(
     Ok(handle)
 }
 
-/// Whether one of a graph's nodes allocates or frees memory: nothing can be taken out of such a
+/// Whether one of a graph's nodes allocates or frees memory: no node can be removed from such a
 /// graph.
 ///
 /// # Errors
@@ -374,7 +373,7 @@ pub fn destroy(handle: usize) -> Result<(), CuResult> {
 
 /// Destroys a graph that the program does not know, or no more.
 pub fn discard_graph(handle: usize) {
-    // Gone already with a node that it lay in, at worst.
+    // It may already be gone with its parent node.
     let _ = destroy(handle);
 }
 

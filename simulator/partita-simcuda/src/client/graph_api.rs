@@ -72,7 +72,7 @@ fn conditional(owner: usize, wanted: &CUDA_CONDITIONAL_NODE_PARAMS) -> Result<Co
     let chosen = match (wanted.kind, wanted.size) {
         (IF, 1 | 2) => Some(if value != 0 { 0 } else { 1 }),
         (WHILE, 1) if value == 0 => None,
-        // Nothing here would end it.
+        // Nothing here would end the loop.
         (WHILE, 1) => return Err(CuResult::NOT_SUPPORTED),
         (SWITCH, 1..) => Some(value as usize),
         _ => return Err(CuResult::INVALID_VALUE),
@@ -127,7 +127,7 @@ driver_api! {
         put(handle, CUgraph::from_addr(graph::create()))
     }
 
-    /// Destroys a graph; executables made of it live on.
+    /// Destroys a graph; its executables remain.
     fn cuGraphDestroy(handle) {
         runtime()?;
         graph::destroy(handle.addr())

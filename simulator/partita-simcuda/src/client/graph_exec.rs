@@ -1,11 +1,11 @@
 //! Executable graphs.
 //!
 //! As measured on hardware: the debug callback sees a kernel node when the executable is first
-//! uploaded, and its answer is baked in. Later launches, and new parameters that are the old ones,
-//! keep the baked mask. A node that was disabled and enabled again, or whose parameters were
-//! changed, is shown anew at the next launch. An upload of the first kind calls the callback once
-//! more, for the launch itself. Nodes are named by the graph that the executable was made of, as
-//! long as it lives.
+//! uploaded, and its answer is stored in the executable. Later launches, and new parameters that
+//! equal the old ones, keep the stored mask. A node that was disabled and enabled again, or whose
+//! parameters changed, is shown again at the next launch. The first upload calls the callback once
+//! more, for the launch itself. The nodes of the graph from which the executable was made name its
+//! nodes, as long as that graph exists.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,17 +41,17 @@ pub(super) struct ExecNode {
     pub(super) enabled: bool,
     /// Whether it is part of a conditional node's graph that does not run.
     idle: bool,
-    /// Whether the board must still be told of it; a kernel is shown to the subscriber then.
+    /// Whether the board must still get it; a kernel is shown to the subscriber then.
     pub(super) pending: bool,
     pub(super) token: Option<u64>,
-    /// What it called before its parameters were changed, which a launch may still be about to.
+    /// Its kernels before its parameters changed, which a running launch may still call.
     pub(super) former: Vec<u64>,
-    /// A kernel's descriptor as the subscriber left it. The driver builds it once and shows it as
-    /// it is when the node is armed anew.
+    /// A kernel's descriptor after the subscriber. The driver builds it once and shows it unchanged
+    /// when the node is updated.
     image: Option<Box<Image>>,
 }
 
-/// A graph without the graphs inside it: their nodes stand among its own.
+/// A graph in which the nodes of nested graphs are its own.
 #[derive(Debug, Default)]
 pub(super) struct Flat {
     pub(super) nodes: Vec<ExecNode>,
@@ -93,8 +93,8 @@ pub(super) fn exec(handle: CUgraphExec) -> Result<Arc<Exec>, CuResult> {
     EXECS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// Flattens a graph behind `after`; returns the places of the nodes that nothing in it waits for.
-/// `idle`: it does not run.
+/// Flattens a graph after `after`; returns the places of the nodes without successors. `idle`: it
+/// does not run.
 fn flatten(handle: usize, after: &[u32], idle: bool, into: &mut Flat) -> Result<Vec<u32>, CuResult> {
     let mut ends: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     let mut awaited = std::collections::HashSet::new();
@@ -183,7 +183,7 @@ pub(super) fn instantiate(handle: usize, flags: u64) -> Result<usize, Refusal> {
     }
     capture::refuse_unsafe()?;
     let graph = graph::graph(handle)?;
-    // A conditional node's graph has no executable of its own.
+    // A conditional node's graph has no separate executable.
     let has_one = Arc::strong_count(&graph.only) > 1;
     if graph.is_body || has_one {
         return Err(CuResult::NOT_SUPPORTED.into());
@@ -219,8 +219,8 @@ fn own(runtime: &Runtime, event: &Event) -> Result<(), CuResult> {
 }
 
 impl ExecNode {
-    /// Builds a kernel's descriptor, if it has none, and shows it; at the first upload that of a
-    /// disabled node too.
+    /// Builds a kernel's descriptor, if it has none, and shows it; at the first upload even that of
+    /// a disabled node.
     fn describe(&mut self, runtime: &'static Runtime) -> Result<(), CuResult> {
         if let (NodeKind::Kernel(kernel), None) = (&self.kind, &self.image) {
             let KernelNode { function, confines, priority, .. } = kernel;
@@ -284,8 +284,8 @@ impl ExecNode {
         Ok(NodeWork::Command(command))
     }
 
-    /// Names host work for as long as the executable lives. What it had stays for launches that are
-    /// under way.
+    /// Registers host work for the life of the executable. Earlier work remains for running
+    /// launches.
     fn lasting(&mut self, runtime: &'static Runtime, work: HostWork) -> u64 {
         let token = worker::prepare(runtime, work, true);
         self.former.extend(self.token.replace(token));
@@ -297,17 +297,17 @@ impl ExecNode {
         matches!(self.kind, NodeKind::Kernel(_) | NodeKind::Copy(..) | NodeKind::Fill(_))
     }
 
-    /// Whether each launch must tell the board anew: recordings are counted.
+    /// Whether the board needs it again for each launch: recordings are counted.
     fn is_counted(&self) -> bool {
         matches!(self.kind, NodeKind::Record(_) | NodeKind::Wait(_))
     }
 }
 
-/// Allocates and frees what a launch does. `frees_first`: what the last launch left is freed
-/// before.
+/// Applies the allocations and frees of a launch. `frees_first`: first frees the allocations of the
+/// last launch.
 ///
 /// # Errors
-/// `INVALID_VALUE` for memory that is allocated already, and for a free of another graph's memory
+/// `INVALID_VALUE` for memory that is already allocated, and for a free of another graph's memory
 /// that is not.
 fn launch_memory(flat: &Flat, frees_first: bool) -> Result<(), CuResult> {
     let runs = || flat.nodes.iter().map(|node| &node.kind);
@@ -339,8 +339,7 @@ fn launch_memory(flat: &Flat, frees_first: bool) -> Result<(), CuResult> {
     Ok(())
 }
 
-/// Tells the board what it does not know yet; of recordings and waits for them only the launch that
-/// they are part of.
+/// Sends the board what it does not know yet; recordings and waits for them only for their launch.
 pub(super) fn upload(exec: &Exec, state: &mut State, is_launch: bool) -> Result<(), CuResult> {
     let runtime = exec.runtime;
     if state.last.is_none_or(|(stream, seq)| stream.reached(seq)) {
@@ -391,8 +390,7 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
         return Err(CuResult::INVALID_VALUE);
     }
     capture::refuse_captured(stream)?;
-    // A graph's nodes have the masks that they were given; the driver looks at the rest of the
-    // structure.
+    // A graph's nodes have their stored masks; the driver checks the rest of the structure.
     stream.enter_launch()?;
     let mut state = lock(&exec.state);
     launch_memory(&state.flat, exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH != 0)?;
@@ -402,15 +400,14 @@ pub(super) fn launch(handle: CUgraphExec, stream: &'static Stream) -> Result<(),
     Ok(())
 }
 
-/// The place of the node that was made of `source`, which must live.
+/// The place of the node that was made from `source`, which must exist.
 pub(super) fn place(state: &State, source: CUgraphNode) -> Result<usize, CuResult> {
     graph::node(source.addr())?;
     let found = state.flat.nodes.iter().position(|node| node.source == source.addr());
     found.ok_or(CuResult::INVALID_VALUE)
 }
 
-/// Gives a node new parameters. A captured node keeps what the stream that it was captured on held
-/// it to.
+/// Sets new parameters of a node. A captured node keeps the restrictions of its stream.
 fn replace(node: &mut ExecNode, new: NodeKind) {
     let new = match (&node.kind, new) {
         (NodeKind::Kernel(old), NodeKind::Kernel(new)) => {
@@ -460,8 +457,8 @@ pub(super) fn has_batches(handle: CUgraphExec, graph: CUgraph) -> Result<bool, C
     Ok(flat.nodes.iter().any(|node| matches!(node.kind, NodeKind::Batch(_))))
 }
 
-/// Takes all parameters from another graph of the same shape; else the code,
-/// `CU_GRAPH_EXEC_UPDATE_*` and the node at fault.
+/// Takes all parameters from another graph of the same shape; otherwise returns the code,
+/// `CU_GRAPH_EXEC_UPDATE_*`, and the node at fault.
 pub(super) fn update(
     handle: CUgraphExec,
     graph: CUgraph,
@@ -507,8 +504,8 @@ pub(super) fn update(
     Ok(Ok(()))
 }
 
-/// Has the node that was made of `source` run another graph of the same shape: the nodes keep their
-/// names and take its parameters.
+/// Makes the node from `source` run another graph of the same shape: the nodes keep their names and
+/// take its parameters.
 ///
 /// # Errors
 /// `INVALID_VALUE` for a node that runs no graph, and for a graph of another shape.
@@ -520,7 +517,7 @@ pub(super) fn change_child(handle: CUgraphExec, source: CUgraphNode, graph: CUgr
     let mut state = lock(&exec.state);
     let found = state.flat.children.iter().find(|(child, _)| *child == source.addr());
     let places = found.map(|(_, places)| places.clone()).ok_or(CuResult::INVALID_VALUE)?;
-    // What the graph as a whole waits for lies before it.
+    // The dependencies of the whole graph come before it.
     let first = places.start as u32;
     let old = &mut state.flat.nodes[places];
     let fits = |(old, new): (&ExecNode, &ExecNode)| {

@@ -28,7 +28,7 @@ driver_api! {
         put(handle, CUgraphExec::from_addr(made))
     }
 
-    /// As `cuGraphInstantiateWithFlags`, with room for a report.
+    /// As `cuGraphInstantiateWithFlags`, with a buffer for a report.
     fn cuGraphInstantiate(handle, graph, error_node, log, log_bytes) {
         runtime()?;
         put_if(error_node, CUgraphNode::NULL);
@@ -44,7 +44,7 @@ driver_api! {
         cuGraphInstantiate(handle, graph, error_node, log, log_bytes).ok()
     }
 
-    /// Makes an executable graph and, if asked, uploads it.
+    /// Creates an executable graph and, if requested, uploads it.
     fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz [per_thread] (
         handle, graph, params,
     ) {
@@ -66,7 +66,7 @@ driver_api! {
         put(handle, made)
     }
 
-    /// The flag that tells how an executable's memory is freed; the driver tells no other.
+    /// The flag for freeing an executable's memory; the driver returns no other flag.
     fn cuGraphExecGetFlags(handle, flags) {
         put(flags, exec(handle)?.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
     }
@@ -85,7 +85,7 @@ driver_api! {
         launch(handle, resolve(stream, per_thread)?)
     }
 
-    /// Lets an executable go; launches that are under way complete.
+    /// Destroys an executable; running launches complete.
     fn cuGraphExecDestroy(handle) {
         runtime()?;
         capture::refuse_unsafe()?;
@@ -115,10 +115,10 @@ driver_api! {
         updated.map_err(|(code, ..)| code)
     }
 
-    /// As `cuGraphExecUpdate_v2`, but it refuses graphs whose nodes wait for and write words.
+    /// As `cuGraphExecUpdate_v2`, but it refuses graphs whose nodes wait for or write words.
     fn cuGraphExecUpdate(handle, graph, node, code) {
-        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: what this call reports of such a graph, and
-        /// of a graph with another number of nodes.
+        /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`: the result for such a graph, and for a graph
+        /// with another number of nodes.
         const NOT_SUPPORTED: u32 = 6;
         let updated = match has_batches(handle, graph)? {
             true => Err((CuResult::GRAPH_EXEC_UPDATE_FAILURE, NOT_SUPPORTED, 0)),

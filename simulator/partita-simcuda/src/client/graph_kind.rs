@@ -1,4 +1,4 @@
-//! What nodes of graphs do, out of a program's structures.
+//! The work of graph nodes, from a program's structures.
 
 use core::ffi::c_void;
 
@@ -136,7 +136,7 @@ pub unsafe fn kind_of(params: &CUgraphNodeParams) -> Result<NodeKind, CuResult> 
     }
 }
 
-/// A node of waits for and writes of words.
+/// A node that waits for and writes words.
 ///
 /// # Errors
 /// Those of the single operations.

@@ -10,8 +10,8 @@ use super::runtime::Runtime;
 use super::{memory, pool};
 use crate::shared::sys::lock;
 
-/// Memory that a node allocates: there from the node on, at an address that never changes, until
-/// the node's graph and its executables are gone.
+/// Memory that a node allocates: it exists from the node's creation, at an address that never
+/// changes, until the node's graph and its executables are gone.
 #[derive(Debug)]
 pub struct GraphMemory {
     /// Its address.
@@ -39,7 +39,7 @@ pub fn is_owned(address: u64) -> bool {
     lock(&OWNED).get(&address).is_some_and(|owned| owned.memory.strong_count() > 0)
 }
 
-/// Notes that a launch has allocated memory.
+/// Records that a launch has allocated memory.
 pub fn hold(memory: &Arc<GraphMemory>) {
     if let Some(owned) = lock(&OWNED).get_mut(&memory.address) {
         owned.held = Some(Arc::clone(memory));
@@ -48,13 +48,13 @@ pub fn hold(memory: &Arc<GraphMemory>) {
 
 /// Frees what the launch of a graph has allocated; `None` for memory that no graph owns.
 pub fn free(address: u64) -> Option<Result<(), CuResult>> {
-    // What it held ends without the lock.
+    // It is dropped without the lock.
     let held = lock(&OWNED).get_mut(&address)?.held.take();
     Some(held.map(drop).ok_or(CuResult::INVALID_VALUE))
 }
 
 impl GraphMemory {
-    /// Allocates from what the device keeps for graphs.
+    /// Allocates from the device's pool for graphs.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`.

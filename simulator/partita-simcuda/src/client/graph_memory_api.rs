@@ -12,8 +12,8 @@ use super::{get, pool, put, user_object};
 use crate::shared::sys::lock;
 
 driver_api! {
-    /// Adds a node that allocates memory. Other than on hardware the memory is there before the
-    /// first launch.
+    /// Adds a node that allocates memory. Unlike on hardware, the memory exists before the first
+    /// launch.
     fn cuGraphAddMemAllocNode(made, owner, after, count, params) {
         runtime()?;
         let mut wanted = get(params.cast_const())?;
@@ -36,8 +36,8 @@ driver_api! {
         put(made, CUgraphNode::from_addr(node))
     }
 
-    /// Adds a node that frees what another one has allocated. The address stays the graph's, so
-    /// that it can be launched again.
+    /// Adds a node that frees another node's allocation. The address stays the graph's, so that it
+    /// can be launched again.
     fn cuGraphAddMemFreeNode(made, owner, after, count, address) {
         runtime()?;
         if made.is_null() {
@@ -68,7 +68,7 @@ driver_api! {
         pool::trim_graphs(check_device(device)?)
     }
 
-    /// Gives references to a graph: new ones, or with the flag the caller's own.
+    /// Adds references for a graph: new ones, or with the flag the caller's own.
     fn cuGraphRetainUserObject(owner, handle, count, flags) {
         runtime()?;
         let graph = graph::graph(owner.addr())?;

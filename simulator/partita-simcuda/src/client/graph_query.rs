@@ -16,8 +16,8 @@ fn node(handle: CUgraphNode) -> Result<Arc<Node>, CuResult> {
     graph::node(handle.addr())
 }
 
-/// Gives a list to a program in CUDA's way: a null array asks for the length; else the array is
-/// filled, the rest with null, and the count set to what there is.
+/// Returns a list to a program in CUDA's way: for a null array, the length; else the array is
+/// filled, the rest with null, and the count set to the number of elements.
 unsafe fn give(all: &[usize], to: *mut CUgraphNode, count: *mut usize) -> Result<(), CuResult> {
     // SAFETY: by the entry point's caller's word, here and below.
     unsafe {
@@ -33,10 +33,10 @@ unsafe fn give(all: &[usize], to: *mut CUgraphNode, count: *mut usize) -> Result
     }
 }
 
-/// How many elements a program has room for.
+/// The length of a program's array.
 ///
 /// # Errors
-/// `INVALID_VALUE` for none: an array that is given has at least one, as the driver sees it.
+/// `INVALID_VALUE` for 0: the driver requires at least one element.
 unsafe fn room(count: *const usize) -> Result<usize, CuResult> {
     // SAFETY: by the entry point's caller's word.
     match unsafe { get(count)? } {
@@ -120,7 +120,7 @@ unsafe fn disconnect(from: *const CUgraphNode, to: *const CUgraphNode, count: us
 }
 
 driver_api! {
-    /// What a node does.
+    /// The kind of a node.
     fn cuGraphNodeGetType(handle, kind) {
         let number = lock(&node(handle)?.kind).number();
         put(kind, number)
@@ -133,7 +133,7 @@ driver_api! {
         give(&all, nodes, count)
     }
 
-    /// A graph's nodes that wait for nothing.
+    /// A graph's root nodes.
     fn cuGraphGetRootNodes(handle, nodes, count) {
         runtime()?;
         give(&graph::roots(handle.addr())?, nodes, count)

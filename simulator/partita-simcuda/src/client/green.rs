@@ -1,9 +1,9 @@
-//! Green contexts: the primary context, held to some of the device's SMs.
+//! Green contexts: the primary context, restricted to some of the device's SMs.
 //!
 //! As measured on an H200 (driver 580.159.04): launches on their streams come to the debug callback
-//! with a valid mask in the descriptor, the streams' structures show none, a mask of the stream's
-//! own takes the place of it, and no green context can be made in a process that has subscribed to
-//! the callback.
+//! with a valid mask in the descriptor, the streams' structures show none, a stream's own mask
+//! replaces it, and no green context can be created in a process that has subscribed to the
+//! callback.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ const CUDA_VERSION_MIN: u32 = 12_040;
 static GREENS: Registry<&'static Context> = Registry::new(0x1c00_0000_0000);
 static DESCRIPTORS: Registry<Arc<SmSet>> = Registry::new(0x1d00_0000_0000);
 
-/// Refuses what an old driver does not have. All GPUs of a machine have one driver.
+/// Refuses calls that an old driver lacks. All GPUs of a machine have one driver.
 fn supported() -> Result<(), CuResult> {
     let version = runtime()?.spec.driver.cuda_version;
     if version < CUDA_VERSION_MIN { Err(CuResult::NOT_SUPPORTED) } else { Ok(()) }
 }
 
-/// The words of a launch's mask: everything but the set disabled, fused-off numbers included, as
-/// far as words have a number that is live. On an H200 with numbers up to 83 the fourth word is 0.
+/// The words of a launch's mask: everything but the set disabled, fused-off numbers included, up to
+/// the last word with a live number. On an H200 with numbers up to 83 the fourth word is 0.
 fn disable_words(runtime: &Runtime, set: &TpcSet) -> [u32; 8] {
     let topology = &runtime.spec.topology;
     let last = topology.physical_set(&topology.all()).last_tpc().unwrap_or(0);
@@ -55,7 +55,7 @@ fn whole(runtime: &Runtime) -> SmSet {
 fn resource_of(context: &Context) -> CUdevResource {
     let runtime = context.runtime;
     let sms = match context.green() {
-        // What a context has may be split again.
+        // The SMs of a context can be split again.
         Some(green) => SmSet { split: 0, ..green.sms },
         None => whole(runtime),
     };
@@ -135,7 +135,7 @@ driver_api! {
         Ok(())
     }
 
-    /// Makes of resources what a green context is made of.
+    /// Makes a descriptor for a green context from resources.
     fn cuDevResourceGenerateDesc(descriptor, resources, count) {
         supported()?;
         let parts: Result<Vec<SmSet>, CuResult> =
@@ -161,7 +161,7 @@ driver_api! {
         put(handle, CUgreenCtx::from_addr(create(device, *sms)?))
     }
 
-    /// Destroys a green context. Its streams stay, and are good for nothing.
+    /// Destroys a green context. Its streams remain, but are unusable.
     fn cuGreenCtxDestroy(handle) {
         let context = green(handle)?;
         context.destroy()?;
@@ -173,7 +173,7 @@ driver_api! {
         put(context, green(handle)?.handle())
     }
 
-    /// Makes a stream whose launches stay on the green context's SMs.
+    /// Creates a stream whose launches stay on the green context's SMs.
     fn cuGreenCtxStreamCreate(stream, handle, flags, priority) {
         let context = green(handle)?;
         if flags != CU_STREAM_NON_BLOCKING || stream.is_null() {
@@ -184,7 +184,7 @@ driver_api! {
         put(stream, made.handle())
     }
 
-    /// Records an event after all that a green context's streams have been given.
+    /// Records an event after all earlier work of a green context's streams.
     fn cuGreenCtxRecordEvent(handle, event) {
         let event: &'static Event = object(event.0)?;
         record_context(green(handle)?, event)

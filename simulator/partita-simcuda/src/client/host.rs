@@ -47,14 +47,14 @@ fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CuResult> {
     region.flags = flags;
     region.ctx = context.home().id;
     if let Err(error) = announce(&region, length as u64, &[file.as_fd()]) {
-        // SAFETY: mapped above and handed to nobody.
+        // SAFETY: mapped above and not passed on.
         unsafe { libc::munmap(base, length) };
         return Err(error);
     }
     Ok(base)
 }
 
-/// Tells the boards of host memory. As under unified addressing every GPU of the process can reach
+/// Announces host memory to the boards. Under unified addressing every GPU of the process can reach
 /// it.
 fn announce(region: &Region, length: u64, descriptors: &[BorrowedFd<'_>]) -> Result<(), CuResult> {
     let request = Request::HostMap { address: region.start, bytes: length };
@@ -84,8 +84,7 @@ fn forget(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
     }
 }
 
-/// Lets the board read and write this process's memory, where the kernel asks for such a
-/// permission.
+/// Lets the board read and write this process's memory, if the kernel requires permission.
 fn permit_board(runtime: &Runtime) {
     if let Some(board) = runtime.board_pid() {
         // SAFETY: takes no pointers. It fails where there is nothing to permit.

@@ -1,4 +1,4 @@
-//! What a module image says of its kernels: PTX text, cubins (ELF) and fat binaries of both.
+//! The data of a module image about its kernels: PTX text, cubins (ELF) and fat binaries of both.
 
 mod ptx;
 
@@ -13,7 +13,7 @@ pub struct Global {
     pub name: String,
     /// Its length, in bytes.
     pub bytes: u64,
-    /// Its first value, or nothing for zeroes.
+    /// Its initial value; empty for zeroes.
     pub initial: Vec<u8>,
 }
 
@@ -45,14 +45,14 @@ impl Loaded {
 
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const FATBIN_MAGIC: u32 = 0xba55_ed50;
-/// What `nvcc` puts around a fat binary in a program: magic, version, pointer.
+/// The wrapper of `nvcc` around a fat binary in a program: magic, version, pointer.
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 
-/// Reads an image of whatever kind at an address whose length only the image itself knows.
+/// Reads an image of any kind at an address; only the image contains its length.
 ///
 /// # Errors
-/// `INVALID_VALUE` for null, `INVALID_IMAGE` and `INVALID_PTX` for what cannot be read,
-/// `NO_BINARY_FOR_GPU` for a fat binary whose parts are all packed in a way that is not known here.
+/// `INVALID_VALUE` for null, `INVALID_IMAGE` and `INVALID_PTX` for unreadable images,
+/// `NO_BINARY_FOR_GPU` for a fat binary whose parts all have an unknown compression.
 ///
 /// # Safety
 /// The address is null or that of a whole image.
@@ -60,7 +60,7 @@ pub unsafe fn parse(image: *const u8) -> Result<Loaded, CuResult> {
     if image.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
-    // SAFETY: every kind of image is longer than its magic number, but for text, which ends with a
+    // SAFETY: every kind of image is longer than its magic number, except text, which ends with a
     // zero.
     let magic = unsafe {
         let mut magic = [0u8; 4];
@@ -92,7 +92,7 @@ pub unsafe fn parse(image: *const u8) -> Result<Loaded, CuResult> {
             unsafe { parse(image.add(8).cast::<*const u8>().read_unaligned()) }
         }
         _ => {
-            // SAFETY: what is none of the above is text that ends with a zero.
+            // SAFETY: any other image is text that ends with a zero.
             let text = unsafe { std::ffi::CStr::from_ptr(image.cast()) };
             ptx::parse(text.to_str().map_err(|_| CuResult::INVALID_PTX)?)
         }
@@ -221,7 +221,7 @@ mod elf {
         length: u64,
     }
 
-    /// How long a file is, by where its section and program headers end.
+    /// The length of a file, from the ends of its section and program headers.
     ///
     /// # Safety
     /// The address is that of a whole ELF file.
@@ -288,7 +288,7 @@ mod elf {
                 PARAM_INFO if format == FORMAT_SIZED => {
                     let ordinal = u16_at(value, 4).unwrap_or(0);
                     let offset = usize::from(u16_at(value, 6).unwrap_or(0));
-                    // The size lies in the upper bits of the last word, in fourths of its own unit.
+                    // The size is in the upper bits of the last word, in fourths of its own unit.
                     let size = (u32_at(value, 8).unwrap_or(0) >> 18) as usize;
                     params.push((ordinal, offset, size));
                 }
@@ -312,7 +312,7 @@ mod elf {
         let architecture = if flags >> 8 & 0xff != 0 { flags >> 8 & 0xff } else { flags & 0xff };
         for section in &sections {
             let Some(kernel) = section.name.strip_prefix(".text.") else { continue };
-            // Device functions have code as well; only kernels have attributes of their own.
+            // Device functions have code as well; only kernels have attributes.
             let own = format!(".nv.info.{kernel}");
             let Some(info) = sections.iter().find(|other| other.name == own) else { continue };
             if section.flags & SHF_EXECINSTR == 0 {

@@ -12,7 +12,7 @@ use crate::shared::place::Place;
 fn cuda_version() -> Result<u32, CuResult> {
     match gpus::runtime() {
         Ok(runtime) => Ok(runtime.spec.driver.cuda_version),
-        // The version may be asked for before `cuInit`.
+        // Programs can query the version before `cuInit`.
         Err(_) => Place::from_env()
             .map(|place| place.spec.driver.cuda_version)
             .map_err(|_| CuResult::NOT_INITIALIZED),
@@ -28,7 +28,7 @@ fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<(*const c_void, u3
     }
     let _ = legacy;
     let driver = cuda_version()?;
-    // A name that a later driver brought cannot be had, whatever version is asked for.
+    // A name of a later driver is unavailable, whatever version the program requests.
     let version = (version as u32).min(driver);
     let export = versions::resolve(symbol, version, flags == threaded);
     match export.and_then(exports::address) {
@@ -76,7 +76,7 @@ driver_api! {
         if address.is_null() { Err(CuResult::NOT_FOUND) } else { Ok(()) }
     }
 
-    /// Looks up an entry point and says why there is none.
+    /// Looks up an entry point and reports why there is none.
     fn cuGetProcAddress_v2(symbol, function, version, flags, status) {
         let (address, found) = lookup(text(symbol)?, version, flags)?;
         put(function, address.cast_mut())?;

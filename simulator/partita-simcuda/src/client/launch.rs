@@ -25,7 +25,7 @@ pub const PARAM_BYTES_MAX: usize = 32764;
 /// Clusters of more blocks than this need a function's consent.
 pub const CLUSTER_PORTABLE_MAX: u32 = 8;
 
-/// A launch as programs ask for it.
+/// A launch as the program requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// Blocks along x, y and z.
@@ -47,8 +47,8 @@ impl Launch {
         LaunchShape { grid: self.grid, cluster: self.cluster, cooperative: Some(self.cooperative) }
     }
 
-    /// Checks it against function and device. What fits the device but not a mask hangs, as on
-    /// hardware.
+    /// Checks it against function and device. A launch that fits the device but not a mask hangs,
+    /// as on hardware.
     ///
     /// # Errors
     /// Those that `cuLaunchKernel` documents.
@@ -135,7 +135,7 @@ impl Launch {
         Ok(image)
     }
 
-    /// What goes to the board beside the descriptor.
+    /// The data for the board beside the descriptor.
     pub fn head(&self, runtime: &Runtime, param_bytes: usize) -> LaunchHead {
         LaunchHead {
             flags: if self.cooperative { LaunchHead::COOPERATIVE } else { 0 },
@@ -146,7 +146,7 @@ impl Launch {
     }
 }
 
-/// Room for parameters: on the stack where they are few.
+/// A buffer for parameters: on the stack if they are few.
 pub struct ParamBuffer {
     few: [MaybeUninit<u8>; 512],
     many: Vec<u8>,
@@ -157,11 +157,11 @@ impl ParamBuffer {
     /// Collects the parameters of a launch as the kernel will see them.
     ///
     /// # Errors
-    /// `INVALID_VALUE` when there are none where there must be, or too many.
+    /// `INVALID_VALUE` for missing parameters, or too many.
     ///
     /// # Safety
-    /// `params` is null or holds a pointer to each parameter; `extra` is null or a list as `cuda.h`
-    /// says.
+    /// `params` is null or holds a pointer to each parameter; `extra` is null or a list as in
+    /// `cuda.h`.
     #[inline]
     pub unsafe fn gather(
         function: &Function,
@@ -223,7 +223,7 @@ impl ParamBuffer {
 /// The buffer that an `extra` list names.
 ///
 /// # Safety
-/// The list is as `cuda.h` says.
+/// The list is as in `cuda.h`.
 unsafe fn buffer_of_extra(extra: *mut *mut c_void) -> Result<Vec<u8>, CuResult> {
     let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0usize);
     for pair in 0..8 {
@@ -245,7 +245,7 @@ unsafe fn buffer_of_extra(extra: *mut *mut c_void) -> Result<Vec<u8>, CuResult> 
     Ok(unsafe { list(buffer, bytes)? }.to_vec())
 }
 
-/// Says once for each name that a kernel is not simulated.
+/// Reports once for each name that a kernel is not simulated.
 pub fn note_unknown(name: &str) {
     static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
     if KERNELS.iter().chain(WORKLOADS).chain(STAGES).any(|(known, _)| known.to_bytes() == name.as_bytes()) {
@@ -287,7 +287,7 @@ pub unsafe fn configured(config: *const CUlaunchConfig) -> Result<(Launch, CUstr
                 }
             }
             CU_LAUNCH_ATTRIBUTE_PRIORITY => launch.priority = Some(attribute.value.as_i32()),
-            // Hints, and what orders launches more loosely than they run here.
+            // Hints, and attributes that allow a looser order than here.
             0 | CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW | 3 | 5 | 6 | 9 | 10 | 11 | 14 | 16 => {}
             _ => return Err(CuResult::NOT_SUPPORTED),
         }

@@ -14,7 +14,7 @@ use super::{callback, capture, gpus, module};
 use crate::shared::command::KIND_LAUNCH;
 use crate::shared::qmd;
 
-/// Launches, or adds a node to what is being captured.
+/// Launches, or adds a node to the capture.
 ///
 /// # Safety
 /// As for [`ParamBuffer::gather`].

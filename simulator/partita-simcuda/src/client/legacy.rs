@@ -16,7 +16,7 @@ use super::list;
 use super::object::object;
 use crate::shared::sys::lock;
 
-/// What was set on a function.
+/// The settings of a function.
 #[derive(Clone, Debug)]
 struct Settings {
     block: [u32; 3],
@@ -54,7 +54,7 @@ fn set_param(function: CUfunction, offset: c_int, bytes: &[u8]) -> Result<(), Cu
     })
 }
 
-/// Launches with what was set.
+/// Launches with the settings.
 fn launch(function: CUfunction, width: c_int, height: c_int, stream: CUstream) -> Result<(), CuResult> {
     let mut found = None;
     change(function, |settings| found = Some(settings.clone()))?;

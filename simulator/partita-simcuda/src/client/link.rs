@@ -1,5 +1,5 @@
-//! The just-in-time linker. Nothing is compiled here, so PTX texts are put end to end, and a single
-//! image of another kind is passed on as it is.
+//! The just-in-time linker. Nothing is compiled here, so PTX texts are concatenated, and a single
+//! image of another kind is passed on unchanged.
 
 use core::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::shared::sys::lock;
 struct Link {
     texts: Vec<u8>,
     images: Vec<Vec<u8>>,
-    /// What `cuLinkComplete` handed out; lives as long as the link.
+    /// The result of `cuLinkComplete`; it lives as long as the link.
     result: Option<Box<[u8]>>,
 }
 
@@ -59,7 +59,7 @@ driver_api! {
         add(handle, kind, list(data.cast::<u8>(), bytes)?)
     }
 
-    /// Hands out the result, which lives as long as the link.
+    /// Returns the result, which lives as long as the link.
     fn cuLinkComplete(handle, image, bytes) {
         let link = link(handle)?;
         let mut link = lock(&link);
@@ -75,7 +75,7 @@ driver_api! {
         Ok(())
     }
 
-    /// Ends a link.
+    /// Destroys a link.
     fn cuLinkDestroy(handle) {
         runtime()?;
         LINKS.remove(handle.addr()).map(drop).ok_or(CuResult::INVALID_HANDLE)

@@ -39,7 +39,7 @@ impl Side {
             }
             _ => return Err(CuResult::INVALID_VALUE),
         };
-        // A pitch or height of nothing means tightly packed.
+        // A pitch or height of 0 means tightly packed.
         let pitch = if pitch == 0 { self.x + width } else { pitch };
         let height = if height == 0 { self.y + rows } else { height };
         if pitch < self.x + width && rows > 1 {
@@ -174,7 +174,7 @@ driver_api! {
         copy(resolve(stream, per_thread)?, line(dst, src, bytes), false)
     }
 
-    /// Copies between contexts. Addresses say which.
+    /// Copies between contexts. The addresses determine them.
     fn cuMemcpyPeer | cuMemcpyPeer_ptds [per_thread] (dst, dst_context, src, src_context, bytes) {
         let _ = (dst_context, src_context);
         now(line(dst, src, bytes), per_thread)
@@ -228,7 +228,7 @@ driver_api! {
         now(rect_3d(&get(wanted)?)?, per_thread)
     }
 
-    /// Copies a box between contexts. Addresses say which.
+    /// Copies a box between contexts. The addresses determine them.
     fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds [per_thread] (wanted) {
         now(rect_3d(&get(wanted)?)?, per_thread)
     }

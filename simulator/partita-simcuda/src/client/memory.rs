@@ -1,4 +1,4 @@
-//! Device memory: allocation, release and what is left.
+//! Device memory: allocation, release and queries.
 
 use core::ffi::c_void;
 
@@ -12,11 +12,11 @@ use crate::shared::protocol::{AllocKind, Extent, Reply, Request};
 /// Rows of pitched memory start at multiples of this, in bytes.
 pub const PITCH_BYTES: usize = 512;
 
-/// Allocates and notes what the board gave; [`super::memory_api::allocate`] asks first whether
-/// that is allowed.
+/// Allocates and records the board's allocation; [`super::memory_api::allocate`] first checks that
+/// it is allowed.
 ///
 /// # Errors
-/// `INVALID_VALUE` for nothing, `OUT_OF_MEMORY`.
+/// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
 pub fn allocate(context: &'static Context, bytes: u64, kind: AllocKind) -> Result<u64, CuResult> {
     let context = context.home();
     let runtime = context.runtime;
@@ -38,8 +38,8 @@ pub fn allocate(context: &'static Context, bytes: u64, kind: AllocKind) -> Resul
 fn open_view(runtime: &Runtime, region: &Region) -> Result<(), CuResult> {
     let mut at = region.start;
     for Extent { offset, bytes } in &region.extents {
-        // SAFETY: the range lies in the window that this library reserved, in pages that only this
-        // allocation has, so the mapping replaces nothing but the reservation.
+        // SAFETY: the range is in the window that this library reserved, in pages that only this
+        // allocation has, so the mapping replaces only the reservation.
         let mapped = unsafe {
             libc::mmap(
                 at as *mut c_void,

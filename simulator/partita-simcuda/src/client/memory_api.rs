@@ -14,7 +14,7 @@ use crate::shared::protocol::{AllocKind, Reply, Request};
 /// Allocates for a program.
 ///
 /// # Errors
-/// `INVALID_VALUE` for nothing, `OUT_OF_MEMORY`, and what captures refuse.
+/// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`, and those of captures.
 pub fn allocate(context: &'static Context, bytes: u64, kind: AllocKind) -> Result<u64, CuResult> {
     context.runtime.healthy()?;
     capture::refuse_unsafe()?;
@@ -79,8 +79,8 @@ driver_api! {
         graph_memory::free(address).unwrap_or_else(|| memory::free(runtime, address))
     }
 
-    /// Free and total device memory, or either alone: what there is no place for is left out (an
-    /// H200 with driver 580.159.04).
+    /// Free and total device memory, or one of them: a null pointer is skipped (an H200 with driver
+    /// 580.159.04).
     fn cuMemGetInfo_v2(free, total) {
         let runtime = current()?.runtime;
         let Reply::MemInfo { free: left, total: all } = runtime.call(&Request::MemInfo)? else {
@@ -133,7 +133,7 @@ driver_api! {
         check_moves(list(addresses, count)?, list(sizes, count)?, list(firsts, location_count)?, flags)
     }
 
-    /// Gives up what managed memory holds and moves it; it stays where and as it is here.
+    /// Discards the content of managed memory and moves it; here it stays unchanged in its place.
     fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz [per_thread] (
         addresses, sizes, count, locations, firsts, location_count, flags, stream,
     ) {
@@ -142,7 +142,7 @@ driver_api! {
         check_moves(list(addresses, count)?, list(sizes, count)?, list(firsts, location_count)?, flags)
     }
 
-    /// Gives up what managed memory holds, which stays as it is here.
+    /// Discards the content of managed memory; here it stays unchanged.
     fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz [per_thread] (
         addresses, sizes, count, flags, stream,
     ) {
@@ -168,7 +168,7 @@ driver_api! {
         check_managed(address, bytes)
     }
 
-    /// Attaches managed memory to a stream, which changes nothing here.
+    /// Attaches managed memory to a stream, without effect here.
     fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz [per_thread] (
         stream, address, bytes, flags,
     ) {

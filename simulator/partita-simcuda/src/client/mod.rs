@@ -1,11 +1,11 @@
 //! The driver API as programs see it: exported C functions, by family.
 //!
 //! Every entry point is defined with `driver_api!`, which gives it the C ABI and the types of its
-//! arguments (from [`partita_abi::prototypes`]), turns its `Result` into a result code and keeps
-//! panics out: the workspace aborts on a panic, so entry points are written not to.
+//! arguments (from [`partita_abi::prototypes`]) and turns its `Result` into a result code. The
+//! workspace aborts on a panic, so entry points must not panic.
 //!
-//! What entry points work with lies below them, so that no two files use each other: `stream_api`
-//! has the entry points of streams, `context::stream` the streams, and captures lie between.
+//! Entry points are above the code that they use, so that no two files use each other: `stream_api`
+//! has the entry points of streams, `context::stream` the streams, and captures are between them.
 
 macro_rules! driver_api {
     () => {};
@@ -44,7 +44,7 @@ macro_rules! entry_point {
         /// An entry point of the driver API; arguments and errors as in `cuda.h`.
         ///
         /// # Safety
-        /// As the driver API demands: pointers are null or valid, handles came from this library.
+        /// As the driver API requires: pointers are null or valid, handles came from this library.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> partita_abi::CuResult {
@@ -165,7 +165,7 @@ pub(crate) unsafe fn get<T: Copy>(from: *const T) -> Result<T, CuResult> {
 /// An array that a program points to.
 ///
 /// # Errors
-/// `INVALID_VALUE` for a null pointer to more than nothing.
+/// `INVALID_VALUE` for a null pointer with a count above 0.
 ///
 /// # Safety
 /// The pointer is null or valid for reading `count` elements while the result is used.

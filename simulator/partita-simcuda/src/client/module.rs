@@ -27,7 +27,7 @@ pub struct Module {
     ctx: u64,
     functions: Vec<&'static Function>,
     globals: Vec<(String, u64, u64)>,
-    /// What the kernel driver gave for them.
+    /// The allocations of the kernel driver for them.
     _memory: Vec<vidmem::Taken>,
 }
 
@@ -41,7 +41,7 @@ struct Library {
 
 /// First handle of kernels; far from every address that is mapped.
 const KERNELS_AT: u64 = 0x1300_0000_0000;
-/// Room for their handles.
+/// The range of their handles.
 const KERNELS_ROOM: u64 = 1 << 40;
 
 static MODULES: Registry<Arc<Module>> = Registry::new(0x1100_0000_0000);
@@ -115,7 +115,7 @@ fn unload(handle: usize) -> Result<(), CuResult> {
     Ok(())
 }
 
-/// Ends the modules of a context that is being destroyed; the board forgets them by itself.
+/// Removes the modules of a context that is being destroyed; the board removes its part by itself.
 pub fn forget_context(ctx: u64) {
     for (handle, module) in MODULES.all() {
         if module.ctx == ctx {
@@ -170,7 +170,7 @@ pub fn kernel_function(kernel: CUkernel) -> Result<&'static Function, CuResult> 
     find(&module, &name)
 }
 
-/// The function of a handle that may be a kernel's: launches take both. `None` when it is no
+/// The function of a handle that may be a kernel's: launches accept both. `None` if it is not a
 /// kernel's.
 #[inline]
 pub fn kernel_as_function(handle: CUfunction) -> Option<Result<&'static Function, CuResult>> {

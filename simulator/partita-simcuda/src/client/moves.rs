@@ -13,8 +13,8 @@ pub struct Move {
     bytes: usize,
 }
 
-/// Finds where this process can touch both ends of a rectangle. Done when a copy is asked for,
-/// because the program may free the memory, in stream order, before it is carried out.
+/// Finds where this process can access both ends of a rectangle. This happens when the program
+/// requests a copy, because it may free the memory, in stream order, before the copy runs.
 ///
 /// # Errors
 /// `INVALID_VALUE` when a row leaves the device memory that it starts in.
@@ -22,7 +22,7 @@ pub fn moves(runtime: &Runtime, rect: &Rect) -> Result<Vec<Move>, CuResult> {
     moves_between(runtime, runtime, rect)
 }
 
-/// As [`moves`], where the two ends may be known to different GPUs.
+/// As [`moves`], if the two ends belong to different GPUs.
 ///
 /// # Errors
 /// As [`moves`].

@@ -11,7 +11,7 @@ use partita_abi::CuResult;
 
 use crate::shared::sys::lock;
 
-/// Says which kind of object lies at an address, and whether it is alive.
+/// The kind of the object at an address, and whether it is alive.
 #[derive(Debug)]
 pub struct Mark(AtomicU64);
 
@@ -21,12 +21,12 @@ impl Mark {
         Self(AtomicU64::new(kind))
     }
 
-    /// Makes a used-up object live again.
+    /// Makes a destroyed object live again.
     pub fn revive(&self, kind: u64) {
         self.0.store(kind, Ordering::Release);
     }
 
-    /// Ends an object; `false` when somebody else did already.
+    /// Destroys an object; `false` after an earlier call.
     pub fn kill(&self, kind: u64) -> bool {
         self.0.compare_exchange(kind, !kind, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -42,27 +42,27 @@ impl Mark {
 pub trait Object: Sized + Sync + 'static {
     /// The mark's value while it is alive.
     const KIND: u64;
-    /// What a bad handle of this kind is answered with.
+    /// The error for a bad handle of this kind.
     const BAD: CuResult;
     /// Its mark.
     fn mark(&self) -> &Mark;
 }
 
-/// The object behind a handle.
+/// The object of a handle.
 ///
 /// # Errors
-/// `T::BAD` for null, for an address that cannot be one, and for an object that was destroyed.
+/// `T::BAD` for null, for an invalid address, and for a destroyed object.
 ///
 /// # Safety
-/// The address is null or points to readable memory, as the C interface demands of every handle.
+/// The address is null or points to readable memory, as the C interface requires of every handle.
 #[inline]
 pub unsafe fn object<T: Object>(handle: *const std::ffi::c_void) -> Result<&'static T, CuResult> {
     let object = handle.cast::<T>();
     if object.addr() < 4096 || !object.is_aligned() {
         return Err(T::BAD);
     }
-    // SAFETY: the caller vouches for the address; objects are leaked, so a handle that this library
-    // gave out stays readable for ever.
+    // SAFETY: the caller guarantees the address; objects are leaked, so a handle that this library
+    // returned stays readable.
     let object = unsafe { &*object };
     if object.mark().is(T::KIND) { Ok(object) } else { Err(T::BAD) }
 }
@@ -94,8 +94,7 @@ impl<T> Used<T> {
     }
 }
 
-/// Handles that are numbers: everything that programs make few of. A handle is never given out
-/// twice.
+/// Handles that are numbers, for objects that programs create few of. A handle is never reused.
 #[derive(Debug)]
 pub struct Registry<T>(Mutex<Vec<(usize, T)>>, AtomicU64);
 
@@ -105,7 +104,7 @@ impl<T: Clone> Registry<T> {
         Self(Mutex::new(Vec::new()), AtomicU64::new(base))
     }
 
-    /// Gives a value a handle.
+    /// Returns a new handle for a value.
     pub fn insert(&self, value: T) -> usize {
         let mut values = lock(&self.0);
         // Under the lock, so that handles grow along the list.
@@ -122,7 +121,7 @@ impl<T: Clone> Registry<T> {
         Some(values[at].1.clone())
     }
 
-    /// Puts another value behind a handle.
+    /// Replaces the value of a handle.
     pub fn replace(&self, handle: usize, value: T) {
         let mut values = lock(&self.0);
         if let Ok(at) = values.binary_search_by_key(&handle, |(handle, _)| *handle) {
@@ -130,7 +129,7 @@ impl<T: Clone> Registry<T> {
         }
     }
 
-    /// Takes a value out.
+    /// Removes a value.
     pub fn remove(&self, handle: usize) -> Option<T> {
         let mut values = lock(&self.0);
         let at = values.binary_search_by_key(&handle, |(handle, _)| *handle).ok()?;

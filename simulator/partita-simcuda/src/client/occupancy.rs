@@ -1,5 +1,5 @@
-//! Occupancy. Like the real calls these look at function, device and green context only: a TPC mask
-//! is unknown to them.
+//! Occupancy. Like the real calls these consider only function, device and green context, and
+//! ignore TPC masks.
 
 use core::ffi::c_int;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What is known of an address.
+//! Attributes of addresses.
 
 use core::ffi::{c_int, c_void};
 
@@ -71,7 +71,7 @@ unsafe fn store(
     }
 }
 
-/// Stores what an attribute is for an address that this library knows nothing of.
+/// Stores an attribute of an address that this library does not know.
 ///
 /// # Safety
 /// As for [`store`].
@@ -95,16 +95,16 @@ unsafe fn store_nothing(data: *mut c_void, attribute: CUpointer_attribute) -> Re
 }
 
 driver_api! {
-    /// One attribute of an address. Ordinary memory has none. Without a current context nothing is
-    /// told of any (as documented; not measured).
+    /// One attribute of an address. Ordinary memory has none. Without a current context the call
+    /// fails (as documented; not measured).
     fn cuPointerGetAttribute(data, attribute, address) {
         context::current()?;
         let region = runtime_at(address)?.regions.find(address);
         store(data, attribute, region.as_ref(), address)
     }
 
-    /// Several attributes of an address; what ordinary memory has not is zero. They are told
-    /// without a current context, too (an H200 with driver 580.159.04).
+    /// Several attributes of an address; those that ordinary memory lacks are zero. This works
+    /// without a current context (an H200 with driver 580.159.04).
     fn cuPointerGetAttributes(count, attributes, data, address) {
         let region = runtime_at(address)?.regions.find(address);
         for (index, attribute) in list(attributes, count as usize)?.iter().enumerate() {

@@ -14,14 +14,14 @@ use super::runtime::Runtime;
 use crate::shared::protocol::{AllocKind, PoolStatus, Reply, Request};
 use crate::shared::sys::lock;
 
-/// A pool: its GPU, the board's number of it, and its settings that change nothing here.
+/// A pool: its GPU, the board's number of it, and settings without effect here.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     /// Its GPU.
     pub runtime: &'static Runtime,
     /// The board's number of it.
     pub number: u32,
-    /// Settings that change nothing here.
+    /// Settings without effect here.
     pub reuse: [c_int; 3],
 }
 
@@ -49,13 +49,13 @@ pub fn present(runtime: &Runtime) -> usize {
     device_pools(runtime).1
 }
 
-/// What each device keeps for graphs, by ordinal; 0 before there was any.
+/// Each device's pool for graphs, by ordinal; 0 before it exists.
 static OF_GRAPHS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// The pool of a device's graphs, which keeps what it has until it is trimmed.
+/// The pool of a device's graphs, which keeps its memory until it is trimmed.
 ///
 /// # Errors
-/// Those of making it.
+/// Those of its creation.
 pub fn of_graphs(runtime: &'static Runtime) -> Result<usize, CuResult> {
     let mut pools = lock(&OF_GRAPHS);
     pools.resize(visible().len(), 0);
@@ -69,7 +69,7 @@ pub fn of_graphs(runtime: &'static Runtime) -> Result<usize, CuResult> {
     Ok(*of_device)
 }
 
-/// What a device keeps for graphs.
+/// The status of a device's pool for graphs.
 ///
 /// # Errors
 /// Those of [`of_graphs`].
@@ -77,7 +77,7 @@ pub fn status_of_graphs(runtime: &'static Runtime) -> Result<PoolStatus, CuResul
     info(&POOLS.get(of_graphs(runtime)?).ok_or(CuResult::UNKNOWN)?)
 }
 
-/// Returns what a device keeps for graphs unused.
+/// Releases unused memory of a device's pool for graphs.
 ///
 /// # Errors
 /// Those of [`of_graphs`].
@@ -91,9 +91,8 @@ pub(super) fn pool(handle: CUmemoryPool) -> Result<Pool, CuResult> {
     POOLS.get(handle.addr()).ok_or(CuResult::INVALID_VALUE)
 }
 
-/// Allocates from a pool. The memory can be used at once: every stream waits for nothing that has
-/// not happened on the board yet, because a freed block comes back only when its stream has reached
-/// the free.
+/// Allocates from a pool. The memory can be used at once, without a wait on any stream, because a
+/// freed block returns only when its stream has reached the free.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY`, `INVALID_VALUE`.

@@ -77,7 +77,7 @@ driver_api! {
         put(handle, CUmemoryPool::from_addr(POOLS.insert(Pool { runtime, number, reuse: [1; 3] })))
     }
 
-    /// Ends a pool. Its memory goes with its last allocation.
+    /// Destroys a pool. Its memory is released with its last allocation.
     fn cuMemPoolDestroy(handle) {
         let runtime = pool(handle)?.runtime;
         if handle.addr() == device_pools(runtime).0 {
@@ -92,7 +92,7 @@ driver_api! {
         runtime.call(&Request::PoolDestroy { pool: gone.number }).map(drop)
     }
 
-    /// Gives unused memory back, down to a number of bytes.
+    /// Releases unused memory, down to a number of bytes.
     fn cuMemPoolTrimTo(handle, keep) {
         let Pool { runtime, number: pool, .. } = pool(handle)?;
         runtime.call(&Request::PoolTrim { pool, keep: keep as u64 }).map(drop)
@@ -115,7 +115,7 @@ driver_api! {
                 let bytes = get(value.cast::<u64>())?;
                 runtime.call(&Request::PoolThreshold { pool, bytes }).map(drop)
             }
-            // High-water marks can be set to zero, which means to the present value.
+            // High-water marks can be set to zero, which resets them to the present value.
             CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH | CU_MEMPOOL_ATTR_USED_MEM_HIGH => {
                 if get(value.cast::<u64>())? != 0 {
                     return Err(CuResult::INVALID_VALUE);

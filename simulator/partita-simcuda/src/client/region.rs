@@ -1,5 +1,4 @@
-//! What this process knows to be mapped at which address, so that host threads can move bytes
-//! themselves.
+//! The process's mappings by address, so that host threads can move bytes themselves.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -7,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use crate::shared::protocol::Extent;
 use crate::shared::sys::SharedMap;
 
-/// What is mapped.
+/// The kind of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Device memory that the host cannot address.
@@ -27,15 +26,15 @@ pub enum Kind {
 pub struct Region {
     /// First address.
     pub start: u64,
-    /// Length that the program asked for, in bytes.
+    /// Length that the program requested, in bytes.
     pub bytes: u64,
     /// What.
     pub kind: Kind,
-    /// Where the bytes lie in the device's memory; empty for host memory.
+    /// The location of the bytes in the device's memory; empty for host memory.
     pub extents: Vec<Extent>,
-    /// The context that owns it; 0 for none.
+    /// The context that owns it; 0 without one.
     pub ctx: u64,
-    /// The pool that it came from; 0 for none.
+    /// Its pool; 0 without one.
     pub pool: usize,
     /// Flags that it was made with.
     pub flags: u32,
@@ -103,8 +102,8 @@ impl Regions {
         (address - region.start < region.bytes).then_some(region.kind)
     }
 
-    /// Where this process can touch `bytes` at `address`: pieces in order. Host addresses stand for
-    /// themselves. `None` when the range leaves what is mapped.
+    /// Where this process can access `bytes` at `address`: pieces in order. Host addresses are
+    /// unchanged. `None` when the range leaves the mappings.
     pub fn pieces(&self, memory: &SharedMap, address: u64, bytes: u64) -> Option<Vec<(*mut u8, usize)>> {
         let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
         let mut pieces = Vec::new();

@@ -1,12 +1,12 @@
 //! The SMs of a device as resources, and how a driver splits them.
 //!
-//! Sizes are those that `cuda.h` documents for each generation; how many groups a split gives is as
-//! measured on an H200 (driver 580.159.04): of 132 SMs 15 groups of 8 with 12 left over, 8 of 16
-//! with 4, 3 of 40 (34 asked for) with 12; without co-scheduling 66 of 2, 8 of 16, 3 of 34. What
-//! follows from that: each group has at least one unit of SMs of one GPC. What it has beyond that
-//! need not be of that GPC: the first group of 16 SMs had TPCs 0, 8, 16, 24 and 64 of one GPC, 32
-//! and 39 of another and 47 of a third, and the first GPC had three left. By which rule is the
-//! driver's secret; here it is the first that no group has.
+//! Sizes are those that `cuda.h` documents for each generation; the number of groups of a split is
+//! as measured on an H200 (driver 580.159.04): of 132 SMs 15 groups of 8 with 12 left over, 8 of 16
+//! with 4, 3 of 40 (34 requested) with 12; without co-scheduling 66 of 2, 8 of 16, 3 of 34. It
+//! follows that each group has at least one unit of SMs of one GPC. The other SMs of a group can be
+//! of other GPCs: the first group of 16 SMs had TPCs 0, 8, 16, 24 and 64 of one GPC, 32 and 39 of
+//! another and 47 of a third, and the first GPC had three left. The driver's rule is unknown; here
+//! a group takes the first SMs that no group has.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -32,7 +32,7 @@ pub struct SmSet {
     pub device: CUdevice,
     /// The TPCs, logical.
     pub set: TpcSet,
-    /// Which split it came from; 0 for one that may be split.
+    /// The split that it came from; 0 if it can be split.
     pub split: u32,
     /// SMs of the least part.
     pub least_sms: u32,
@@ -111,17 +111,17 @@ impl SmSet {
     }
 }
 
-/// What a split gives.
+/// The result of a split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     /// The groups.
     pub groups: Vec<SmSet>,
-    /// What is left over.
+    /// The remainder.
     pub rest: SmSet,
 }
 
-/// TPCs of each GPC in pieces of `tpcs`: the first of every GPC, then the second. Pieces that are
-/// not full are left out.
+/// TPCs of each GPC in pieces of `tpcs`: the first of every GPC, then the second. Incomplete pieces
+/// are left out.
 fn units(topology: &Topology, set: &TpcSet, tpcs: u32) -> Vec<TpcSet> {
     let mut units = Vec::new();
     for gpc in topology.gpcs() {
@@ -189,7 +189,7 @@ pub fn split(
     Ok(Split { groups, rest })
 }
 
-/// Unites resources into what one context gets.
+/// Unites resources for one context.
 ///
 /// # Errors
 /// `INVALID_VALUE` for none; `INVALID_RESOURCE_CONFIGURATION` for several that are not of one
@@ -245,7 +245,7 @@ mod tests {
         ] {
             assert_eq!(of("h200", wanted, flags), groups, "{wanted} {flags}");
         }
-        // Beyond its unit of one GPC a group has TPCs of others, even where that GPC has some left.
+        // Beyond its unit of one GPC a group has TPCs of others, even if that GPC has some left.
         let spec = catalogue::device("h200").unwrap();
         let whole = SmSet::whole(&spec, 0, spec.topology.all());
         let first = split(&spec, &whole, 16, 0, None).unwrap().groups[0].set;
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_keep_what_they_are_and_cannot_be_forged() {
+    fn resources_keep_their_content_and_cannot_be_forged() {
         let spec = catalogue::device("h200").unwrap();
         let whole = SmSet::whole(&spec, 0, spec.topology.all());
         let resource = whole.resource(2);

@@ -24,18 +24,17 @@ use crate::shared::socket;
 use crate::shared::sys::{SharedMap, eventfd_signal, futex_wait, lock};
 use crate::shared::visible::device_uuid;
 
-/// Where device addresses start, if the addresses are free. A driver maps its own range in the same
-/// way.
-const WINDOW_WISH: usize = 0x3000_0000_0000;
-/// How long a waiting thread looks before it sleeps.
+/// The preferred start of device addresses. A driver maps its own range in the same way.
+const WINDOW_PREFERRED: usize = 0x3000_0000_0000;
+/// How long a waiting thread polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(3);
-/// How long a waiting thread sleeps before it makes sure that the board still lives.
+/// How long a waiting thread sleeps before it checks that the board is alive.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// When set, a synchronising call that waits longer than this many milliseconds on work that can
-/// never run gives up with `CUDA_ERROR_LAUNCH_TIMEOUT`.
+/// If set, a synchronising call fails with `CUDA_ERROR_LAUNCH_TIMEOUT` after waiting so many
+/// milliseconds for work that can never run.
 const ENV_WATCHDOG: &str = "PARTITA_SIM_WATCHDOG_MS";
 
-/// The connection and what comes with it.
+/// The connection and its resources.
 #[derive(Debug)]
 pub struct Runtime {
     /// The simulated device.
@@ -72,7 +71,7 @@ pub struct Runtime {
     pub memory_fd: OwnedFd,
     /// The fast path and the progress of streams.
     pub channel: Channel,
-    /// What is mapped at which device address.
+    /// The mappings by device address.
     pub regions: Regions,
     next_token: AtomicU64,
     pub(super) producer: Mutex<Producer>,
@@ -82,8 +81,8 @@ pub struct Runtime {
     watchdog: Option<Duration>,
 }
 
-/// Says why there is no device.
-pub(super) fn complain(error: io::Error) -> CuResult {
+/// Reports why there is no device.
+pub(super) fn report_no_device(error: io::Error) -> CuResult {
     eprintln!("partita-sim: {error}");
     CuResult::NO_DEVICE
 }
@@ -114,7 +113,7 @@ fn reserve_window() -> io::Result<u64> {
     // SAFETY: a hint without MAP_FIXED replaces no mapping.
     let window = unsafe {
         libc::mmap(
-            std::ptr::without_provenance_mut(WINDOW_WISH),
+            std::ptr::without_provenance_mut(WINDOW_PREFERRED),
             WINDOW_BYTES as usize,
             libc::PROT_NONE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -140,16 +139,16 @@ impl Runtime {
             Some((identity, connection)) => (Some(identity), Some(connection)),
             None => (None, None),
         };
-        let window = reserve_window().map_err(complain)?;
+        let window = reserve_window().map_err(report_no_device)?;
         let hello = Request::Hello {
             version: PROTOCOL_VERSION,
             role: Role::Client { window, mps: identity },
             command: command_name(),
         };
-        // A board that was about to end may take the connection with it; the next one will not.
+        // A board that was about to exit can close the connection; the next one will not.
         let mut last = io::Error::from(io::ErrorKind::ConnectionReset);
         for _ in 0..20 {
-            let socket = place.connect_or_start(own_path().as_deref()).map_err(complain)?;
+            let socket = place.connect_or_start(own_path().as_deref()).map_err(report_no_device)?;
             match exchange(socket.as_fd(), &hello, &[]) {
                 Ok((Reply::Welcome { instance, sms, .. }, descriptors)) => {
                     return Self::assemble(
@@ -163,14 +162,14 @@ impl Runtime {
                         sms,
                         descriptors,
                     )
-                    .map_err(complain);
+                    .map_err(report_no_device);
                 }
                 Ok((Reply::Refused(code), _)) => return Err(CuResult(code)),
                 Ok(_) => return Err(CuResult::SYSTEM_DRIVER_MISMATCH),
                 Err(error) => last = error,
             }
         }
-        Err(complain(last))
+        Err(report_no_device(last))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -232,27 +231,27 @@ impl Runtime {
 
     // ---- slow path ----
 
-    /// Asks the board.
+    /// Sends a request to the board.
     ///
     /// # Errors
     /// The board's refusal; `DEVICE_UNAVAILABLE` when it is gone.
     pub fn call(&self, request: &Request) -> Result<Reply, CuResult> {
         let (reply, _) = self.call_with(request, &[])?;
-        self.tell_mps(request, &reply);
+        self.notify_mps(request, &reply);
         Ok(reply)
     }
 
-    /// Tells the MPS server of contexts that come and go. Only its log depends on it.
-    fn tell_mps(&self, request: &Request, reply: &Reply) {
+    /// Notifies the MPS server of created and destroyed contexts. Only its log depends on it.
+    fn notify_mps(&self, request: &Request, reply: &Reply) {
         let Some(connection) = &self.mps_connection else { return };
         let _ = match (request, reply) {
-            (_, Reply::Ctx { ctx, .. }) => mps::client::tell_context(connection.as_fd(), *ctx, true),
-            (Request::CtxDestroy { ctx }, _) => mps::client::tell_context(connection.as_fd(), *ctx, false),
+            (_, Reply::Ctx { ctx, .. }) => mps::client::notify_context(connection.as_fd(), *ctx, true),
+            (Request::CtxDestroy { ctx }, _) => mps::client::notify_context(connection.as_fd(), *ctx, false),
             _ => Ok(()),
         };
     }
 
-    /// Asks the board and passes descriptors both ways.
+    /// Sends a request to the board and passes descriptors both ways.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -280,7 +279,7 @@ impl Runtime {
         CuResult(self.channel.head().fault.0.load(Ordering::Relaxed)).ok()
     }
 
-    /// Tells the board that host work is done.
+    /// Notifies the board that host work is done.
     pub fn host_done(&self, token: u64) {
         let mut buffer = [0u8; 32];
         let Ok(bytes) = postcard::to_slice(&Command::HostDone { token }, &mut buffer) else { return };
@@ -302,11 +301,11 @@ impl Runtime {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Tells the board that there is something in the ring.
+    /// Notifies the board of commands in the ring.
     #[inline]
     pub(super) fn ring(&self) {
-        // The board sets the word before it looks at the rings a last time; the fence orders this
-        // side's publication before the look at the word.
+        // The board sets the word before it polls the rings a last time; the fence orders this
+        // side's publication before the read of the word.
         fence(Ordering::SeqCst);
         let asleep = &self.page.head().asleep.0;
         if asleep.load(Ordering::Relaxed) == 1 && asleep.swap(0, Ordering::Relaxed) == 1 {
@@ -314,13 +313,13 @@ impl Runtime {
         }
     }
 
-    /// Whether a stream's commands up to a number are complete. Numbers go on where a slot is used
-    /// again.
+    /// Whether a stream's commands up to a number are complete. Numbers continue when a slot is
+    /// reused.
     pub fn reached(&self, slot: u32, seq: u64) -> bool {
         self.channel.head().streams[slot as usize].completed.load(Ordering::Acquire) >= seq
     }
 
-    /// Waits until the board has made something true.
+    /// Waits until the board has made a condition true.
     ///
     /// # Errors
     /// The sticky error; `LAUNCH_TIMEOUT` by the watchdog; `DEVICE_UNAVAILABLE` when the board is
@@ -359,10 +358,10 @@ impl Runtime {
         }
     }
 
-    /// Tells the board that the process ends in order.
-    pub(super) fn say_goodbye(&self) {
-        // The thread that ends the process may be the one that was interrupted in a call; then the
-        // board finds out by itself.
+    /// Notifies the board of a normal process exit.
+    pub(super) fn notify_exit(&self) {
+        // The exit may interrupt a call on the same thread; then the board notices the end by
+        // itself.
         for _ in 0..100 {
             if let Ok(socket) = self.socket.try_lock() {
                 let _ = exchange(socket.as_fd(), &Request::Bye, &[]);

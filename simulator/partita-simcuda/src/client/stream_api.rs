@@ -34,7 +34,7 @@ driver_api! {
         put(stream, made.handle())
     }
 
-    /// Ends a stream once its work is done.
+    /// Destroys a stream once its work is done.
     fn cuStreamDestroy_v2(stream) {
         runtime()?;
         if stream.is_default() {
@@ -50,7 +50,7 @@ driver_api! {
             return Err(CuResult::INVALID_HANDLE);
         }
         match runtime.call(&Request::StreamDestroy { stream: slot }) {
-            // After a sticky error there is nothing left to end.
+            // After a sticky error there is nothing left to destroy.
             Err(_) if runtime.healthy().is_err() => sound,
             result => sound.and(result.map(drop)),
         }

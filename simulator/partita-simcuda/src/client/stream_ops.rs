@@ -1,4 +1,4 @@
-//! What streams do beside launches and copies: waits, host functions and words in memory.
+//! Other work of streams than launches and copies: waits, host functions and words in memory.
 
 use core::ffi::c_void;
 use std::sync::atomic::Ordering;

@@ -1,12 +1,11 @@
-//! The driver's private structure behind a stream: what programs that know its layout follow the
-//! handle's first word to.
+//! The driver's private structure of a stream, to which the handle's first word points.
 //!
-//! It holds the stream's mask at the driver's own place, and everything else that a driver keeps
-//! there. As on an H200 a launch reads some three dozen words scattered over it, of which many are
-//! zero and could be taken for a mask that is not in force; the words of the mask itself are read
-//! only if the first says that they count. What a launch reads it relies on, and everything is
-//! looked at when the stream is waited for or destroyed: a word that somebody else changed is a
-//! corruption of the driver's state.
+//! It contains the stream's mask at the driver's offset, and the driver's other data. As on an H200
+//! a launch reads about three dozen words scattered over it, of which many are zero and could be
+//! taken for an inactive mask; the words of the mask itself are read only if the first says that
+//! they count. A launch relies on the words that it reads, and all words are checked when the
+//! stream is waited for or destroyed: a word that other code changed is a corruption of the
+//! driver's state.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,7 +17,7 @@ use crate::shared::driver::STRUCTURE_BYTES;
 use crate::shared::sys::lock;
 
 const WORDS: usize = STRUCTURE_BYTES as usize / 4;
-/// Distance between two structures. No multiple of a page, so that some lie across two.
+/// Distance between two structures. Not a multiple of a page, so that some cross a page boundary.
 const STRIDE_BYTES: usize = STRUCTURE_BYTES as usize + 0x140;
 /// Structures mapped at a time.
 const CHUNK: usize = 28;
@@ -42,7 +41,7 @@ const COUNTER_AT: [usize; 2] = [0x3e0, 0x2a8];
 pub struct Foreign {
     /// Where in the structure, in bytes.
     pub offset_bytes: usize,
-    /// What it holds.
+    /// The word there.
     pub word: u32,
 }
 
@@ -89,7 +88,7 @@ impl Shape {
         Self { mask_at, mask, counter_at, fresh, read }
     }
 
-    /// Where the mask lies, in bytes.
+    /// The offset of the mask, in bytes.
     pub fn mask_at(&self) -> usize {
         self.mask_at
     }
@@ -104,8 +103,8 @@ impl Shape {
 pub struct Structure(&'static [AtomicU32; WORDS]);
 
 impl Structure {
-    /// A new one, of pages that hold nothing else: whoever closes them for a moment to see who
-    /// reads there closes nothing of the program's own.
+    /// A new one, in pages without other data: code that protects them for a moment to trace reads
+    /// does not affect the program's data.
     pub fn new() -> Option<Self> {
         static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
         let mut free = lock(&FREE);
@@ -123,12 +122,12 @@ impl Structure {
             let pages = pages.expose_provenance();
             free.extend((0..CHUNK).rev().map(|index| pages + index * STRIDE_BYTES));
         }
-        // SAFETY: inside pages that are zeroed, aligned and never unmapped, and handed out once;
+        // SAFETY: inside pages that are zeroed, aligned and never unmapped, and allocated once;
         // plain atomics may hold anything.
         free.pop().map(|address| Self(unsafe { &*std::ptr::with_exposed_provenance(address) }))
     }
 
-    /// The structure at an address that [`Self::address`] gave.
+    /// The structure at an address of [`Self::address`].
     ///
     /// # Safety
     /// The address is that of a structure.
@@ -147,13 +146,13 @@ impl Structure {
     }
 
     fn pair(self, at: usize) -> &'static AtomicU64 {
-        // SAFETY: both places of pairs are multiples of 8 inside the structure, whose address is
-        // one, too; nobody uses their halves.
+        // SAFETY: both offsets of pairs are multiples of 8 inside the structure, whose address is
+        // one, too; their halves are not accessed otherwise.
         unsafe { &*self.0.as_ptr().cast::<u8>().add(at).cast() }
     }
 
-    /// Makes it that of a new stream: nothing launched. As on an H200 (driver 580.159.04) a mask
-    /// stays that a former stream left here: the new one has it from the start.
+    /// Initialises it for a new stream without launches. As on an H200 (driver 580.159.04), the
+    /// mask of a former stream here stays: the new stream has it from the start.
     pub fn arm(self, shape: &Shape) {
         for (index, (word, fresh)) in self.0.iter().zip(&shape.fresh).enumerate() {
             if !shape.is_mask(index) {
@@ -171,8 +170,8 @@ impl Structure {
         }
     }
 
-    /// What a launch does: looks at the driver's own words, counts, and takes the stream's mask if
-    /// one is in force.
+    /// The accesses of a launch: checks the driver's own words, counts, and returns the stream's
+    /// mask if it is active.
     ///
     /// # Errors
     /// The first word found that is not the driver's.
@@ -199,7 +198,7 @@ impl Structure {
         Ok(())
     }
 
-    /// The mask that somebody wrote, if it is in force.
+    /// The mask that other code wrote, if it is active.
     #[inline]
     fn mask(self, shape: &Shape) -> Option<[u32; 4]> {
         let first = self.word(shape.mask_at).load(Ordering::Acquire);
@@ -213,7 +212,7 @@ impl Structure {
         shape.mask.decode(&words)
     }
 
-    /// Looks at every word but the mask's and the counter's, which a launch may be changing.
+    /// Checks every word but the mask's and the counter's, which a launch may be changing.
     ///
     /// # Errors
     /// The first word found that is not the driver's.
@@ -230,7 +229,7 @@ impl Structure {
         Ok(())
     }
 
-    /// Looks at every word, and at the count of the launches. Nothing may launch meanwhile.
+    /// Checks every word, and the count of the launches. No launch may run meanwhile.
     ///
     /// # Errors
     /// As [`Self::inspect`].
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn some_words_look_like_a_mask_and_are_none() {
+    fn some_words_look_like_a_mask_but_are_not() {
         let shape = shape("13.0", None);
         let zeros = |index: usize| shape.fresh[index..].iter().take(5).all(|word| *word == 0);
         let alike = shape.read.iter().filter(|index| zeros(usize::from(**index))).count();

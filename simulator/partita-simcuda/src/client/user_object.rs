@@ -11,7 +11,7 @@ use super::object::Registry;
 use super::put;
 use crate::shared::sys::lock;
 
-/// Something of the program's with a count and a function that ends it.
+/// An object of the program with a count and a function that destroys it.
 #[derive(Debug)]
 struct UserObject {
     count: Mutex<u32>,
@@ -21,7 +21,7 @@ struct UserObject {
 
 static OBJECTS: Registry<Arc<UserObject>> = Registry::new(0x1a00_0000_0000);
 
-/// Drops references to an object; with the last one the program's function ends it.
+/// Drops references to an object; with the last one the program's function destroys it.
 ///
 /// # Errors
 /// `INVALID_VALUE` for a bad handle and for more references than there are.
@@ -65,7 +65,7 @@ driver_api! {
     /// Puts a thing of the program's under a count.
     fn cuUserObjectCreate(handle, data, destroy, count, flags) {
         runtime()?;
-        // The one flag says that the function will not synchronise, and it must be given.
+        // The only flag promises that the function will not synchronise, and it is required.
         if handle.is_null() || destroy.is_none() || count == 0 || flags != 1 {
             return Err(CuResult::INVALID_VALUE);
         }

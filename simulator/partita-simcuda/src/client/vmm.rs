@@ -59,7 +59,7 @@ fn phys_of(reply: Reply) -> Result<u64, CuResult> {
     }
 }
 
-/// Waits for all work of the process: nothing may use addresses that are about to go.
+/// Waits for all work of the process, which may use addresses that are about to be unmapped.
 fn settle() -> Result<(), CuResult> {
     match super::context::current() {
         Ok(context) => context.synchronize(),
@@ -121,7 +121,7 @@ driver_api! {
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Each GPU has a range of addresses of its own here.
+        // Each GPU has its own range of addresses here.
         if !std::ptr::eq(owner, runtime) {
             return Err(CuResult::NOT_SUPPORTED);
         }
@@ -147,7 +147,7 @@ driver_api! {
         Ok(())
     }
 
-    /// Sets who may use mapped memory.
+    /// Sets the access to mapped memory.
     fn cuMemSetAccess(address, bytes, access, count) {
         let runtime = runtime_at(address)?;
         for wanted in list(access, count)? {
@@ -207,15 +207,15 @@ driver_api! {
         if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(CuResult::NOT_SUPPORTED);
         }
-        // The number itself is passed where a pointer stands.
+        // The number itself is passed in place of a pointer.
         let number = c_int::try_from(shared.addr()).map_err(|_| CuResult::INVALID_VALUE)?;
         let copy = libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0);
         if copy < 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        // A copy of the program's descriptor, owned by nobody else.
+        // A copy of the program's descriptor, which only this call owns.
         let copy = OwnedFd::from_raw_fd(copy);
-        // The descriptor does not say whose it is; its own board knows it.
+        // The descriptor does not name its board, so all boards are tried.
         let mut last = Err(CuResult::INVALID_VALUE);
         for runtime in visible() {
             match runtime.call_with(&Request::PhysImport, &[copy.as_fd()]) {

@@ -1,6 +1,5 @@
-//! The one thread for each GPU that does a process's host work in stream order: host functions,
-//! stream callbacks and copies that touch pinned host memory. It is started when the first of these
-//! is asked for.
+//! The thread of each GPU that does a process's host work in stream order: host functions, stream
+//! callbacks and copies that touch pinned host memory. The first such work starts it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
@@ -88,7 +87,7 @@ fn serve(runtime: &'static Runtime) {
     }
 }
 
-/// Does a piece of work. `false` when somebody else will say that it is done.
+/// Runs a piece of work. `false` if another thread will report its completion.
 fn run(runtime: &'static Runtime, token: u64) -> bool {
     let work = {
         let mut entries = lock(&works(runtime).entries);
@@ -112,10 +111,10 @@ fn run(runtime: &'static Runtime, token: u64) -> bool {
         // Entry points refuse null functions.
         Some(HostWork::Function(None, _) | HostWork::Callback(None, ..)) => {}
         Some(HostWork::Elsewhere(other, event, count)) => {
-            // What it waits for may itself wait for this worker, so the wait is another thread's.
+            // The event may itself wait for this worker, so another thread waits for it.
             let waited = std::thread::Builder::new().name("cuda-sim-event".to_owned()).spawn(move || {
                 let completed = |slot: &EventSlot| slot.completed.load(Ordering::Acquire) >= count;
-                // After an error there is nothing left to wait for.
+                // After an error there is nothing to wait for.
                 let _ = other.wait(|| other.page.event(event).is_none_or(completed));
                 runtime.host_done(token);
             });

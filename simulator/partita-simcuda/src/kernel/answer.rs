@@ -15,8 +15,8 @@ use super::{Gpu, put, put_u32, u32_at};
 const ID_INFO_BOARD_AT: usize = 20;
 const ID_INFO_INSTANCE_AT: usize = 24;
 const ID_INFO_NUMA_AT: usize = 28;
-/// Where `GR_GET_TPC_MASK` has the GPC, and the masks of it and of `GR_GET_GPC_MASK` lie: behind
-/// the route.
+/// The offset of the GPC in `GR_GET_TPC_MASK`, and of the masks in it and in `GR_GET_GPC_MASK`:
+/// after the route.
 const BEHIND_ROUTE: usize = 16;
 
 /// The SM order that a driver of a CUDA version was built with: 570 is 12.8, 575 is 12.9, 580 is
@@ -103,7 +103,7 @@ pub fn of_subdevice(command: u32, gpu: &Gpu, parameters: &mut [u8]) -> Result<()
                 Ok(())
             }
         },
-        // Measured: refused whatever is asked.
+        // Measured: every query is refused.
         GRMGR_GET_GR_FS_INFO => Err(status::INVALID_ARGUMENT),
         _ => Err(status::NOT_SUPPORTED),
     }

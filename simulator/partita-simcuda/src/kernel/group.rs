@@ -1,8 +1,8 @@
-//! Channel groups: what of a process takes turns on a GPU, and how long a turn is.
+//! Channel groups: the units of a process that take turns on a GPU, and the length of a turn.
 //!
-//! libcuda makes them through the device nodes and sets their slices by an `ioctl` that others can
-//! stand in the way of. So does the simulated one: it really calls `ioctl`, on a descriptor of its
-//! own that stands for the node, and answers by itself what nobody else has.
+//! libcuda creates them through the device nodes and sets their slices by an `ioctl` that other
+//! code can intercept. So does the simulated one: it really calls `ioctl`, on a descriptor that
+//! stands for the node, and answers by itself what no other code has answered.
 
 use core::ffi::c_void;
 use std::fs::File;
@@ -18,11 +18,11 @@ use partita_abi::control::{
 use super::object::{Object, status};
 use super::{Errno, Kernel, lock, partita_sim_control_ioctl, put, put_u32, u32_at, with_kernel};
 
-/// Has the board of the GPU on a bus take a slice, in microseconds, for this process's work. `None`
+/// Sends a slice, in microseconds, for this process's work to the board of the GPU on a bus. `None`
 /// if the process does not use that GPU.
-pub type TellSlice = fn(bus: u32, slice_us: u64) -> Option<Result<(), CuResult>>;
+pub type SendSlice = fn(bus: u32, slice_us: u64) -> Option<Result<(), CuResult>>;
 
-/// What stands for `/dev/nvidiactl`, as long as the process lives.
+/// The descriptor for `/dev/nvidiactl`, for the life of the process.
 static NODE: OnceLock<Option<File>> = OnceLock::new();
 
 /// Beyond the tokens of [`super::partita_sim_control_open`], which are the least that are free.
@@ -31,7 +31,7 @@ const NODE_MIN: i32 = 256;
 pub(super) fn node() -> Option<i32> {
     let open = || {
         let null = File::open("/dev/null").ok()?;
-        // SAFETY: a live descriptor; the copy belongs to nobody else.
+        // SAFETY: a live descriptor; this call owns the copy.
         let high = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, NODE_MIN) };
         // SAFETY: as above.
         (high >= 0).then(|| File::from(unsafe { OwnedFd::from_raw_fd(high) }))
@@ -47,25 +47,25 @@ impl Kernel {
         Ok((client, self.clients.make_object(node, client, device, 0, group)?))
     }
 
-    /// Has a GPU's board take a slice for this process's work.
+    /// Sends a slice for this process's work to a GPU's board.
     pub(super) fn set_slice(&self, gpu: usize, slice_us: u64) -> Result<(), u32> {
         if slice_us == 0 {
             return Err(status::INVALID_ARGUMENT);
         }
-        let told = self.tell_slice.and_then(|tell| tell(self.gpus[gpu].bus, slice_us));
+        let told = self.send_slice.and_then(|tell| tell(self.gpus[gpu].bus, slice_us));
         told.ok_or(status::OBJECT_NOT_FOUND)?.map_err(|_| status::NOT_SUPPORTED)
     }
 }
 
-/// Gives a new context's GPU time to this process by turns, of the slice that the driver chooses.
-/// `tell` takes this and every later slice to the GPU's board.
+/// Gives a new context's GPU time to this process by turns, with the slice that the driver chooses.
+/// `tell` sends this and every later slice to the GPU's board.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY` without a descriptor for the node; `UNKNOWN` for a slice that is refused.
-pub fn begin(bus: u32, slice_us: u64, tell: TellSlice) -> Result<(), CuResult> {
+pub fn begin(bus: u32, slice_us: u64, tell: SendSlice) -> Result<(), CuResult> {
     let node = node().ok_or(CuResult::OUT_OF_MEMORY)?;
     let made = with_kernel(|kernel| {
-        kernel.tell_slice = Some(tell);
+        kernel.send_slice = Some(tell);
         let gpu = kernel.gpus.iter().position(|gpu| gpu.bus == bus).ok_or(libc::ENODEV)?;
         kernel.make_group(node, gpu).map_err(|_| libc::EIO)
     });
@@ -81,11 +81,11 @@ pub fn begin(bus: u32, slice_us: u64, tell: TellSlice) -> Result<(), CuResult> {
     if is_answered && u32_at(&argument, RM_STATUS_AT) == NV_OK { Ok(()) } else { Err(CuResult::UNKNOWN) }
 }
 
-/// Asks as libcuda does, so that others can stand in the way; answers by itself what nobody else
-/// has. Returns whether there is an answer.
+/// Sends a request as libcuda does, so that other code can intercept it; answers by itself if no
+/// other code has. Returns whether there is an answer.
 ///
 /// # Safety
-/// Whatever the argument points to lives.
+/// Everything that the argument points to is alive.
 pub(super) unsafe fn ask(node: i32, escape: u8, argument: &mut [u8]) -> bool {
     let wanted = request(escape, argument.len()).into();
     let address: *mut c_void = argument.as_mut_ptr().cast();

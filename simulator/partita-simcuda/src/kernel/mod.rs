@@ -1,11 +1,11 @@
-//! The kernel driver's device nodes, as far as they tell where SMs lie and how long turns last:
-//! `/dev/nvidiactl` and `/dev/nvidiaN`.
+//! The kernel driver's device nodes, as far as they report where SMs are and how long time slices
+//! are: `/dev/nvidiactl` and `/dev/nvidiaN`.
 //!
-//! A process cannot be given device nodes without root, so the simulated libcuda brings them along
-//! as three functions that stand for `open`, `ioctl` and `close`. Requests, structures and answers
-//! are those of the published kernel modules (`partita_abi::control`); what an H200's driver
-//! 580.159.04 answered to them is answered here, its refusals included. As with the real nodes
-//! nothing depends on `cuInit` or on `CUDA_VISIBLE_DEVICES`.
+//! A process cannot get device nodes without root, so the simulated libcuda has three functions
+//! that stand for `open`, `ioctl` and `close`. Requests and structures are those of the published
+//! kernel modules (`partita_abi::control`), and the answers, refusals included, are those of an
+//! H200's driver 580.159.04. As with the real nodes nothing depends on `cuInit` or on
+//! `CUDA_VISIBLE_DEVICES`.
 
 mod answer;
 pub mod group;
@@ -60,7 +60,7 @@ enum Node {
     Gpu { index: usize, registered: bool },
 }
 
-/// What the kernel keeps of this process.
+/// The kernel's state of this process.
 #[derive(Debug)]
 struct Kernel {
     gpus: Vec<Gpu>,
@@ -68,8 +68,8 @@ struct Kernel {
     clients: Clients,
     /// By GPU.
     own_devices: BTreeMap<usize, (u32, u32)>,
-    /// How a board is told of a slice; none before this process has a channel group.
-    tell_slice: Option<group::TellSlice>,
+    /// How slices reach a board; `None` before this process has a channel group.
+    send_slice: Option<group::SendSlice>,
 }
 
 static KERNEL: Mutex<Option<Kernel>> = Mutex::new(None);
@@ -84,7 +84,7 @@ fn with_kernel<R>(action: impl FnOnce(&mut Kernel) -> Result<R, Errno>) -> Resul
             nodes: BTreeMap::new(),
             clients: Clients::default(),
             own_devices: BTreeMap::new(),
-            tell_slice: None,
+            send_slice: None,
         });
     }
     kernel.as_mut().map_or(Err(libc::ENODEV), action)
@@ -133,7 +133,7 @@ impl Kernel {
         self.nodes.values().any(|node| matches!(node, Node::Gpu { index, .. } if *index == gpu))
     }
 
-    /// One request; `argument` has the size that it says.
+    /// Handles one request; `argument` has the size that it says.
     fn ioctl(&mut self, token: c_int, escape: u8, argument: &mut [u8]) -> Result<(), Errno> {
         let node = *self.nodes.get(&token).ok_or(libc::EBADF)?;
         match (escape, node, argument.len()) {
@@ -232,7 +232,7 @@ impl Kernel {
         }
     }
 
-    /// The device below which libcuda makes objects of its own: client and name.
+    /// The device under which libcuda creates its own objects: client and name.
     fn own_device(&mut self, node: c_int, gpu: usize) -> Result<(u32, u32), u32> {
         if let Some(known) = self.own_devices.get(&gpu) {
             return Ok(*known);
@@ -290,8 +290,8 @@ pub unsafe extern "C" fn partita_sim_control_open(path: *const c_char) -> c_int 
     with_kernel(|kernel| kernel.open(path)).unwrap_or_else(|errno| -errno)
 }
 
-/// Stands for `ioctl` on such a node: 0, or the negative number of an error. As with the real call
-/// the argument's address is checked and not trusted, and so are the addresses inside.
+/// Stands for `ioctl` on such a node: 0, or the negative number of an error. As with the real call,
+/// the argument's address and the addresses in it are checked.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_sim_control_ioctl(token: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     const READ_WRITE: c_ulong = 3;
@@ -308,8 +308,8 @@ pub extern "C" fn partita_sim_control_ioctl(token: c_int, request: c_ulong, argu
     answered.err().map_or(0, |errno| -errno)
 }
 
-/// Stands for `close` of such a node: 0, or the negative number of an error. What its clients made
-/// goes with it.
+/// Stands for `close` of such a node: 0, or the negative number of an error. Its clients' objects
+/// are freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_sim_control_close(token: c_int) -> c_int {
     with_kernel(|kernel| kernel.close(token)).err().map_or(0, |errno| -errno)

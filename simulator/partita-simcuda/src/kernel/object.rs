@@ -1,17 +1,17 @@
-//! Objects of the resource manager: clients, and what each has below it.
+//! Objects of the resource manager: clients, and the objects of each.
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
 
 /// Answers, by the names of `nvstatuscodes.h`.
 pub mod status {
-    /// A name that is taken.
+    /// The name is in use.
     pub const INSERT_DUPLICATE_NAME: u32 = 0x19;
     /// An address that is not mapped.
     pub const INVALID_ADDRESS: u32 = 0x1e;
     /// Also: parameters of another size than the driver's.
     pub const INVALID_ARGUMENT: u32 = partita_abi::control::NV_ERR_INVALID_ARGUMENT;
-    /// A class that cannot be had.
+    /// The class is unavailable.
     pub const INVALID_CLASS: u32 = 0x22;
     /// No client of that name on that node.
     pub const INVALID_CLIENT: u32 = 0x23;
@@ -26,7 +26,7 @@ pub mod status {
 /// The first name that the driver chooses for a client by itself, as seen on an H200.
 const CLIENT_NAMES: u32 = 0xc1d0_0000;
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Object {
     /// A client: the root of its objects.
@@ -127,7 +127,7 @@ impl Clients {
         found.map(|(_, object)| *object).ok_or(status::OBJECT_NOT_FOUND)
     }
 
-    /// Changes what an object is known to be.
+    /// Changes the kind of an object.
     pub fn change(&mut self, client: u32, name: u32, object: Object) {
         let known = self.clients.get_mut(&client).and_then(|client| client.objects.get_mut(&name));
         if let Some((_, known)) = known {
@@ -160,7 +160,7 @@ impl Clients {
         }
     }
 
-    /// Frees what was made through a node.
+    /// Frees the objects that were created through a node.
     pub fn close(&mut self, token: c_int) {
         self.clients.retain(|_, client| client.token != token);
     }

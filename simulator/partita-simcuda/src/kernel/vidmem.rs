@@ -1,8 +1,8 @@
-//! Device memory as libcuda asks the kernel driver for it: an object below the device, by an
-//! `ioctl` that others can stand in the way of.
+//! Device memory as libcuda allocates it from the kernel driver: an object below the device, by an
+//! `ioctl` that other code can intercept.
 //!
-//! The memory itself is the board's. Only what no call of a program names is asked for here as
-//! well: contexts and the variables of modules.
+//! The memory itself is the board's. Only allocations without a call of the program are made here
+//! too: contexts and the variables of modules.
 
 use partita_abi::CuResult;
 use partita_abi::control::{
@@ -16,7 +16,7 @@ use super::{Errno, put, put_u32, u32_at, with_kernel};
 /// Where a request for an object has its class.
 const CLASS_AT: usize = 12;
 
-/// Memory that was asked for; given back when dropped.
+/// Allocated memory; released on drop.
 #[derive(Debug)]
 pub struct Taken {
     node: i32,
@@ -24,7 +24,7 @@ pub struct Taken {
     object: u32,
 }
 
-/// Asks for memory of the GPU on a bus.
+/// Allocates memory of the GPU on a bus.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY` if it is refused, or without a descriptor for the node.

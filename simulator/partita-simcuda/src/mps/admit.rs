@@ -1,4 +1,4 @@
-//! Clients: who asks, who is let in, and who leaves.
+//! Clients: requests, admission and departure.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use crate::shared::protocol::MpsIdentity;
 use crate::shared::visible::{device_uuid, is_visible, uuid_text};
 
 impl Daemon {
-    /// The clients, in the order in which they came.
+    /// The clients, in the order of their admission.
     pub(super) fn members(&self) -> impl Iterator<Item = (PeerId, u32, &Member)> {
         self.peers.iter().filter_map(|(id, peer)| match &peer.role {
             Role::Client(member) => Some((*id, peer.pid, &**member)),
@@ -25,7 +25,7 @@ impl Daemon {
         })
     }
 
-    /// A program asks to be a client.
+    /// Handles a program's request to become a client.
     pub(super) fn attach(&mut self, id: PeerId, attach: Attach) {
         match self.script.failure("attach") {
             Some(Failure::Silence) => return,
@@ -55,7 +55,8 @@ impl Daemon {
         self.admit();
     }
 
-    /// Lets in who waits, as far as there is a server for them; first come, first served.
+    /// Admits waiting programs as far as there is a server for them, in the order of their
+    /// requests.
     pub(super) fn admit(&mut self) {
         while let Some(id) = self.waiting.front().copied() {
             let root_for_all = |uid| if self.for_all { 0 } else { uid };
@@ -105,7 +106,7 @@ impl Daemon {
         if members >= clients_max() {
             return Err(CuResult::MPS_MAX_CLIENTS_REACHED);
         }
-        // A server with a fault takes nobody until everybody whom it hurt has left.
+        // A server with a fault admits no client until all affected ones have left.
         if self.fault.is_some() || board(&candidate.place).is_some_and(|board| has_fault(&board, server_pid))
         {
             return Err(CuResult::MPS_SERVER_NOT_READY);
@@ -123,7 +124,7 @@ impl Daemon {
         let identity = MpsIdentity {
             server: server_pid,
             client: server.clients_so_far,
-            // Who has a partition has all of it.
+            // A client with a partition has all of it.
             percentage: match &partition {
                 Some(_) => 100,
                 None => server.limits.client_percentage(candidate.percentage),

@@ -15,11 +15,11 @@ use crate::shared::socket;
 const ENV_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
 const ENV_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-/// Makes this process a client of the service in its pipe directory. `None` where no daemon
-/// listens: as on hardware, the program then runs on its own, without a word.
+/// Makes this process a client of the service in its pipe directory. `None` if no daemon listens:
+/// as on hardware, the program then silently runs without it.
 ///
-/// Waits for a server, for as long as another user has it. The connection is what makes the process
-/// a client; it is to be kept until the process ends.
+/// Waits while another user has the server. The connection makes the process a client; keep it
+/// until the process ends.
 ///
 /// # Errors
 /// The daemon's refusal: `MPS_SERVER_NOT_READY` while a server recovers from a fault,
@@ -45,12 +45,12 @@ pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult>
     }
 }
 
-/// Tells the server of a context that this process made or ended, over the connection of
+/// Notifies the server of a context that this process created or destroyed, over the connection of
 /// [`attach`].
 ///
 /// # Errors
 /// Those of the socket: the service is gone.
-pub fn tell_context(connection: BorrowedFd<'_>, context: u32, alive: bool) -> io::Result<()> {
+pub fn notify_context(connection: BorrowedFd<'_>, context: u32, alive: bool) -> io::Result<()> {
     wire::send(connection.as_fd(), &Message::Context { context, alive })
 }
 

@@ -11,7 +11,7 @@ pub enum Command {
     ServerStatus(u32),
     /// Starts a server for a user.
     StartServer(u32),
-    /// Ends a server, at once if forced, else when its clients are gone.
+    /// Shuts down a server, at once if forced, else when its clients are gone.
     ShutdownServer(u32, bool),
     /// Clients' process ids.
     ClientList(u32),
@@ -52,10 +52,10 @@ pub enum Command {
 }
 
 impl Command {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What is to be printed.
+    /// The text to print.
     pub fn parse(line: &str) -> Result<Self, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let Some((&name, arguments)) = words.split_first() else { return Err(String::new()) };
@@ -114,7 +114,7 @@ impl Command {
     }
 }
 
-/// Commands and what they take.
+/// Commands and their arguments.
 const USAGES: [(&str, &str); 20] = [
     ("get_server_list", ""),
     ("get_server_status", " <server PID>"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_is_wrong() {
+    fn refusals_name_the_mistake() {
         for (line, words) in [
             ("", ""),
             ("lspart all", "Usage: lspart"),

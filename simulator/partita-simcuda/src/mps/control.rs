@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What a daemon is started as.
+/// The options of a daemon.
 #[derive(Clone, Copy, Default)]
 struct Mode {
     /// For every user's programs.
@@ -73,7 +73,7 @@ fn outcome(result: Result<(), String>) -> ExitCode {
     }
 }
 
-/// Sends each line to the daemon and prints what it answers.
+/// Sends each line to the daemon and prints the answer.
 fn front_end(lines: impl Iterator<Item = io::Result<String>>) -> ExitCode {
     let Ok(connection) = socket::connect(&dirs::control(&dirs::pipe())) else {
         println!("Cannot find MPS control daemon process");
@@ -133,7 +133,7 @@ fn serve(daemon: Daemon) -> Result<(), String> {
     daemon.serve().map_err(|error| error.to_string())
 }
 
-/// Starts a daemon in a session of its own; returns when it listens, or says why it does not.
+/// Starts a daemon in a new session; returns when it listens, or reports why it does not.
 fn background(mode: Mode) -> ExitCode {
     match Script::from_env().failure("start") {
         Some(Failure::Silence) => loop {
@@ -157,7 +157,7 @@ fn background(mode: Mode) -> ExitCode {
         _ => {
             drop(write_end);
             let mut refusal = String::new();
-            // The child closes its end without a word when it listens.
+            // The child silently closes its end when it listens.
             match File::from(read_end).read_to_string(&mut refusal) {
                 Ok(_) if refusal.is_empty() => ExitCode::SUCCESS,
                 Ok(_) => outcome(Err(refusal)),
@@ -170,7 +170,7 @@ fn background(mode: Mode) -> ExitCode {
 fn daemon_process(mut report: File, mode: Mode) -> ExitCode {
     // SAFETY: takes no arguments; a fresh child leads no group, so it cannot fail.
     unsafe { libc::setsid() };
-    let daemon = match prepare(false, mode).and_then(|daemon| let_go().map(|()| daemon)) {
+    let daemon = match prepare(false, mode).and_then(|daemon| detach_from_starter().map(|()| daemon)) {
         Ok(daemon) => daemon,
         Err(error) => {
             let _ = report.write_all(error.as_bytes());
@@ -182,11 +182,11 @@ fn daemon_process(mut report: File, mode: Mode) -> ExitCode {
 }
 
 /// Leaves the starter's terminal and directory.
-fn let_go() -> Result<(), String> {
+fn detach_from_starter() -> Result<(), String> {
     let null =
         OpenOptions::new().read(true).write(true).open("/dev/null").map_err(|error| error.to_string())?;
     for standard in 0..=2 {
-        // SAFETY: plain numbers; the standard descriptors are used by nobody at this moment.
+        // SAFETY: plain numbers; no other code uses the standard descriptors now.
         check(unsafe { libc::dup2(null.as_raw_fd(), standard) }).map_err(|error| error.to_string())?;
     }
     env::set_current_dir("/").map_err(|error| error.to_string())

@@ -1,6 +1,6 @@
 //! The control daemon: connections, commands, and the server's life.
 //!
-//! One thread that sleeps in `poll`. What it waits for: signals, new connections, messages, the
+//! It has one thread, which sleeps in `poll` and waits for signals, new connections, messages, the
 //! server's link, and the deaths of clients. A client is gone when its connection closes or its
 //! process ends, whichever comes first: a child that it forked may hold the connection open.
 
@@ -22,13 +22,13 @@ use super::log::Logs;
 use super::partitions::Partitions;
 use super::peer::{Peer, PeerId, Phase, Role, Server};
 use super::script::{Failure, Script};
-use super::server::{Heard, ServerProcess};
+use super::server::{ServerMessage, ServerProcess};
 use super::wait::{poll, signals};
 use super::wire::{self, Answer, Message};
 use crate::shared::ask::observe;
 use crate::shared::protocol::Request;
 use crate::shared::socket;
-use contain::{Fault, Watches};
+use contain::{Fault, FaultWatches};
 
 pub(super) use contain::{board, has_fault};
 pub(super) use contexts::client_name;
@@ -39,7 +39,7 @@ pub struct Daemon {
     files: PipeFiles,
     signals: OwnedFd,
     pub(super) log: Logs,
-    /// What the next server gets.
+    /// The limits of the next server.
     pub(super) limits: Limits,
     pub(super) visible: Option<String>,
     /// Whether one server takes every user's programs.
@@ -49,20 +49,20 @@ pub struct Daemon {
     pub(super) server: Option<Server>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) waiting: VecDeque<PeerId>,
-    /// What is to go wrong.
+    /// The scripted failures.
     pub(super) script: Script,
-    /// Boards that will tell of a fault.
-    pub(super) watches: Watches,
+    /// Boards that will report a fault.
+    pub(super) watches: FaultWatches,
     /// The fault that blocks the server.
     pub(super) fault: Option<Fault>,
     next_peer: PeerId,
     /// A server that will not be ready.
-    is_deaf: Option<u32>,
-    /// Set when the daemon is to end: at once after this moment, if there is one.
+    ignores_server: Option<u32>,
+    /// Set when the daemon shall end: at this time, if there is one.
     pub(super) ending: Option<Option<Instant>>,
 }
 
-/// What woke the daemon.
+/// The source of an event.
 enum Source {
     Signal,
     Control,
@@ -74,7 +74,7 @@ enum Source {
 }
 
 impl Daemon {
-    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`; `for_all` takes
+    /// A daemon that has its directory. `visible` is its `CUDA_VISIBLE_DEVICES`; `for_all` accepts
     /// every user's programs; with `is_static` clients need a static partition.
     ///
     /// # Errors
@@ -99,22 +99,22 @@ impl Daemon {
             peers: BTreeMap::new(),
             waiting: VecDeque::new(),
             script: Script::from_env(),
-            watches: Watches::default(),
+            watches: FaultWatches::default(),
             fault: None,
-            is_deaf: None,
+            ignores_server: None,
             next_peer: 1,
             ending: None,
         })
     }
 
-    /// Serves until told to end.
+    /// Serves until it is asked to end.
     ///
     /// # Errors
     /// Those of `poll`.
     pub fn serve(mut self) -> io::Result<()> {
         while !self.may_end() {
             let mut sources = self.sleep()?;
-            // A fault is told before anybody can leave because of it.
+            // A fault is handled before clients can leave because of it.
             sources.sort_by_key(|source| !matches!(source, Source::Board(_)));
             for source in sources {
                 match source {
@@ -124,7 +124,7 @@ impl Daemon {
                     Source::Server => self.hear_server(),
                     Source::Peer(id) => self.hear(id),
                     Source::ClientExit(id) => self.leave(id),
-                    Source::Board(dir) => self.hear_board(&dir),
+                    Source::Board(dir) => self.on_board_message(&dir),
                 }
             }
         }
@@ -173,7 +173,7 @@ impl Daemon {
     }
 
     fn hear(&mut self, id: PeerId) {
-        // A peer may have left on account of an earlier one in the same round.
+        // A peer may have left because of an earlier event in the same round.
         let Some(peer) = self.peers.get(&id) else { return };
         match wire::receive(peer.socket.as_fd()) {
             Ok(None) => {}
@@ -243,11 +243,11 @@ impl Daemon {
         self.server = Some(Server { process, uid, phase: Phase::Starting, limits, clients_so_far: 0 });
         self.fault = None;
         match self.script.failure("server") {
-            // What it says is not heard.
-            Some(Failure::Silence) => self.is_deaf = Some(pid),
+            // Its messages are ignored.
+            Some(Failure::Silence) => self.ignores_server = Some(pid),
             Some(Failure::Death) => {
-                // It may have said that it is ready before the signal came.
-                self.is_deaf = Some(pid);
+                // It may have reported that it is ready before the signal came.
+                self.ignores_server = Some(pid);
                 // SAFETY: takes numbers; the process is this daemon's child and has not been waited
                 // for.
                 unsafe { libc::kill(pid as i32, libc::SIGKILL) };
@@ -260,10 +260,10 @@ impl Daemon {
     fn hear_server(&mut self) {
         let Some(server) = &mut self.server else { return };
         match server.process.hear() {
-            Heard::Nothing => {}
-            Heard::Ready => {
+            ServerMessage::Nothing => {}
+            ServerMessage::Ready => {
                 let pid = server.pid();
-                if self.is_deaf == Some(pid) {
+                if self.ignores_server == Some(pid) {
                     return;
                 }
                 if server.phase == Phase::Starting {
@@ -278,7 +278,7 @@ impl Daemon {
                 self.end_unused_server();
                 self.admit();
             }
-            Heard::Gone => {
+            ServerMessage::Gone => {
                 self.drop_clients();
                 self.end_server();
                 self.admit();
@@ -294,7 +294,7 @@ impl Daemon {
         }
     }
 
-    /// Takes the GPU away from all clients: their server is gone.
+    /// Takes the GPU away from all clients, because their server is gone.
     pub(super) fn drop_clients(&mut self) {
         let Some(server) = self.server.as_ref().map(Server::pid) else { return };
         let members: Vec<PeerId> = self.members().map(|(id, _, _)| id).collect();
@@ -306,7 +306,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the server and says so.
+    /// Ends the server and logs it.
     pub(super) fn end_server(&mut self) {
         let Some(mut server) = self.server.take() else { return };
         let pid = server.pid();
@@ -317,7 +317,7 @@ impl Daemon {
 
     // ---- the end ----
 
-    /// Ends the daemon as soon as there are no clients, or when `patience` is over.
+    /// Ends the daemon as soon as there are no clients, or after `patience`.
     pub(super) fn quit(&mut self, patience: Option<Duration>) {
         self.ending = Some(patience.and_then(|patience| Instant::now().checked_add(patience)));
         if let Some(server) = &mut self.server {

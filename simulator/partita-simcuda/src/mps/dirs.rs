@@ -1,4 +1,4 @@
-//! The directories of the service and what lies in them.
+//! The directories of the service and their contents.
 
 use std::env;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use crate::shared::socket;
 use crate::shared::sys::check;
 
-/// Where sockets and pid file lie.
+/// The directory of sockets and pid file.
 pub const ENV_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Where logs lie.
+/// The directory of logs.
 pub const ENV_LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
 const PIPE_DEFAULT: &str = "/tmp/nvidia-mps";
 const LOG_DEFAULT: &str = "/var/log/nvidia-mps";
@@ -39,15 +39,15 @@ pub fn control(pipe: &Path) -> PathBuf {
     pipe.join("control")
 }
 
-/// What a running daemon keeps in its pipe directory. Removed when dropped, but for the directory
-/// and the lock: a lock on a removed file would keep nobody out.
+/// The files of a running daemon in its pipe directory. Removed on drop, except for the directory
+/// and the lock: a lock on a removed file would be useless.
 #[derive(Debug)]
 pub struct PipeFiles {
     /// For programs and commands.
     pub control: OwnedFd,
     /// For commands of the daemon's own user.
     pub privileged: OwnedFd,
-    /// Held for as long as the daemon lives.
+    /// Held for the life of the daemon.
     _lock: File,
     paths: Vec<PathBuf>,
 }
@@ -55,7 +55,7 @@ pub struct PipeFiles {
 /// Why a daemon cannot have a pipe directory.
 #[derive(Debug)]
 pub enum PipeError {
-    /// Another daemon has it.
+    /// Another daemon uses it.
     InUse,
     /// The system refuses.
     Io(PathBuf, io::Error),
@@ -73,8 +73,8 @@ impl std::fmt::Display for PipeError {
 impl std::error::Error for PipeError {}
 
 impl PipeFiles {
-    /// Makes the directory if there is none, and everything in it; the rights are those that the
-    /// real daemon gives.
+    /// Creates the directory if there is none, and everything in it, with the permissions of the
+    /// real daemon's.
     ///
     /// # Errors
     /// [`PipeError`].
@@ -99,7 +99,7 @@ impl PipeFiles {
         let mut paths = Vec::new();
         let mut listen = |name: &str, mode| {
             let path = pipe.join(name);
-            // Whoever holds the lock may remove what a killed daemon left.
+            // The holder of the lock may remove the files of a killed daemon.
             let _ = fs::remove_file(&path);
             let listener = socket::listen(&path).map_err(refuse(&path))?;
             fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(refuse(&path))?;
@@ -162,7 +162,7 @@ mod tests {
             ["control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid"]
         );
         assert!(matches!(PipeFiles::create(&pipe), Err(PipeError::InUse)));
-        assert!(socket::connect(&control(&pipe)).is_ok(), "a refused rival leaves the sockets alone");
+        assert!(socket::connect(&control(&pipe)).is_ok(), "a refused rival does not touch the sockets");
         drop(files);
         assert_eq!(names(&pipe), ["control_lock"]);
         drop(PipeFiles::create(&pipe).unwrap());

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// SMs that the smallest percentage gives on an H200.
+/// SMs of the smallest percentage on an H200.
 const SMS_LEAST: u32 = 8;
 
 /// SMs that a client of `percentage` may use on a device of `sms`, made of TPCs of `sms_per_tpc`.
 ///
 /// Rounds down to whole TPCs. Measured on an H200 (132 SMs): 10 % gives 12, 25 % gives 32, 50 %
-/// gives 66; others report 8 for 1 to 7 %. That the least is four TPCs on other devices too is an
+/// gives 66; others report 8 for 1 to 7 %. The minimum of four TPCs on other devices too is an
 /// assumption.
 #[must_use]
 pub fn percentage_sms(percentage: u32, sms: u32, sms_per_tpc: u32) -> u32 {
@@ -77,15 +77,15 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// What servers or clients get.
+/// The limits of servers or clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Active thread percentage.
     pub percentage: f32,
-    /// Priority of clients: 0 normal, 1 below normal. Nothing follows from it here.
+    /// Priority of clients: 0 normal, 1 below normal. It has no effect here.
     pub priority: u32,
-    /// Limits of device memory by what the user called the device, in the order given: the last one
-    /// counts. As with the real daemon nobody checks that there is such a device.
+    /// Limits of device memory by the user's name of the device, in order: the last one counts. As
+    /// in the real daemon, the device need not exist.
     memory: Vec<(String, MemoryLimit)>,
 }
 
@@ -96,8 +96,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What the daemon starts with. As the real daemon, it ignores values that it does not
-    /// understand.
+    /// The initial limits of the daemon. Like the real daemon, it ignores invalid values.
     #[must_use]
     pub fn from_values(percentage_text: Option<&str>, memory: Option<&str>) -> Self {
         let mut limits = Self::default();
@@ -126,7 +125,7 @@ impl Limits {
         self.memory.iter().find(|(known, _)| known == device).map(|(_, limit)| *limit)
     }
 
-    /// The limit of the one simulated device, whose number is 0, in bytes.
+    /// The limit of the only simulated device, whose number is 0, in bytes.
     #[must_use]
     pub fn memory_bytes(&self, uuid: &str) -> Option<u64> {
         self.memory
@@ -136,7 +135,7 @@ impl Limits {
             .map(|(_, limit)| limit.bytes())
     }
 
-    /// The percentage of a client that asks for `own`: it can only lower the server's. A fraction
+    /// The percentage of a client that requests `own`: it can only lower the server's. A fraction
     /// counts as the next whole percent.
     #[must_use]
     pub fn client_percentage(&self, own: Option<f32>) -> u32 {
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_limit_of_a_device_counts_whatever_it_was_called() {
+    fn the_last_limit_of_a_device_counts_under_any_name() {
         let mut limits = Limits::from_values(Some("50"), Some("0=1G, GPU-1=512M,junk,0=x"));
         assert_eq!(limits.percentage, 50.0);
         assert_eq!(limits.memory_bytes("GPU-1"), Some(512 << 20));

@@ -1,28 +1,28 @@
 //! A stand-in for `nvidia-cuda-mps-control`: the control daemon, its server process, its commands
-//! and its logs, and the client's side of it.
+//! and its logs, and the client's side.
 //!
-//! What MPS does to programs (running at the same time, sharing a fault) is the board's work; this
-//! service decides who belongs to which server and under which limits. A program finds it as with
-//! the real one: if something listens at `control` in `CUDA_MPS_PIPE_DIRECTORY`, the program
-//! attaches before it opens its device, and is a client of the server that it is told for as long
-//! as that connection lives.
+//! The board implements the effects of MPS on programs (running at the same time, sharing a fault);
+//! this service decides which programs belong to which server and with which limits. A program
+//! finds it in the same way as the real one: if a daemon listens at `control` in
+//! `CUDA_MPS_PIPE_DIRECTORY`, the program attaches before it opens its device, and is a client of
+//! its server for as long as that connection lives.
 //!
 //! As with the control program of CUDA 13.0 ("v2") there is one server at a time, for one user;
-//! other users wait until its clients are gone. The server is a process of its own, so that it can
-//! be listed, shut down and killed; what it is to know the daemon knows.
+//! other users wait until its clients are gone. The server is a separate process, so that it can be
+//! listed, shut down and killed; the daemon holds all of its state.
 //!
 //! | module | |
 //! |---|---|
 //! | [`client`] | attaching, from inside a program |
 //! | [`wire`] | messages over the socket |
-//! | [`dirs`] | the directories and what lies in them |
+//! | [`dirs`] | the directories and their contents |
 //! | [`command`] | the commands as text |
 //! | [`daemon`] | the daemon: connections, commands, the server's life |
-//! | `admit` | clients: who is let in, and who leaves |
-//! | [`reply`] | what each command does |
+//! | `admit` | clients: admission and departure |
+//! | [`reply`] | the effect of each command |
 //! | [`server`] | the server process |
 //! | `daemon::contexts` | contexts of clients |
-//! | `daemon::contain` | faults, and whom they hit |
+//! | `daemon::contain` | faults and the affected clients |
 //! | `partitions` | static SM partitions |
 //! | [`script`] | failures on demand |
 //! | [`limits`] | thread percentages and memory limits |
@@ -66,7 +66,7 @@ fn has_partitions() -> bool {
     binary_version() >= PARTITIONS_SINCE
 }
 
-/// Clients that a server takes.
+/// The most clients of a server.
 fn clients_max() -> usize {
     if has_partitions() { 60 } else { 48 }
 }

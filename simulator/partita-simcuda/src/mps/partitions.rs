@@ -1,9 +1,9 @@
 //! Static SM partitions, of control programs from 13010 on and daemons that were started with `-S`.
 //!
-//! A client needs one then, by `CUDA_MPS_SM_PARTITION`, or is refused with error 915. A chunk has 8
-//! SMs from compute capability 9.0 on and 4 before; whoever has the last chunk of a device has what
-//! is left over too. The table has the seven columns of the manual. What is said in refusals is not
-//! published and is this module's own.
+//! A client then needs one, by `CUDA_MPS_SM_PARTITION`, or is refused with error 915. A chunk has 8
+//! SMs from compute capability 9.0 on and 4 before; the last chunk of a device also has the
+//! remaining SMs. The table has the seven columns of the manual. NVIDIA does not publish the texts
+//! of refusals, so those here are this module's own.
 
 use std::fmt::Write;
 
@@ -58,11 +58,11 @@ pub(super) struct Partitions {
     next: u32,
 }
 
-/// Who uses which partition: device and id.
+/// The partitions in use: device and id.
 pub(super) type InUse = Vec<(String, String)>;
 
 impl Partitions {
-    /// None yet, of the machine's devices.
+    /// No partitions yet, of the machine's devices.
     pub fn of_machine() -> Self {
         let devices = Place::all_from_env().unwrap_or_default();
         let devices =
@@ -70,7 +70,7 @@ impl Partitions {
         Self { devices, made: Vec::new(), next: 0 }
     }
 
-    /// Makes a partition; what is printed is a sentence with its name, as live drivers have it.
+    /// Creates a partition; it prints a sentence with its name, like real drivers.
     pub fn add(&mut self, uuid: &str, chunks: u32, in_use: &InUse) -> Result<String, String> {
         let failed = |why: &str| {
             Err(format!("Failed to fulfill the requested SM partition of {chunks} chunks: {why}"))
@@ -98,7 +98,7 @@ impl Partitions {
         Ok(format!("Partition {id} created on {uuid}"))
     }
 
-    /// Removes a partition that nobody uses.
+    /// Removes an unused partition.
     pub fn remove(&mut self, uuid: &str, id: &str, in_use: &InUse) -> Result<String, String> {
         let Some(at) = self.made.iter().position(|one| one.uuid == uuid && one.id == id) else {
             return Err(format!("Partition {id} not found on {uuid}"));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_share_nothing_and_the_last_one_has_what_is_left_over() {
+    fn partitions_are_disjoint_and_the_last_one_has_the_remainder() {
         let mut partitions = h200();
         assert_eq!(partitions.add("GPU-1", 14, &Vec::new()).unwrap(), "Partition Ab1/= created on GPU-1");
         assert!(partitions.add("GPU-1", 3, &Vec::new()).unwrap_err().contains("of 3 chunks"));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_stays() {
+    fn partitions_in_use_stay() {
         let mut partitions = h200();
         partitions.add("GPU-1", 2, &Vec::new()).unwrap();
         let in_use = vec![("GPU-1".to_owned(), "Ab1/=".to_owned())];

@@ -1,4 +1,4 @@
-//! Those who are connected, and the server that some of them are clients of.
+//! Connected peers, and the server of those that are clients.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -7,10 +7,10 @@ use super::limits::Limits;
 use super::server::ServerProcess;
 use crate::shared::place::Place;
 
-/// Names a connection for as long as the daemon lives.
+/// Identifies a connection for the life of the daemon.
 pub(super) type PeerId = u64;
 
-/// Somebody who is connected.
+/// A connected peer.
 #[derive(Debug)]
 pub(super) struct Peer {
     /// The connection.
@@ -19,14 +19,14 @@ pub(super) struct Peer {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// What it turned out to be.
+    /// Its role.
     pub role: Role,
 }
 
-/// What a connection turned out to be.
+/// The role of a connection.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// It has not said anything yet.
+    /// It has not sent a message yet.
     Unknown,
     /// It sends commands.
     Ui,
@@ -41,7 +41,7 @@ pub(super) enum Role {
 pub(super) struct Candidate {
     /// Where its board is.
     pub place: Place,
-    /// The percentage that it asks for itself.
+    /// The percentage that it requests.
     pub percentage: Option<f32>,
     /// The static partition that it names.
     pub partition: Option<String>,
@@ -73,9 +73,9 @@ pub(super) struct Member {
 /// Where a server is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It has not said that it is ready.
+    /// It has not reported that it is ready.
     Starting,
-    /// It takes clients.
+    /// It accepts clients.
     Ready,
     /// It ends when its clients are gone.
     Ending,
@@ -86,11 +86,11 @@ pub(super) enum Phase {
 pub(super) struct Server {
     /// The process.
     pub process: ServerProcess,
-    /// Whose clients it takes.
+    /// The user whose clients it accepts.
     pub uid: u32,
     /// Where it is in its life.
     pub phase: Phase,
-    /// What its next clients get.
+    /// The limits of its next clients.
     pub limits: Limits,
     /// How many clients it has had.
     pub clients_so_far: u32,

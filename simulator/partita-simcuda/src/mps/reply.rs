@@ -1,8 +1,8 @@
-//! What each command does, and its reply.
+//! The effect of each command, and its reply.
 //!
-//! Lists, percentages, unknown commands, and what is said of servers and clients that are not
-//! there: as driver 580.159.04 words them. The other refusals, and the forms of
-//! `get_device_client_list` and of memory limits, are not published and are this module's own.
+//! Lists, percentages, unknown commands, and messages about missing servers and clients have the
+//! wording of driver 580.159.04. The other refusals, and the forms of `get_device_client_list` and
+//! of memory limits, are not published and are this module's own.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use crate::shared::protocol::{Reply, Request};
 type Text = Result<String, String>;
 
 impl Daemon {
-    /// Does what a command line says. Returns what is to be printed.
+    /// Executes a command line. Returns the text to print.
     pub(super) fn execute(&mut self, line: &str) -> String {
         if let Some(name @ ("lspart" | "sm_partition")) = line.split_whitespace().next()
             && !super::has_partitions()
@@ -116,7 +116,7 @@ impl Daemon {
             .ok_or_else(|| format!("Server {pid} not found"))
     }
 
-    /// The clients that lists show: a terminated one is none any more.
+    /// The clients that lists show, without terminated ones.
     fn listed(&self) -> impl Iterator<Item = (u32, &Member)> {
         self.members().filter(|(_, _, member)| !member.terminated).map(|(_, pid, member)| (pid, member))
     }
@@ -205,7 +205,7 @@ impl Daemon {
     }
 
     fn terminate_client(&mut self, server: u32, client: u32) -> Text {
-        // The last line is the outcome, 0 or 1; the real program says the first thing twice.
+        // The last line is the outcome, 0 or 1; the real program repeats the first line.
         self.the_server(server).map_err(|words| format!("{words}\n{words}!\n1"))?;
         let missing = || format!("Client {client} not found\n1");
         let member = self.peers.values_mut().find_map(|Peer { pid, role, .. }| match role {
@@ -218,8 +218,7 @@ impl Daemon {
                 member.terminated = true;
                 Ok("0".to_owned())
             }
-            // It is attached, but is not on its board yet or any more: it has no work that could be
-            // ended.
+            // It is attached, but is not on its board yet or any more: it has no work to end.
             _ => Err(missing()),
         }
     }

@@ -1,16 +1,16 @@
-//! Failures on demand: what a test wants the service to do wrong.
+//! Failures on demand: the errors that a test wants from the service.
 //!
 //! `PARTITA_SIM_MPS_SCRIPT` names a file with a rule a line, `[N*]WHAT ACTION [TEXT]`. WHAT is a
-//! command's name, `attach` (a program that asks to be a client), `server` (a server that starts)
-//! or `start` (the daemon itself). With `N*` the rule counts for the first N times, without for
-//! all. The file is read anew each time, so that a test can change it while the daemon runs.
+//! command's name, `attach` (a program that requests to be a client), `server` (a server that
+//! starts) or `start` (the daemon itself). With `N*` the rule applies to the first N times,
+//! otherwise always. The daemon reads the file again each time, so that a test can change it.
 //!
 //! | action | of a command | of `attach` | of `server` | of `start` |
 //! |---|---|---|---|---|
-//! | `silence` | no answer | none either | it never becomes ready | never returns |
-//! | `half` | the first half of the answer, then the connection's end | | | |
+//! | `silence` | no answer | no answer | it never becomes ready | never returns |
+//! | `half` | the first half of the answer, then the connection ends | | | |
 //! | `death` | the daemon is gone, its files stay | the same | it ends at once | the same |
-//! | `say TEXT` | answers this, in which `\n` is a new line | | | fails with these words |
+//! | `say TEXT` | answers this, in which `\n` is a new line | | | fails with this text |
 //! | `refuse CODE` | | refuses with this `CUresult` | | |
 //! | `exhausted` | | there are no more file descriptors | | |
 
@@ -19,16 +19,16 @@ use std::path::PathBuf;
 
 const ENV_SCRIPT: &str = "PARTITA_SIM_MPS_SCRIPT";
 
-/// What is to go wrong.
+/// A failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Nothing is said.
+    /// There is no answer.
     Silence,
-    /// Half of it is said.
+    /// Half of the answer is sent.
     Half,
-    /// Whoever is asked dies.
+    /// The process dies.
     Death,
-    /// This is said instead.
+    /// This is the answer instead.
     Say(String),
     /// It is refused with this `CUresult`.
     Refuse(i32),
@@ -51,7 +51,7 @@ impl Script {
         Self { file, counted: HashMap::new() }
     }
 
-    /// What is to go wrong this time.
+    /// The failure for this time, if any.
     pub fn failure(&mut self, what: &str) -> Option<Failure> {
         let text = std::fs::read_to_string(self.file.as_ref()?).ok()?;
         self.find(&text, what)

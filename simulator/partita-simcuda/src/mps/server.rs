@@ -1,7 +1,7 @@
 //! The server process: a child of the daemon, tied to it by a socket on its standard input.
 //!
-//! It says that it is ready and then lives until the daemon lets go of its end. So it ends with the
-//! daemon however that ends, and its own death is seen by the daemon at once.
+//! It reports that it is ready and then lives until the daemon closes its end. So it ends whenever
+//! the daemon ends, and the daemon notices its death at once.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 pub const ARGUMENT: &str = "--server";
 /// The name that process lists show.
 const NAME: &str = "nvidia-cuda-mps-server";
-/// What the server says when it is ready.
+/// The server's message when it is ready.
 const READY: u8 = b'R';
-/// How long a server may take to end by itself.
+/// How long a server may take to exit by itself.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The daemon's hold on a server process.
@@ -26,10 +26,10 @@ pub struct ServerProcess {
     link: Option<UnixStream>,
 }
 
-/// What a server's link tells.
+/// A message of a server's link.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// It takes clients.
+pub enum ServerMessage {
+    /// It accepts clients.
     Ready,
     /// It is gone.
     Gone,
@@ -61,25 +61,25 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// What becomes readable when there is something to hear.
+    /// The descriptor that is readable when there is a message.
     pub fn link(&self) -> Option<BorrowedFd<'_>> {
         self.link.as_ref().map(AsFd::as_fd)
     }
 
-    /// What the server says.
-    pub fn hear(&mut self) -> Heard {
-        let Some(link) = &mut self.link else { return Heard::Gone };
+    /// Reads the server's message.
+    pub fn hear(&mut self) -> ServerMessage {
+        let Some(link) = &mut self.link else { return ServerMessage::Gone };
         let mut said = [0];
         match link.read(&mut said) {
-            Ok(1) if said[0] == READY => Heard::Ready,
+            Ok(1) if said[0] == READY => ServerMessage::Ready,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Heard::Nothing
+                ServerMessage::Nothing
             }
-            _ => Heard::Gone,
+            _ => ServerMessage::Gone,
         }
     }
 
-    /// Lets the server go, waits for its end and takes its exit status.
+    /// Closes the link, waits for the server's end and returns its exit status.
     ///
     /// # Errors
     /// Those of `wait`.

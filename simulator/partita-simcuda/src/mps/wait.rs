@@ -1,4 +1,4 @@
-//! What the daemon sleeps on.
+//! The descriptors that the daemon polls.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::shared::sys::{check, owned};
 
-/// A descriptor that becomes readable when one of the signals comes that end the daemon. Blocks
-/// them.
+/// A descriptor that becomes readable when a signal that ends the daemon arrives. Blocks these
+/// signals.
 pub(super) fn signals() -> io::Result<OwnedFd> {
     // SAFETY: all zeroes is a valid signal set, and the calls only write to this local one.
     let set = unsafe {
@@ -32,14 +32,14 @@ pub(super) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
 }
 
-/// Waits until something is readable or closed, and says which. A signal may cut the wait short.
+/// Waits until something is readable or closed, and returns which. A signal can end the wait early.
 pub(super) fn poll<'a>(
     sources: impl Iterator<Item = BorrowedFd<'a>>,
     limit: Option<Duration>,
 ) -> io::Result<Vec<bool>> {
     let mut entries: Vec<libc::pollfd> =
         sources.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
-    // Rounded up, so that a wait does not end just before its time.
+    // Rounded up, so that a wait does not end too early.
     let limit_ms = limit.map_or(-1, |limit| i32::try_from(limit.as_millis() + 1).unwrap_or(i32::MAX));
     // SAFETY: the array has the given length.
     match check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, limit_ms) }) {

@@ -1,5 +1,4 @@
-//! Messages between the daemon and those who connect to its socket, in postcard form, one packet
-//! each.
+//! Messages between the daemon and its peers, in postcard form, one packet each.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::shared::protocol::MpsIdentity;
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 
-/// What is said to the daemon.
+/// A message to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     /// A program starts to use CUDA. Answered with [`Answer::Attached`] or [`Answer::Refused`],
@@ -27,7 +26,7 @@ pub enum Message {
     },
 }
 
-/// What a program says of itself.
+/// A program's data about itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attach {
     /// Catalogue name of its device.
@@ -44,16 +43,16 @@ pub struct Attach {
     pub command: String,
 }
 
-/// What the daemon says.
+/// A message of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
     /// The program is a client.
     Attached(MpsIdentity),
     /// It is not, with this `CUresult`.
     Refused(i32),
-    /// A command's reply; nothing is printed for an empty one.
+    /// A command's reply; an empty one prints nothing.
     Text(String),
-    /// The first half of a reply whose rest does not come.
+    /// The first half of a reply whose rest is missing.
     Half(String),
 }
 
@@ -66,10 +65,10 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T) -> io::Result<()>
     socket::send(socket, &bytes, &[])
 }
 
-/// Receives a message; `None` when the socket does not block and nothing is there.
+/// Receives a message; `None` when the socket does not block and there is none.
 ///
 /// # Errors
-/// Those of the socket; `ConnectionReset` when the peer is gone; `InvalidData` for what is no
+/// Those of the socket; `ConnectionReset` when the peer is gone; `InvalidData` for an invalid
 /// message.
 pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];

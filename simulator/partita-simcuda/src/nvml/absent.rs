@@ -1,8 +1,8 @@
-//! The functions that the simulated device has no answer to.
+//! The functions that the simulated device does not implement.
 //!
 //! The real library of driver 580 exports them, and programs look some of them up when they load
-//! it. All of them say `NVML_ERROR_NOT_SUPPORTED`, which programs expect of boards that lack
-//! something; before the library is started they say that.
+//! it. All of them return `NVML_ERROR_NOT_SUPPORTED`, which programs expect of boards that lack
+//! something; before the library is initialised they report that.
 
 use super::{NvmlReturn, first_device};
 

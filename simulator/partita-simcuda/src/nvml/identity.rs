@@ -1,10 +1,10 @@
-//! Finding devices, and what never changes about them.
+//! Finding devices, and their constant properties.
 
 use std::ffi::{c_char, c_int};
 
 use super::{Device, Handle, NvmlReturn, device, devices, handle_of, pci, put, put_text, text};
 
-/// `nvmlComputeMode_t`: anybody may use the device.
+/// `nvmlComputeMode_t`: any process may use the device.
 const COMPUTE_MODE_DEFAULT: u32 = 0;
 /// `nvmlBrandType_t`.
 const BRAND_GEFORCE: u32 = 5;
@@ -69,7 +69,7 @@ nvml_api! {
     }
 }
 
-/// Stores the handle of the device that is meant.
+/// Stores the handle of the device.
 ///
 /// # Safety
 /// The pointer is null or valid for writing a handle.
@@ -130,11 +130,11 @@ nvml_getters! {
     fn nvmlDeviceGetMemoryBusWidth -> u32 = |device| device.place.spec.memory.bus_bits;
     /// Kind of bus.
     fn nvmlDeviceGetBusType -> u32 = |_device| BUS_TYPE_PCIE;
-    /// Whether ECC is on when nobody says otherwise.
+    /// Whether ECC is on by default.
     fn nvmlDeviceGetDefaultEccMode -> u32 = |device| u32::from(ecc(&device)?);
-    /// Who may use the device: anybody.
+    /// Which processes may use the device: all.
     fn nvmlDeviceGetComputeMode -> u32 = |_device| COMPUTE_MODE_DEFAULT;
-    /// Whether the driver stays loaded without clients. The board ends with its last one, so it
+    /// Whether the driver stays loaded without clients. The board exits with its last client, so it
     /// does not.
     fn nvmlDeviceGetPersistenceMode -> u32 = |_device| 0;
     /// Whether a display is connected.

@@ -5,14 +5,14 @@ use std::ffi::{CStr, c_char, c_int};
 use super::{NvmlReturn, end, first_device, put, put_text, start};
 
 nvml_api! {
-    /// Starts the library; may be called again, each call wants its own end.
+    /// Initialises the library; each call needs a matching shutdown.
     fn nvmlInit_v2() { start() }
     /// Starts the library.
     fn nvmlInit() { start() }
-    /// Starts the library. The flags are about machines whose GPUs may be missing, so they change
-    /// nothing here.
+    /// Initialises the library. The flags concern machines with missing GPUs, and have no effect
+    /// here.
     fn nvmlInitWithFlags(_flags: u32) { start() }
-    /// Ends the library.
+    /// Shuts down the library.
     fn nvmlShutdown() { end() }
 
     /// Version of the simulated driver.

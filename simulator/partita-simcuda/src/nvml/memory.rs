@@ -23,7 +23,8 @@ pub struct MemoryV2 {
     pub version: u32,
     /// All of it, in bytes.
     pub total: u64,
-    /// Kept by driver and firmware, in bytes: what the driver API does not count as the device's.
+    /// The reserve of driver and firmware, in bytes, which the driver API does not count as the
+    /// device's.
     pub reserved: u64,
     /// Not in use, in bytes.
     pub free: u64,
@@ -45,12 +46,12 @@ fn memory(handle: Handle) -> Result<MemoryV2, NvmlReturn> {
 }
 
 nvml_api! {
-    /// Memory. As in the real library, what is reserved counts as used here.
+    /// Memory. As in the real library, the reserve counts as used here.
     fn nvmlDeviceGetMemoryInfo(handle: Handle, to: *mut Memory) {
         let MemoryV2 { total, reserved, free, used, .. } = memory(handle)?;
         put(to, Memory { total, free, used: used + reserved })
     }
-    /// Memory, with what the driver keeps told apart.
+    /// Memory, with the driver's reserve as a separate number.
     fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, to: *mut MemoryV2) {
         device(handle)?;
         // Only the version is read: a program need not have set the rest.

@@ -1,4 +1,4 @@
-//! MIG: the instances into which a GPU is cut up, which are devices with handles of their own.
+//! MIG: the instances into which a GPU is divided, which are devices with their own handles.
 
 use std::ffi::c_uint;
 

@@ -1,23 +1,23 @@
 //! The management library: the functions of `nvml.h` that monitoring programs call, exported with
 //! the C ABI from the same shared object as the driver API.
 //!
-//! The devices are those that `PARTITA_SIM_DEVICE` and `PARTITA_SIM_GPUS` name, whatever
-//! `CUDA_VISIBLE_DEVICES` shows. What they are comes from the catalogue; what happens on one comes
-//! from its board, asked anew by each call. Looking never starts a board: without one the device is
-//! idle, its memory is free and no process runs on it.
+//! The devices are those that `PARTITA_SIM_DEVICE` and `PARTITA_SIM_GPUS` name, regardless of
+//! `CUDA_VISIBLE_DEVICES`. Their properties come from the catalogue; their state comes from the
+//! board, which each call queries. A query never starts a board: without one the device is idle,
+//! its memory is free and no process runs on it.
 //!
 //! | module | functions |
 //! |---|---|
 //! | [`library`] | start and end, errors' names, versions |
-//! | [`identity`] | finding the device and what never changes about it |
+//! | [`identity`] | finding the device, and its constant properties |
 //! | [`pci`] | its place on the bus |
 //! | [`memory`] | memory in use |
-//! | [`process`] | who uses it |
+//! | [`process`] | its processes |
 //! | [`sensor`] | utilisation, clocks, power, temperature |
-//! | [`mig`] | the instances into which it is cut up |
-//! | [`absent`] | everything else, answered with `NVML_ERROR_NOT_SUPPORTED` |
+//! | [`mig`] | its MIG instances |
+//! | [`absent`] | everything else, which returns `NVML_ERROR_NOT_SUPPORTED` |
 
-/// Defines entry points. The body is a `Result`; its error is what the program gets.
+/// Defines entry points. The body is a `Result`; the program gets its error.
 macro_rules! nvml_api {
     ($(
         $(#[$meta:meta])*
@@ -28,7 +28,7 @@ macro_rules! nvml_api {
         /// Arguments and errors as in `nvml.h`.
         ///
         /// # Safety
-        /// As NVML demands: pointers are null or valid for what the function reads or writes.
+        /// As NVML requires: pointers are null or valid for what the function reads or writes.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> $crate::nvml::NvmlReturn {
@@ -108,23 +108,23 @@ pub(crate) struct Device {
     pub place: Place,
     /// `GPU-…`, the same text that the driver API's identifier has; of a MIG instance `MIG-…`.
     pub uuid: String,
-    /// Its MIG instances; none where it is not cut up, and of an instance.
+    /// Its MIG instances; `None` without MIG, and for an instance.
     pub instances: Option<Vec<Arc<Device>>>,
 }
 
 impl Device {
     fn all() -> Result<Vec<Arc<Self>>, NvmlReturn> {
-        let complain = |error| {
+        let report_no_device = |error| {
             eprintln!("partita-sim: {error}");
             NvmlReturn::UNKNOWN
         };
         let device = |place: Place, instances| Arc::new(Self { uuid: name_of(&place), place, instances });
         let gpu = |place: Place| {
-            let instances = place.instances().map_err(complain)?;
+            let instances = place.instances().map_err(report_no_device)?;
             let instances = instances.map(|all| all.into_iter().map(|place| device(place, None)).collect());
             Ok(device(place, instances))
         };
-        Place::all_from_env().map_err(complain)?.into_iter().map(gpu).collect()
+        Place::all_from_env().map_err(report_no_device)?.into_iter().map(gpu).collect()
     }
 
     /// The board's state; that of an idle device when no board runs.
@@ -145,7 +145,7 @@ struct Library {
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library { starts: 0, devices: Vec::new() });
 
-/// What valid handles point to. Never read: the addresses are the handles.
+/// The targets of valid handles. Never read: the addresses are the handles.
 static HANDLES: [u8; HANDLES_MAX] = [0; HANDLES_MAX];
 /// Handles of a GPU: its own, and those of its instances.
 const HANDLES_OF_GPU: usize = 1 + INSTANCES_MAX;
@@ -175,12 +175,12 @@ fn devices() -> Result<Vec<Arc<Device>>, NvmlReturn> {
     if library.starts == 0 { Err(NvmlReturn::UNINITIALIZED) } else { Ok(library.devices.clone()) }
 }
 
-/// The first device, for what they have in common.
+/// The first device, for common properties.
 fn first_device() -> Result<Arc<Device>, NvmlReturn> {
     devices()?.into_iter().next().ok_or(NvmlReturn::UNKNOWN)
 }
 
-/// The device behind a handle.
+/// The device of a handle.
 fn device(handle: Handle) -> Result<Arc<Device>, NvmlReturn> {
     let index = handle.addr().wrapping_sub((&raw const HANDLES).addr());
     let devices = devices()?;
@@ -222,7 +222,7 @@ unsafe fn get<T: Copy>(from: *const T) -> Result<T, NvmlReturn> {
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// Copies text and a zero byte into a program's buffer, or says that it does not fit.
+/// Copies text and a zero byte into a program's buffer, or fails if it does not fit.
 ///
 /// # Safety
 /// The pointer is null or valid for writing `length` bytes.

@@ -43,7 +43,7 @@ impl From<ProcessV1> for ProcessV2 {
     }
 }
 
-/// Processes with contexts of their own, and MPS servers for their clients.
+/// Processes with their own contexts, and MPS servers for their clients.
 fn compute(processes: &[ProcessStatus]) -> Vec<ProcessV1> {
     let mut listed: Vec<ProcessV1> = Vec::new();
     for process in processes.iter().filter(|process| process.contexts > 0) {
@@ -65,14 +65,14 @@ fn mps(processes: &[ProcessStatus]) -> Vec<ProcessV1> {
         .collect()
 }
 
-/// Processes that draw: there are none.
+/// Graphics processes: there are none.
 fn graphics(_processes: &[ProcessStatus]) -> Vec<ProcessV1> {
     Vec::new()
 }
 
 type Choice = fn(&[ProcessStatus]) -> Vec<ProcessV1>;
 
-/// Fills a program's array, or tells how long it must be.
+/// Fills a program's array, or returns the required length.
 ///
 /// # Safety
 /// `count` is null or valid for reading and writing; `to` is null or valid for writing as many
@@ -125,7 +125,7 @@ process_lists! {
     /// Clients of MPS servers.
     mps => nvmlDeviceGetMPSComputeRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses_v2,
         nvmlDeviceGetMPSComputeRunningProcesses_v3;
-    /// Processes that draw: none.
+    /// Graphics processes: none.
     graphics => nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses_v2,
         nvmlDeviceGetGraphicsRunningProcesses_v3;
 }

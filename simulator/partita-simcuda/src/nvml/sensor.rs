@@ -61,7 +61,7 @@ fn clock_max_mhz(device: &Device, kind: u32) -> Result<u32, NvmlReturn> {
     }
 }
 
-/// The present clock of a kind, in MHz: the highest as soon as anybody has the device open.
+/// The present clock of a kind, in MHz: the highest as soon as any process has the device open.
 fn clock_mhz(device: &Device, kind: u32) -> Result<u32, NvmlReturn> {
     let highest = clock_max_mhz(device, kind)?;
     Ok(if kind < 2 && is_idle(device) { SM_IDLE_MHZ.min(highest) } else { highest })
@@ -74,7 +74,7 @@ nvml_getters! {
     fn nvmlDeviceGetPowerUsage -> u32 = |device| power_mw(&device);
     /// Power limit, in milliwatts.
     fn nvmlDeviceGetPowerManagementLimit -> u32 = |device| device.place.spec.board.power_limit_mw;
-    /// Power limit when nobody says otherwise, in milliwatts.
+    /// Default power limit, in milliwatts.
     fn nvmlDeviceGetPowerManagementDefaultLimit -> u32 = |device| device.place.spec.board.power_limit_mw;
     /// The lowest of all power limits, in milliwatts.
     fn nvmlDeviceGetEnforcedPowerLimit -> u32 = |device| device.place.spec.board.power_limit_mw;

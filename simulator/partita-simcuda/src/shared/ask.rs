@@ -1,4 +1,4 @@
-//! Questions to a board: one message each way.
+//! Queries of a board: one message each way.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,7 +31,7 @@ pub fn command_name() -> String {
         .unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// Asks a question of the board without being its client. `None` when no board runs.
+/// Queries the board without being its client. `None` when no board runs.
 pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
     let socket = place.connect().ok()?;
     let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
@@ -39,8 +39,8 @@ pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
     exchange(socket.as_fd(), request, &[]).ok().map(|(reply, _)| reply)
 }
 
-/// Asks a board to say when a fault hits clients of an MPS server: then the returned connection has
-/// something to receive. `None` when no board runs.
+/// Subscribes to faults of clients of an MPS server: the returned connection receives a message
+/// then. `None` when no board runs.
 pub fn await_fault(place: &Place, server: u32) -> Option<OwnedFd> {
     let socket = place.connect().ok()?;
     let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };

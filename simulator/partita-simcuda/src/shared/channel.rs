@@ -1,6 +1,6 @@
-//! The memory that the board shares with one client: a ring of commands towards the board, the
-//! progress of each stream and a queue of host work back. One such block per client; nobody else
-//! sees it.
+//! The memory that the board shares with one client: a ring of commands to the board, the progress
+//! of each stream and a queue of host work back. Each client has one such block, which no other
+//! process sees.
 
 use std::io;
 use std::mem;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::sys::{SharedMap, futex_wake_all, memfd};
 
-/// Room for commands, in bytes. About two thousand launches: as many as a real driver lets wait.
+/// Room for commands, in bytes: about two thousand launches, as many as a real driver queues.
 pub const RING_BYTES: u64 = 1 << 20;
 /// Streams that one client may have at a time.
 pub const STREAMS_MAX: usize = 4096;
@@ -20,7 +20,7 @@ pub const HOST_QUEUE_LEN: usize = 1024;
 #[repr(C, align(128))]
 pub struct Apart<T>(pub T);
 
-/// What the board says of one stream.
+/// The progress of one stream.
 #[repr(C)]
 pub struct StreamProgress {
     /// Sequence number of the last command that is complete.
@@ -34,14 +34,14 @@ pub struct ChannelHead {
     pub tail: Apart<AtomicU64>,
     /// Bytes that the board has taken since the start.
     pub head: Apart<AtomicU64>,
-    /// Bumped by the board whenever something completes or room appears: the word that clients
-    /// sleep on.
+    /// The board increments it when something completes or room appears: clients sleep on this
+    /// word.
     pub progress: Apart<AtomicU32>,
     /// How many threads of the client sleep on `progress`.
     pub waiters: Apart<AtomicU32>,
     /// The error that ended this client's GPU work, or 0.
     pub fault: Apart<AtomicI32>,
-    /// 1 while the engine says that some launch of this client can never be dispatched.
+    /// 1 while the engine reports that a launch of this client can never be dispatched.
     pub stuck: Apart<AtomicU32>,
     /// Host work that the board has queued since the start; also the word that the worker sleeps
     /// on.
@@ -56,10 +56,10 @@ pub struct ChannelHead {
 
 const HEAD_BYTES: u64 = (mem::size_of::<ChannelHead>() as u64).next_multiple_of(4096);
 
-/// Kind of a filler that tells the board to go on at the ring's start.
+/// Kind of a filler, after which the board continues at the ring's start.
 const KIND_WRAP: u32 = u32::MAX;
 
-/// What precedes each command in the ring.
+/// The header of each command in the ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHead {
@@ -132,8 +132,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Writes one command whose body is `parts` end to end, or returns `false` when there is no
-    /// room.
+    /// Writes one command whose body is `parts` end to end, or returns `false` without room.
     ///
     /// The caller rings the board's doorbell afterwards.
     pub fn publish(&mut self, channel: &Channel, kind: u32, stream: u32, seq: u64, parts: &[&[u8]]) -> bool {
@@ -153,8 +152,8 @@ impl Producer {
         }
         let at = (self.tail + skip) % RING_BYTES;
         let head = RecordHead { bytes: bytes as u32, kind, stream, body_bytes: body as u32, seq };
-        // SAFETY: `at + bytes` lies inside the ring (else it was skipped), the room was checked to
-        // be free, and the board does not read it before `tail` is stored below.
+        // SAFETY: `at + bytes` is inside the ring (else it was skipped), the room was checked to be
+        // free, and the board does not read it before `tail` is stored below.
         unsafe {
             let mut to = ring.add(at as usize);
             to.cast::<RecordHead>().write(head);
@@ -199,7 +198,7 @@ impl Consumer {
     /// later.
     ///
     /// # Errors
-    /// [`Corrupt`] when lengths contradict each other; the client is then to be cut off.
+    /// [`Corrupt`] when lengths contradict each other; disconnect the client then.
     pub fn take(&mut self, channel: &Channel) -> Result<Option<(RecordHead, &[u8])>, Corrupt> {
         loop {
             let tail = channel.head().tail.0.load(Ordering::Acquire);
@@ -211,8 +210,8 @@ impl Consumer {
             if waiting > RING_BYTES || !waiting.is_multiple_of(64) {
                 return Err(Corrupt);
             }
-            // SAFETY: `at` is a multiple of 64 below RING_BYTES, so a head lies inside the ring.
-            // The bytes are plain data; a volatile read takes them once.
+            // SAFETY: `at` is a multiple of 64 below RING_BYTES, so a head is inside the ring. The
+            // bytes are plain data; a volatile read takes them once.
             let record = unsafe { channel.ring().add(at as usize).cast::<RecordHead>().read_volatile() };
             let bytes = u64::from(record.bytes);
             if bytes == 0 || bytes % 64 != 0 || bytes > waiting || at + bytes > RING_BYTES {
@@ -227,7 +226,7 @@ impl Consumer {
                 return Err(Corrupt);
             }
             self.body.resize(body, 0);
-            // SAFETY: the body lies inside the record, which lies inside the ring; the copy goes to
+            // SAFETY: the body is inside the record, which is inside the ring; the copy goes to
             // memory of this process alone.
             unsafe {
                 let from = channel.ring().add(at as usize + RECORD_HEAD_BYTES);
@@ -257,7 +256,7 @@ pub fn push_host_work(channel: &Channel, token: u64) -> bool {
     true
 }
 
-/// Takes one token from the queue of host work. For the client's one worker only.
+/// Takes one token from the queue of host work. Only for the client's worker.
 pub fn pop_host_work(channel: &Channel) -> Option<u64> {
     let head = channel.head();
     let at = head.host_head.0.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a client puts into its ring: launches as raw bytes, everything else as [`Command`].
+//! The content of a client's ring: launches as raw bytes, everything else as [`Command`].
 
 use std::mem;
 
@@ -9,8 +9,8 @@ pub const KIND_LAUNCH: u32 = 1;
 /// A [`Command`] in postcard form.
 pub const KIND_COMMAND: u32 = 2;
 
-/// What the board must know of a launch beside the QMD. Grid, clusters, block, shared memory,
-/// registers, program and mask are read from the QMD itself.
+/// Data about a launch beside the QMD. The board reads grid, clusters, block, shared memory,
+/// registers, program and mask from the QMD itself.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchHead {
@@ -57,7 +57,7 @@ pub enum Route {
     HostToHost,
 }
 
-/// A box of bytes and where it comes from and goes to. A plain copy has height and depth 1.
+/// A box of bytes, with source and destination. A plain copy has height and depth 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rect {
     /// Address of the first byte written.
@@ -119,10 +119,10 @@ impl Rect {
 /// A command that is not a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Nothing: completes when its turn comes.
+    /// No effect: it completes in its turn.
     Mark,
-    /// Takes the time of a copy; the client moves the bytes itself when it is over (`token`: its
-    /// worker does, in stream order; 0: the thread that waits for it).
+    /// Takes the time of a copy; the client then moves the bytes itself (`token`: its worker does,
+    /// in stream order; 0: the thread that waits for it).
     HostCopy {
         /// Where the bytes travel.
         route: Route,
@@ -181,7 +181,7 @@ pub enum Command {
     WaitValue {
         /// Address of the word.
         address: u64,
-        /// What to compare with.
+        /// The value to compare with.
         value: u64,
         /// 0 GEQ (cyclic), 1 EQ, 2 AND, 3 NOR, as `CUstreamWaitValue_flags`.
         condition: u8,
@@ -192,7 +192,7 @@ pub enum Command {
     WriteValue {
         /// Address of the word.
         address: u64,
-        /// What to write.
+        /// The value to write.
         value: u64,
         /// Eight bytes and not four.
         wide: bool,

@@ -23,8 +23,8 @@ pub const STRUCTURE_BYTES: u32 = 0x900;
 /// The structure's first bytes hold other things in every driver.
 const OFFSET_MIN: u32 = 0x40;
 
-/// CUDA version and driver build. Builds are those that offsets were tried on where there are such,
-/// else the first of their branch (CUDA toolkit release notes, table of driver versions).
+/// CUDA version and driver build. Builds are those on which offsets were tested, if any, else the
+/// first of their branch (CUDA toolkit release notes, table of driver versions).
 const BUILDS: &[(u32, &str)] = &[
     (8000, "375.26"),
     (9000, "384.81"),
@@ -58,10 +58,10 @@ const BUILDS: &[(u32, &str)] = &[
     (13_030, "610.43.02"),
 ];
 
-/// Offsets of versions for which nobody has published one. Invented: nothing may rely on them.
+/// Invented offsets of versions without a published one: nothing may rely on them.
 const INVENTED: &[(u32, u32)] = &[(12_090, 0x50c), (13_010, 0x554), (13_020, 0x5ac)];
 
-/// The versions between which drivers serve a device (CUDA toolkit release notes).
+/// The driver versions that support a device (CUDA toolkit release notes).
 fn served(capability: ComputeCapability) -> (u32, u32) {
     let first = match (capability.major, capability.minor) {
         (..=6, _) => 8000,
@@ -89,10 +89,10 @@ fn text(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Gives a device another driver than its own.
+/// Sets another driver for a device.
 ///
 /// # Errors
-/// `InvalidInput` for a version that is unknown or does not serve the device.
+/// `InvalidInput` for a version that is unknown or does not support the device.
 pub fn set_version(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> {
     let parsed = wanted.split_once('.').and_then(|(major, minor)| {
         let (major, minor) = (major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?);
@@ -110,7 +110,8 @@ pub fn set_version(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> {
     if !(first..=last).contains(&version) {
         let range = if last == u32::MAX { String::new() } else { format!(" and up to {}", text(last)) };
         return Err(invalid(format!(
-            "{ENV_DRIVER} is '{wanted}', and no such driver serves compute capability {}: take CUDA {} or newer{range}",
+            "{ENV_DRIVER} is '{wanted}', and no such driver supports compute capability {}: take CUDA \
+             {} or newer{range}",
             spec.compute_capability,
             text(first)
         )));
@@ -130,10 +131,11 @@ pub fn set_version(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the masks of a device's streams elsewhere.
+/// Moves the masks of a device's streams.
 ///
 /// # Errors
-/// `InvalidInput` for no multiple of four, and for a mask that would not lie inside the structure.
+/// `InvalidInput` if the offset is not a multiple of four, or the mask would not be inside the
+/// structure.
 pub fn set_stream_offset(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> {
     let parsed = match wanted.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),
@@ -151,8 +153,8 @@ pub fn set_stream_offset(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> 
     }
 }
 
-/// Has a device launched with descriptors of another version. Where they have no fields for
-/// clusters, the device has none.
+/// Makes a device launch with descriptors of another version. If they have no fields for clusters,
+/// the device has none.
 ///
 /// # Errors
 /// `InvalidInput` for a version that is not one of the device's class, or that has no mask.
@@ -173,7 +175,7 @@ pub fn set_descriptors(spec: &mut DeviceSpec, wanted: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Applies what the environment says of the driver.
+/// Applies the environment's settings of the driver.
 ///
 /// # Errors
 /// Those of [`set_version`], [`set_stream_offset`] and [`set_descriptors`].
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_can() {
+    fn invalid_settings_are_refused_with_the_valid_ones() {
         let mut h200 = catalogue::device("h200").unwrap();
         let error = |result: io::Result<()>| result.unwrap_err().to_string();
         assert!(error(set_version(&mut h200, "13.9")).contains("13.2, 13.3"));

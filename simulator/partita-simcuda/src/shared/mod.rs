@@ -1,4 +1,4 @@
-//! What the board and its clients have in common.
+//! The code that the board and its clients share.
 
 pub mod ask;
 pub mod channel;

@@ -15,7 +15,7 @@ pub const EVENTS_MAX: usize = 65536;
 /// One event. Written by the board, but for `recorded`, which the recording client counts up.
 #[repr(C)]
 pub struct EventSlot {
-    /// How often a recording was asked for.
+    /// How many recordings were requested.
     pub recorded: AtomicU64,
     /// The last recording that is complete.
     pub completed: AtomicU64,
@@ -24,7 +24,7 @@ pub struct EventSlot {
     _pad: u64,
 }
 
-/// What the page holds.
+/// The content of the page.
 #[repr(C)]
 pub struct PageHead {
     /// 1 while the board sleeps and a writer must ring the doorbell.
@@ -44,7 +44,7 @@ pub struct BoardPage {
 }
 
 impl BoardPage {
-    /// Makes the page of a new board whose clock starts now.
+    /// Creates the page of a new board whose clock starts now.
     ///
     /// # Errors
     /// Those of `memfd_create` and `mmap`.
@@ -70,7 +70,7 @@ impl BoardPage {
         unsafe { &*self.map.base().cast::<PageHead>() }
     }
 
-    /// The slot of an event, or `None` for a number that cannot be one.
+    /// The slot of an event, or `None` for an invalid number.
     pub fn event(&self, index: u32) -> Option<&EventSlot> {
         self.head().events.get(index as usize)
     }

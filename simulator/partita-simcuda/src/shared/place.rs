@@ -1,9 +1,9 @@
-//! Where a board lives: which device, which directory, how to reach the process there and how to
-//! start it.
+//! The place of a board: its device, its directory, and how to reach or start its process.
 //!
-//! A board of device `h200` in directory `D` listens at `D/h200.sock`; `D/h200.lock` is held
-//! (flock) by whoever starts or ends it, so that there is never more than one and never a client
-//! between two. A machine's further GPUs have boards of their own there: `D/h200-1.sock` and so on.
+//! A board of device `h200` in directory `D` listens at `D/h200.sock`. A process that starts or
+//! ends it holds `D/h200.lock` (flock), so that there is never more than one board and never a
+//! client between two. Further GPUs of a machine have their own boards there: `D/h200-1.sock` and
+//! so on.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -22,17 +22,17 @@ use super::{driver, socket};
 pub const ENV_DEVICE: &str = "PARTITA_SIM_DEVICE";
 /// The board's directory. Default: one per user in the temporary directory.
 pub const ENV_DIR: &str = "PARTITA_SIM_DIR";
-/// How many GPUs of that kind the machine has. Default 1. Each is a board of its own.
+/// How many GPUs of that kind the machine has. Default 1. Each has its own board.
 pub const ENV_GPUS: &str = "PARTITA_SIM_GPUS";
-/// MIG instances into which every GPU of the machine is cut up: profiles with commas between them,
-/// as `3g.71gb,1g.18gb`. Each is a board of its own, with eighths of the GPU's TPCs and its own
-/// memory. Empty for none; not set where MIG is off.
+/// MIG instances of every GPU of the machine: profiles with commas between them, as
+/// `3g.71gb,1g.18gb`. Each has its own board, with eighths of the GPU's TPCs and its own memory.
+/// Empty for no instances; not set without MIG.
 pub const ENV_MIG: &str = "PARTITA_SIM_MIG";
 /// The board's program. Default: `partita-simgpu` beside this library.
 pub const ENV_PROGRAM: &str = "PARTITA_SIMGPU";
 
-/// What the driver keeps of the device's memory for itself. An H200 of 143771 MiB shows programs
-/// 150109880320 bytes; smaller boards are taken to keep as much, but no more than a sixty-fourth.
+/// The driver's reserve of device memory. An H200 of 143771 MiB shows programs 150109880320 bytes;
+/// smaller boards are assumed to have the same reserve, but at most a sixty-fourth of their memory.
 const DRIVER_BYTES: u64 = (143_771 << 20) - 150_109_880_320;
 
 /// Bytes of device memory that programs see in all.
@@ -40,9 +40,9 @@ pub fn usable_bytes(spec: &DeviceSpec) -> u64 {
     spec.memory.capacity_bytes - DRIVER_BYTES.min(spec.memory.capacity_bytes / 64)
 }
 
-/// Bytes that a context takes for itself, of so many that programs see: code, stacks and queues. An
-/// H200 shows about 500 MiB per context; small boards much less, so it is a two-hundredth there and
-/// 528 MiB at most.
+/// Bytes that a context itself uses, of so many that programs see: code, stacks and queues. An H200
+/// shows about 500 MiB per context; small boards much less, so it is a two-hundredth there and 528
+/// MiB at most.
 pub fn context_bytes(usable_bytes: u64) -> u64 {
     (usable_bytes / 200).min(528 << 20).next_multiple_of(PAGE_BYTES)
 }
@@ -57,13 +57,13 @@ const PCI_BUS: u32 = 0x1b;
 pub struct Place {
     /// The device.
     pub spec: DeviceSpec,
-    /// What [`catalogue::device`] knows it by.
+    /// Its name for [`catalogue::device`].
     name: String,
     /// Which of the machine's GPUs it is.
     pub index: u32,
-    /// Where its board's files lie.
+    /// The directory of its board's files.
     pub dir: PathBuf,
-    /// Which of the GPU's MIG instances it is; none for the GPU.
+    /// Which of the GPU's MIG instances it is; `None` for the GPU.
     instance: Option<Instance>,
 }
 
@@ -90,7 +90,7 @@ impl Place {
     /// The places of all GPUs of the machine that the environment names.
     ///
     /// # Errors
-    /// An unknown device; a number of GPUs that is none or more than [`GPUS_MAX`].
+    /// An unknown device; an invalid number of GPUs, or more than [`GPUS_MAX`].
     pub fn all_from_env() -> io::Result<Vec<Self>> {
         let first = Self::from_env()?;
         let count = match std::env::var(ENV_GPUS).ok().filter(|count| !count.is_empty()) {
@@ -123,10 +123,10 @@ impl Place {
         Ok(Self { spec, name: device.to_owned(), index, dir, instance: None })
     }
 
-    /// The places of the GPU's MIG instances; none where it is not cut up.
+    /// The places of the GPU's MIG instances; `None` without MIG.
     ///
     /// # Errors
-    /// Profiles that are none, or do not fit the GPU together.
+    /// Unknown profiles, or profiles that do not fit the GPU together.
     pub fn instances(&self) -> io::Result<Option<Vec<Self>>> {
         let Ok(list) = std::env::var(ENV_MIG) else { return Ok(None) };
         let profiles: Vec<&str> = list.split(',').filter(|profile| !profile.is_empty()).collect();
@@ -147,7 +147,7 @@ impl Place {
         let place = |(at, (&(slices, bytes), profile)): (usize, (&(u32, u64), &&str))| {
             let mut spec = self.spec.part(slices).map_err(|error| refuse(error.to_string()))?;
             spec.memory.capacity_bytes = bytes;
-            // A name lives as long as its process: a handful of them.
+            // Leaked: a process has only a handful of names.
             spec.name = String::leak(format!("{} MIG {profile}", self.spec.name));
             Ok(Self { spec, instance: Some(Instance { at, gpu: Box::new(self.clone()) }), ..self.clone() })
         };
@@ -159,12 +159,12 @@ impl Place {
         self.instance.as_ref().map_or_else(|| self.clone(), |instance| (*instance.gpu).clone())
     }
 
-    /// Which of the GPU's MIG instances it is, from 0; none for the GPU.
+    /// Which of the GPU's MIG instances it is, from 0; `None` for the GPU.
     pub fn instance(&self) -> Option<usize> {
         self.instance.as_ref().map(|instance| instance.at)
     }
 
-    /// The number of its GPU instance, from 1; none for the GPU.
+    /// The number of its GPU instance, from 1; `None` for the GPU.
     pub fn gpu_instance(&self) -> Option<u32> {
         self.instance().map(|at| at as u32 + 1)
     }
@@ -200,11 +200,11 @@ impl Place {
         self.check_dir()
     }
 
-    /// Whether the directory is this user's, or root's. A board in any other one is whatever its
-    /// user makes of it, for root as well.
+    /// Whether the directory belongs to this user, or to root. A board in another directory is
+    /// under its user's control, so even root does not trust it.
     ///
     /// # Errors
-    /// `PermissionDenied` when it belongs to somebody else; `NotFound`.
+    /// `PermissionDenied` when it belongs to another user; `NotFound`.
     fn check_dir(&self) -> io::Result<()> {
         let owner = fs::symlink_metadata(&self.dir)?;
         // SAFETY: takes no arguments and cannot fail.
@@ -228,7 +228,7 @@ impl Place {
         fs::symlink_metadata(&self.dir).is_ok_and(|dir| dir.uid() == 0 && dir.mode() & 0o001 != 0)
     }
 
-    /// Takes the lock and waits for it; makes the directory if it is not there.
+    /// Waits for the lock and takes it; creates the directory if it is missing.
     ///
     /// # Errors
     /// Those of `mkdir`, `open` and `flock`.
@@ -236,18 +236,18 @@ impl Place {
         loop {
             self.make_dir()?;
             match self.lock_with(libc::LOCK_EX) {
-                // The directory went between the two calls: a board just ended.
+                // The directory was removed between the two calls, because a board just ended.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 taken => return taken,
             }
         }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     ///
     /// # Errors
-    /// Those of `open` and `flock`: `WouldBlock` when somebody has it, `NotFound` when the
-    /// directory is not there.
+    /// Those of `open` and `flock`: `WouldBlock` when it is held, `NotFound` when the directory is
+    /// missing.
     pub fn try_lock(&self) -> io::Result<File> {
         self.lock_with(libc::LOCK_EX | libc::LOCK_NB)
     }
@@ -257,7 +257,7 @@ impl Place {
             let file =
                 OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock())?;
             if self.is_for_all_users() {
-                // Whoever made it; the others may not change its mode, and need not.
+                // Only its creator can and must change its mode.
                 let _ = file.set_permissions(Permissions::from_mode(0o666));
             }
             // SAFETY: takes no pointers.
@@ -280,8 +280,7 @@ impl Place {
     /// Connects to the board, if one runs.
     ///
     /// # Errors
-    /// Those of `connect`; `NotFound` or `ConnectionRefused` when none runs; as
-    /// `Place::check_dir`.
+    /// Those of `connect`; `NotFound` or `ConnectionRefused` when none runs; as `Place::check_dir`.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         self.check_dir()?;
         socket::connect(&self.socket())
@@ -290,7 +289,7 @@ impl Place {
     /// Connects to the board and starts it first when none runs.
     ///
     /// # Errors
-    /// The program cannot be found or started, or the board did not come up.
+    /// The program cannot be found or started, or the board did not start to listen.
     pub fn connect_or_start(&self, beside: Option<&Path>) -> io::Result<OwnedFd> {
         if let Ok(socket) = self.connect() {
             return Ok(socket);
@@ -314,8 +313,8 @@ impl Place {
         if let Some(at) = self.instance() {
             command.arg("--instance").arg(at.to_string());
         }
-        // The board outlives its first client and is no part of it: of the client's environment it
-        // gets what is meant for the simulation, and what says where things are.
+        // The board outlives its first client: it gets only those of the client's variables that
+        // configure the simulation, and those with paths.
         command.env_clear().envs(std::env::vars_os().filter(|(name, _)| {
             let name = name.to_string_lossy();
             name.starts_with("PARTITA_SIM") || ["PATH", "HOME", "TMPDIR", "RUST_BACKTRACE"].contains(&&*name)
@@ -330,7 +329,7 @@ impl Place {
                 ),
             )
         };
-        // The program detaches itself and its first process ends when the board listens.
+        // The program detaches itself, and its first process exits when the board listens.
         match command.status() {
             Ok(status) if status.success() => Ok(()),
             // A program that ignores SIGCHLD has no children to wait for; whether the board runs

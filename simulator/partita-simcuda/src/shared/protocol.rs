@@ -11,10 +11,10 @@ use super::command::{Command, LaunchHead};
 /// Raised whenever a message or the shared memory changes its form.
 pub const PROTOCOL_VERSION: u32 = 5;
 
-/// Pages that device memory is handed out in, as on hardware.
+/// Pages of device memory, as on hardware.
 pub const PAGE_BYTES: u64 = 2 << 20;
 
-/// Length of the address window in which a client's device addresses lie.
+/// Length of the window of a client's device addresses.
 pub const WINDOW_BYTES: u64 = 4 << 40;
 
 /// Who connects.
@@ -31,12 +31,12 @@ pub enum Role {
     Observer,
 }
 
-/// What an MPS client knows of its server.
+/// An MPS client's data about its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpsIdentity {
     /// Process id of the server.
     pub server: u32,
-    /// The number that the server gave to this client.
+    /// The server's number of this client.
     pub client: u32,
     /// Active thread percentage, above 0 and up to 100.
     pub percentage: u32,
@@ -54,18 +54,18 @@ impl MpsIdentity {
     }
 }
 
-/// A stream's way of getting along with the legacy default stream.
+/// A stream's relation to the legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamKind {
     /// The legacy default stream of its context.
     Legacy,
     /// Waits for the legacy stream and is waited for by it.
     Blocking,
-    /// Takes no notice of the legacy stream.
+    /// Ignores the legacy stream.
     NonBlocking,
 }
 
-/// What an allocation is for.
+/// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllocKind {
     /// `cuMemAlloc` and its like: small ones share pages.
@@ -76,7 +76,7 @@ pub enum AllocKind {
     Pool(u32),
 }
 
-/// A piece of an address range and where its bytes lie in the device memory file.
+/// A piece of an address range and the location of its bytes in the device memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     /// Offset in the file.
@@ -101,20 +101,20 @@ pub struct GraphNode {
     pub index: u32,
     /// Places of the nodes that it waits for.
     pub after: Vec<u32>,
-    /// What it does.
+    /// Its work.
     pub work: NodeWork,
 }
 
-/// What a node of a graph does.
+/// The work of a node of a graph.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeWork {
-    /// Nothing: an empty or a disabled node.
+    /// No work: an empty or a disabled node.
     Empty,
     /// A launch, baked.
     Kernel {
         /// Beside the QMD.
         head: LaunchHead,
-        /// The QMD as the callback left it.
+        /// The QMD after the callback.
         qmd: Vec<u8>,
         /// The parameters.
         params: Vec<u8>,
@@ -123,11 +123,11 @@ pub enum NodeWork {
     Command(Command),
 }
 
-/// What a client or an observer asks.
+/// A request of a client or an observer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// The first message. A client's reply carries three descriptors: channel, device memory,
-    /// doorbell; and everybody's the board page first.
+    /// doorbell; every reply carries the board page first.
     Hello {
         /// [`PROTOCOL_VERSION`].
         version: u32,
@@ -136,20 +136,19 @@ pub enum Request {
         /// The program's name, for lists.
         command: String,
     },
-    /// The process ends in order: its work is given up, and no neighbour is hurt by it.
+    /// The process exits normally: its work is dropped, without an effect on its neighbours.
     Bye,
     /// Makes a context.
     CtxCreate {
-        /// Execution affinity in SMs, when asked for.
+        /// Execution affinity in SMs, if requested.
         sms: Option<u32>,
     },
-    /// Ends a context and all that belongs to it.
+    /// Destroys a context and everything in it.
     CtxDestroy {
         /// Which.
         ctx: u32,
     },
-    /// Sets for how long the process's work runs before somebody else's has its turn, where it
-    /// takes turns.
+    /// Sets the time slice of the process's work, if it takes turns.
     SetSlice {
         /// In microseconds.
         slice_us: u64,
@@ -163,7 +162,7 @@ pub enum Request {
         /// Towards the legacy stream.
         kind: StreamKind,
     },
-    /// Ends a stream once its work is done.
+    /// Destroys a stream once its work is done.
     StreamDestroy {
         /// Its slot.
         stream: u32,
@@ -174,10 +173,10 @@ pub enum Request {
     EventOpen {
         /// Its slot.
         event: u32,
-        /// The secret that came with it.
+        /// Its secret.
         secret: u64,
     },
-    /// Lets an event go.
+    /// Releases an event.
     EventDestroy {
         /// Its slot.
         event: u32,
@@ -223,10 +222,10 @@ pub enum Request {
     },
     /// Makes a pool.
     PoolCreate {
-        /// Bytes that it keeps beyond what is in use when streams are synchronised.
+        /// Bytes that it caches beyond those in use when streams are synchronised.
         threshold: u64,
     },
-    /// Ends a pool.
+    /// Destroys a pool.
     PoolDestroy {
         /// Which.
         pool: u32,
@@ -238,7 +237,7 @@ pub enum Request {
         /// Bytes.
         bytes: u64,
     },
-    /// Gives unused memory of a pool back, down to a number of bytes.
+    /// Releases unused memory of a pool, down to a number of bytes.
     PoolTrim {
         /// Which.
         pool: u32,
@@ -274,12 +273,12 @@ pub enum Request {
         /// The address.
         address: u64,
     },
-    /// Makes a descriptor that stands for physical memory; it comes with the reply.
+    /// Exports physical memory as a descriptor, which comes with the reply.
     PhysExport {
         /// Which.
         phys: u64,
     },
-    /// Opens physical memory by the descriptor that comes along.
+    /// Opens physical memory by the descriptor that comes with the request.
     PhysImport,
     /// Reserves addresses.
     Reserve {
@@ -321,7 +320,7 @@ pub enum Request {
         address: u64,
         /// How much.
         bytes: u64,
-        /// 0 none, 1 read, 3 read and write.
+        /// 0 no access, 1 read, 3 read and write.
         access: u8,
     },
     /// Makes the handle with which another process opens an allocation.
@@ -333,7 +332,7 @@ pub enum Request {
     IpcOpen {
         /// Its memory.
         phys: u64,
-        /// The secret that came with it.
+        /// Its secret.
         secret: u64,
         /// Where it starts in the memory.
         offset: u64,
@@ -352,11 +351,11 @@ pub enum Request {
         /// Which.
         graph: u64,
     },
-    /// Says that a program wrote into the driver's own state: the client's GPU work ends.
+    /// Reports that a program wrote into the driver's own state: the client's GPU work ends.
     Corrupted {
         /// Where in a stream's structure.
         offset_bytes: u32,
-        /// What the driver found there.
+        /// The word that the driver found there.
         word: u32,
     },
     /// Reads the board's state.
@@ -373,8 +372,8 @@ pub enum Request {
         /// The server.
         server: u32,
     },
-    /// Answered with [`Reply::Status`] when a fault has hit clients of an MPS server, however long
-    /// that takes.
+    /// Answered with [`Reply::Status`] when a fault has hit clients of an MPS server, without a
+    /// timeout.
     AwaitFault {
         /// The server.
         server: u32,
@@ -400,7 +399,7 @@ pub struct ProcessStatus {
     pub contexts: u32,
     /// Device memory that it holds, with its contexts' own.
     pub used_bytes: u64,
-    /// Its MPS server and number there, or none.
+    /// Its MPS server and number there, if any.
     pub mps: Option<MpsIdentity>,
     /// The error that ended its GPU work, or 0.
     pub fault: i32,
@@ -415,7 +414,7 @@ pub struct BoardStatus {
     pub busy_percent: u32,
     /// How often a program wrote into the driver's own state.
     pub corruptions: u64,
-    /// Processes, in the order in which they came.
+    /// Processes, in the order of their connection.
     pub processes: Vec<ProcessStatus>,
 }
 
@@ -428,13 +427,13 @@ pub struct PoolStatus {
     pub reserved: u64,
     /// The most that it ever held.
     pub reserved_high: u64,
-    /// Bytes handed out.
+    /// Allocated bytes.
     pub used: u64,
-    /// The most that it ever handed out.
+    /// The most bytes that were ever allocated.
     pub used_high: u64,
 }
 
-/// What the board answers.
+/// An answer of the board.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// Done.
@@ -445,7 +444,7 @@ pub enum Reply {
     Welcome {
         /// Catalogue name of the device.
         device: String,
-        /// The board's own random number: tells boards apart that ran one after the other.
+        /// The board's random number, which distinguishes boards that ran one after the other.
         instance: u64,
         /// SMs that this client may use; fewer than the device's under an MPS percentage.
         sms: u32,
@@ -472,7 +471,7 @@ pub enum Reply {
     Event {
         /// Its slot.
         event: u32,
-        /// What lets another process open it.
+        /// The secret with which another process opens it.
         secret: u64,
     },
     /// Functions' addresses.
@@ -481,7 +480,7 @@ pub enum Reply {
     Memory {
         /// First address.
         address: u64,
-        /// Where the bytes lie.
+        /// The location of the bytes.
         extents: Vec<Extent>,
     },
     /// Free and total bytes of the device.
@@ -506,7 +505,7 @@ pub enum Reply {
     Ipc {
         /// The memory.
         phys: u64,
-        /// What lets another process open it.
+        /// The secret with which another process opens it.
         secret: u64,
         /// Where the allocation starts in it.
         offset: u64,

@@ -1,4 +1,4 @@
-//! Launch descriptors as this driver fills them, beyond what `partita-abi`'s layouts say.
+//! Launch descriptors as this driver fills them, beyond the layouts of `partita-abi`.
 
 use partita_abi::CuResult;
 use partita_abi::qmd::{
@@ -25,7 +25,7 @@ pub fn template(layout: &QmdLayout, program: u64, registers: u32) -> Result<Imag
     if fits { Ok(image) } else { Err(CuResult::INVALID_VALUE) }
 }
 
-/// Shared memory of a block as the descriptor says it: with what the system takes, in whole units.
+/// Shared memory of a block as the descriptor has it: with the system's reserve, in whole units.
 pub fn shared_field_bytes(sm: &SmSpec, bytes: u32) -> u32 {
     (bytes + sm.shared_reserved_per_block_bytes).next_multiple_of(sm.shared_unit_bytes)
 }

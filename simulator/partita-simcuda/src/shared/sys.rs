@@ -1,4 +1,4 @@
-//! The operating system calls that the board and its clients share, each behind a safe function.
+//! The operating system calls that the board and its clients share, each with a safe function.
 
 use std::ffi::CStr;
 use std::io;
@@ -21,7 +21,7 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Waits until `word` is not `expected`, somebody wakes it, or the time is over. Spurious returns
+/// Waits until `word` is not `expected`, a wake-up comes, or the timeout passes. Spurious returns
 /// happen.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let limit = timeout.map(|limit| libc::timespec {
@@ -30,7 +30,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     });
     let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the word outlives the call; FUTEX_WAIT reads it and the optional timespec, nothing
-    // else. The word lies in memory that several processes share, hence no FUTEX_PRIVATE_FLAG.
+    // else. The word is in memory that several processes share, hence no FUTEX_PRIVATE_FLAG.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, limit) };
 }
 
@@ -62,8 +62,7 @@ pub fn eventfd() -> io::Result<OwnedFd> {
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// Adds one to an event counter. A full counter is signalled already, so nothing can go wrong that
-/// matters.
+/// Adds one to an event counter. A full counter is already signalled, so a failure does not matter.
 pub fn eventfd_signal(fd: BorrowedFd<'_>) {
     let one = 1u64;
     // SAFETY: writes eight bytes from a local.
@@ -133,12 +132,12 @@ impl SharedMap {
 
 impl Drop for SharedMap {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and nobody can hold a borrow of a dropped value.
+        // SAFETY: the range was mapped by `new` and no borrow of a dropped value exists.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Gives the pages of a range of a file back; they read as zero afterwards.
+/// Releases the pages of a range of a file; they read as zero afterwards.
 ///
 /// # Errors
 /// Those of `fallocate`.
@@ -162,7 +161,7 @@ pub fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the caller just got this number from the kernel and nobody else knows it.
+    // SAFETY: the caller just got this number from the kernel, and no other code uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -174,7 +173,7 @@ pub fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Asks the kernel for the sharpest timers that it gives to this thread.
+/// Requests the most precise timers that the kernel offers for this thread.
 pub fn sharpen_timers() {
     // SAFETY: takes no pointers; a refusal only leaves the default slack of 50 us.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };

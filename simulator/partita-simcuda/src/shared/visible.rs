@@ -6,7 +6,7 @@ use partita_core::visible;
 
 use super::place::Place;
 
-/// The identifier of a simulated device: the same for everybody who looks at the same place.
+/// The identifier of a simulated device: the same for every process that uses the same place.
 pub fn device_uuid(place: &Place) -> [u8; 16] {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut uuid = [0u8; 16];
@@ -69,7 +69,7 @@ fn instance(place: &Place) -> visible::Instance {
     }
 }
 
-/// Whether `CUDA_VISIBLE_DEVICES` shows one device, for somebody who knows of no others.
+/// Whether `CUDA_VISIBLE_DEVICES` shows one device, for a caller that knows no others.
 pub fn is_visible(list: Option<&str>, index: u32, uuid: [u8; 16]) -> bool {
     let could_mean = |entry| visible::Entry::parse(entry).is_some_and(|entry| entry.could_mean(index, &uuid));
     list.is_none_or(|list| list.split(',').any(could_mean))

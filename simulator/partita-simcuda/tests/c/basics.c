@@ -1,4 +1,4 @@
-// Init, devices, contexts, and what misuse gets.
+// Init, devices, contexts, and errors of misuse.
 #include "sim.h"
 
 static void identity(void) {
@@ -178,7 +178,7 @@ static void addresses(void) {
     IS(1, cuGetProcAddress_v2("cuInit", &found, 13000, 77, &status));
 }
 
-// A child of an initialised process has no CUDA, and its parent keeps its own.
+// A child of an initialised process cannot use CUDA; its parent still can.
 static void forked(void) {
     start();
     CUdeviceptr a;

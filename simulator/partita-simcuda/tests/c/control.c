@@ -1,4 +1,4 @@
-// The kernel driver's nodes: what is asked of the real ones, asked of the simulated ones.
+// The kernel driver's nodes: the requests to the real ones, sent to the simulated ones.
 #include <errno.h>
 #include <sys/ioctl.h>
 
@@ -128,7 +128,7 @@ static void cards(void) {
     EQ(domain, 0);
     EQ(named, bus);
     EQ(slot, list[0][9]);
-    // Nobody has opened the GPU's node.
+    // The GPU's node is not open.
     ctl = node, client = 0;
     EQ(alloc(0, &client, 0, NULL, 0), 0);
     uint32_t ids[32];

@@ -1,8 +1,8 @@
-// What differs between devices. Prints SMs, SMs that a census found, SMs under a stream mask of TPC 1 alone.
+// The differences between devices. Prints SMs, SMs that a census found, SMs under a stream mask of TPC 1 alone.
 #include "sim.h"
 
 static void masks(void) {
-    // From the test: where the mask lies, and whether it has an enable word.
+    // From the test: the offset of the mask, and whether it has an enable word.
     unsigned long offset = strtoul(getenv("MASK_OFFSET"), NULL, 0);
     int words = atoi(getenv("MASK_WORDS"));
     start();

@@ -66,7 +66,7 @@ static void apart(void) {
         EQ(device, gpu);
         EQ(census(stream[gpu], 264, 1024, 1000, NULL), 132);
     }
-    // What one allocates the other does not miss.
+    // An allocation on one does not reduce the other's free memory.
     use(0);
     OK(cuMemGetInfo_v2(&after, &total));
     EQ(before[0] - after, 64 * MIB);
@@ -77,13 +77,13 @@ static void apart(void) {
     spin(stream[1], 1, 32, 1000);
     OK(cuStreamSynchronize(stream[1]));
     TRUE(now_ns() - start < 500000000);
-    // Streams and events are asked from anywhere, kernels are launched where they were loaded.
+    // Streams and events can be queried from any context; kernels are launched where they were loaded.
     IS(600, cuStreamQuery(stream[0]));
     uint64_t ns = 1000;
     void *params[] = {&ns};
     IS(400, cuLaunchKernel(function("partita_spin"), 1, 1, 1, 32, 1, 1, 0, stream[0], params, NULL));
     OK(cuStreamSynchronize(stream[0]));
-    // Memory is freed from anywhere, and filled on its own device.
+    // Memory can be freed from any context, and is filled on its own device.
     IS(1, cuMemsetD32Async(memory[0], 1, 16, stream[1]));
     OK(cuMemFree_v2(memory[0]));
     use(0);
@@ -98,7 +98,7 @@ static void apart(void) {
     EQ(ordinal, 0);
     IS(101, cuDeviceGetP2PAttribute(&ordinal, 2, 1, 1));
     IS(101, cuDeviceCanAccessPeer(&ordinal, 0, 2));
-    // Primary contexts are each their own.
+    // Each device has its own primary context.
     OK(cuDevicePrimaryCtxRelease_v2(0));
     unsigned flags;
     OK(cuDevicePrimaryCtxGetState(0, &flags, &ordinal));
@@ -146,7 +146,7 @@ static void together(void) {
     OK(cuMemcpyDtoH_v2(back, there[0], 4 * COUNT));
     for (uint32_t i = 0; i < COUNT; i++) TRUE(back[i] == 7);
     IS(1, cuMemcpyDtoD_v2(there[1], there[0], 8 * COUNT)); // more than there is
-    // A long kernel on one holds the other where it is told to, and no neighbour stream.
+    // A long kernel on one blocks the streams of the other that wait for it, and no other stream.
     CUstream free_one;
     use(1);
     OK(cuStreamCreate(&free_one, 1));
@@ -226,7 +226,7 @@ static void masked(void) {
     TRUE(partita_sim_control_open("/dev/nvidia2") < 0);
 }
 
-// A child of a process that uses several has none of them.
+// A child of a process that uses several GPUs can use none.
 static void forked(void) {
     begin();
     pid_t child = fork();

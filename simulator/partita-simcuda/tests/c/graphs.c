@@ -474,7 +474,7 @@ static void belongings(void) {
     MemsetNode ms = {node.address, 0, 1, 1, 5 * MIB, 1};
     OK(cuGraphAddMemsetNode(&fill, graph, &alloc, 1, &ms, context));
     OK(cuGraphAddMemFreeNode(&release, graph, &fill, 1, node.address));
-    // Nothing is taken out of a graph with memory of its own.
+    // No node can be removed from a graph that allocates memory.
     IS(801, cuGraphDestroyNode(fill));
     IS(801, cuGraphRemoveDependencies(graph, &alloc, &fill, 1));
     void *object;
@@ -517,7 +517,7 @@ static void belongings(void) {
 }
 
 
-// What a descriptor carried when it came to the callback.
+// The content of a descriptor at the callback.
 static void came(int call, uint32_t valid, uint32_t word) {
     TRUE(call < seen.calls);
     EQ(seen.came[call].valid, valid);
@@ -529,7 +529,7 @@ static void off_and_on(CUgraphExec exec, CUgraphNode node) {
     OK(cuGraphNodeSetEnabled(exec, node, 1));
 }
 
-// A node's descriptor is built once, kept as the subscriber left it, and shown so when the node is armed anew.
+// A node's descriptor is built once, stored after the subscriber's change, and shown again when the node is updated.
 static void kept(void) {
     start();
     subscribe();
@@ -554,10 +554,10 @@ static void kept(void) {
     OK(cuGraphLaunch(exec, NULL));
     OK(cuCtxSynchronize());
     EQ(sms(out, BLOCKS), 4);
-    // A node that is off is shown, too; the launch as a whole has a descriptor of its own.
+    // A disabled node is shown too; the launch as a whole has a separate descriptor.
     EQ(seen.calls, 3);
     for (int call = 0; call < 3; call++) came(call, 0, 0);
-    // Armed anew it comes with the mask that was written, and keeps it where nobody writes another.
+    // After an update it comes with the mask that was written, and keeps it unless the subscriber writes another.
     seen.write = 0;
     off_and_on(exec, node);
     OK(cuGraphLaunch(exec, NULL));
@@ -589,7 +589,7 @@ static void kept(void) {
     EQ(seen.calls, 11);
     came(9, 1, ~0xfu);
     EQ(sms(out, BLOCKS), 8);
-    // What is enabled already is not armed by being enabled.
+    // Enabling an enabled node is not an update.
     OK(cuGraphNodeSetEnabled(exec, off, 1));
     OK(cuGraphLaunch(exec, NULL));
     EQ(seen.calls, 11);
@@ -608,7 +608,7 @@ static void kept(void) {
     EQ(seen.calls, 14);
     came(13, 0, 0);
     EQ(sms(out, BLOCKS / 2), 132);
-    // Another executable of the graph has descriptors of its own, and so has every plain launch.
+    // Another executable of the graph has separate descriptors, and so has every plain launch.
     CUgraphExec second;
     OK(cuGraphInstantiateWithFlags(&second, graph, 0));
     seen.write = 1;

@@ -42,7 +42,7 @@ static CUgreenCtx make(Resource *of, unsigned count) {
 
 static CUcontext primary;
 
-// The module lies in the primary context, which green contexts share.
+// The module is in the primary context, which green contexts share.
 static void begin(void) {
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&primary, 0));
@@ -139,7 +139,7 @@ static void contexts(void) {
     OK(cuGreenCtxGetDevResource(other, &own, 1));
     EQ(own.sms, 32);
     unsigned count = 80;
-    OK(cuDevSmResourceSplitByCount(groups, &count, &own, &rest, 0, 8)); // what a context has may be split
+    OK(cuDevSmResourceSplitByCount(groups, &count, &own, &rest, 0, 8)); // a context's SMs can be split
     TRUE(count >= 2 && groups[0].sms == 8);
     OK(cuCtxPopCurrent_v2(NULL));
     OK(cuStreamGetGreenCtx(plain, &found));
@@ -205,7 +205,7 @@ static void contexts(void) {
     int sms = 0;
     for (int i = 0; i < 528; i++) sms += !met[records[i].smid], met[records[i].smid] = 1;
     EQ(sms, 32);
-    // A green context leaves its streams behind, good for nothing, and what was made in it.
+    // After a green context is destroyed, its streams are unusable; other objects that were created in it remain.
     OK(cuStreamDestroy_v2(inside));
     OK(cuGreenCtxDestroy(one));
     IS(709, cuStreamSynchronize(a)); // CUDA_ERROR_CONTEXT_IS_DESTROYED

@@ -1,4 +1,4 @@
-// Modules, launches, the launch descriptor and what misuse gets.
+// Modules, launches, the launch descriptor and errors of misuse.
 #include "sim.h"
 
 static void kernels(void) {
@@ -45,7 +45,7 @@ static void kernels(void) {
     OK(cuLaunchKernel(function("partita_copy"), 1, 1, 1, 64, 1, 1, 0, NULL, NULL, extra));
     OK(cuMemcpyDtoH_v2(got, out, 400));
     TRUE(!memcmp(got, a, 400));
-    // A kernel that nobody knows runs at a declared cost and says so, once.
+    // An unknown kernel runs at a declared cost and is reported once.
     CUevent begin, end;
     float ms;
     uint32_t number = 1;

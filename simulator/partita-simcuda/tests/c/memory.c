@@ -1,4 +1,4 @@
-// Every way to get memory, what it costs, and moving bytes.
+// Every way to allocate memory, its cost, and copies.
 #include "sim.h"
 
 static size_t available(void) {
@@ -265,7 +265,7 @@ static void pools(void) {
     OK(cuMemcpyHtoD_v2(a, &first, sizeof first));
     EQ(pool_value(pool, 7), 10 * MIB);
     EQ(first - available(), 10 * MIB);
-    // Freed behind a kernel: used until the kernel is done, then given back, because nothing is kept.
+    // Freed after a kernel: in use until the kernel is done, then released, because the threshold is 0.
     spin(stream, 1, 32, 5000000);
     OK(cuMemFreeAsync(a, stream));
     EQ(pool_value(pool, 7), 10 * MIB);
@@ -286,7 +286,7 @@ static void pools(void) {
     OK(cuMemPoolTrimTo(pool, 0));
     EQ(available(), first);
     OK(cuMemPoolSetAttribute(pool, 4, &none));
-    // A pool of the program's own, destroyed before its memory.
+    // The program's own pool, destroyed before its memory.
     PoolProps props = {.kind = 1, .location = {1, 0}};
     OK(cuMemPoolCreate(&own, &props));
     OK(cuMemAllocFromPoolAsync(&a, 3000, own, stream));
@@ -346,7 +346,7 @@ static void mapped(void) {
     EQ(available(), first);
 }
 
-// What an address is, the driver tells in a context alone, whichever it is; several things at once without one, too.
+// A single attribute of an address needs a context, of any device; several at once need none.
 static void told(void) {
     start();
     CUcontext context, other;

@@ -1,4 +1,4 @@
-// Several processes on one GPU. Each is told what to do by its parent over standard input, a line at a time.
+// Several processes on one GPU. The parent sends each its instructions over standard input, a line at a time.
 #include "sim.h"
 
 static void say(const char *text) {
@@ -164,7 +164,7 @@ static void victim(void) {
     hear();
 }
 
-// Keeps 64 of the 132 SMs busy until it is told to stop.
+// Keeps 64 of the 132 SMs busy until it gets a line to stop.
 static void *until_told(void *stop) {
     hear();
     *(volatile int *)stop = 1;
@@ -218,7 +218,7 @@ static void memory_left(void) {
     printf("%llu\n", (unsigned long long)left / MIB);
 }
 
-// What an MPS client sees: attribute 133, the SM count, and where its blocks run.
+// An MPS client's view: attribute 133, the SM count, and where its blocks run.
 static void client(void) {
     start();
     int enabled, sms;

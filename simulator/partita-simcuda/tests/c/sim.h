@@ -1,4 +1,4 @@
-// What the test programs use of the driver API, declared by hand, and how they check.
+// The part of the driver API that the test programs use, declared by hand, and their checks.
 #ifndef SIM_H
 #define SIM_H
 

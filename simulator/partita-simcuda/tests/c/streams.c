@@ -47,13 +47,13 @@ static void order(void) {
     OK(cuEventElapsedTime(&ms, e[0], e[2]));
     TRUE(ms > 4.0f && ms < 4.05f);
     IS(1, cuStreamWaitEvent(b, e[1], 9));
-    // A destroyed event holds nobody up; a destroyed handle is refused.
+    // A destroyed event does not block; a destroyed handle is refused.
     OK(cuEventRecord(e[0], a));
     OK(cuEventDestroy_v2(e[0]));
     IS(400, cuEventRecord(e[0], a));
     IS(400, cuEventDestroy_v2(e[0]));
     OK(cuStreamSynchronize(a));
-    // An event is recorded in its own context alone, and waited for in every one.
+    // An event can be recorded only in its own context, and waited for in every one.
     CUcontext other;
     CUstream there;
     CUevent of_there;
@@ -82,7 +82,7 @@ static void order(void) {
     TRUE(priority == -5 && flags == 1 && owner == context);
 }
 
-// The legacy default stream and blocking streams wait for one another, non-blocking ones for nobody.
+// The legacy default stream and blocking streams wait for one another, non-blocking ones do not wait.
 static void legacy(void) {
     start();
     CUstream blocking, free_one;

@@ -1,4 +1,4 @@
-// Streams' private structures: what a driver finds out about writes that are not masks.
+// Streams' private structures: a driver detects writes that are not masks.
 #include <sys/syscall.h>
 
 #include "sim.h"
@@ -65,7 +65,7 @@ static void context_wide(void) {
     ended();
 }
 
-// The count of launches is looked at when the stream goes.
+// The count of launches is checked when the stream is destroyed.
 static void destroyed(void) {
     begin();
     *word(0x3e0) += 1;
@@ -96,7 +96,7 @@ static void sound(void) {
     EQ(partita_sim_corruptions(), 0);
 }
 
-// A copy of the process may do to its own memory what it likes: the original has its board to itself.
+// A copy of the process can change its own memory: the original still uses the board alone.
 static void copied(void) {
     begin();
     pid_t copy = (pid_t)syscall(SYS_fork);

@@ -1,4 +1,4 @@
-// A subscriber to the launch callback that keeps what it saw and writes a mask when it is told to.
+// A subscriber to the launch callback that records descriptors and writes a mask on request.
 #ifndef WATCH_H
 #define WATCH_H
 

@@ -1,7 +1,7 @@
-//! A simulated GPU of a test's own, and C programs that run on it.
+//! A simulated GPU for a test, and C programs that run on it.
 //!
-//! The programs in `c/` declare what they use of the driver API themselves and are linked against
-//! the library under the name of the real one, as any program is.
+//! The programs in `c/` declare the driver calls that they use and are linked against the library
+//! under the name of the real one, as any program is.
 
 // Each test file uses a part of this.
 #![allow(dead_code)]
@@ -52,7 +52,7 @@ impl World {
         self.machine.board()
     }
 
-    /// A command with this world's environment and nothing of the caller's own simulation.
+    /// A command with this world's environment and without the caller's simulation settings.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         self.machine.surround(&mut command, self.device);
@@ -91,7 +91,7 @@ impl World {
         out.into_owned()
     }
 
-    /// Runs a program of `c/`, whatever comes of it.
+    /// Runs a program of `c/` and returns its output, even if it fails.
     pub fn output(&self, program: &str, case: &str, env: &[(&str, &str)]) -> Output {
         let mut command = self.command(self.compile(program));
         command.arg(case).envs(env.iter().copied());
@@ -116,7 +116,7 @@ impl Drop for World {
         if std::thread::panicking() {
             return;
         }
-        eventually("the board has gone and left nothing", || self.is_clean());
+        eventually("the board has exited and left no files", || self.is_clean());
     }
 }
 

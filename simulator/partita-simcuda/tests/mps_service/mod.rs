@@ -1,7 +1,7 @@
 //! A service of the stand-in for `nvidia-cuda-mps-control`, its clients, and its boards.
 //!
-//! Clients are processes that attach as the driver's client does and then wait. A board is played
-//! by a thread, so that faults come when a test wants them.
+//! Clients are processes that attach as the driver's client does and then wait. A thread plays a
+//! board, so that faults come when a test wants them.
 
 #![allow(dead_code)]
 
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use partita_simcuda::mps::client::{attach, tell_context};
+use partita_simcuda::mps::client::{attach, notify_context};
 use partita_simcuda::shared::place::Place;
 use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
 use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
@@ -117,7 +117,7 @@ pub fn kill(pid: u32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
 }
 
-/// Whether there is such a process, other than as a zombie that somebody has yet to notice.
+/// Whether such a process exists and is not a zombie.
 pub fn exists(pid: u32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
@@ -143,7 +143,7 @@ impl Client {
     }
 
     pub fn start_as(user: Option<u32>, dirs: &Dirs, environment: &[(&str, &str)]) -> Self {
-        // By this name another user may run it wherever it lies.
+        // Under this name another user can run it, wherever it is.
         let mut command = Command::new("/proc/self/exe");
         if let Some(user) = user {
             command.uid(user);
@@ -161,7 +161,7 @@ impl Client {
         self.child.id()
     }
 
-    /// What it says of its attaching.
+    /// Its report of attaching.
     pub fn outcome(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -188,7 +188,7 @@ pub fn on(place: &Place, index: u32) -> Place {
 }
 
 #[test]
-#[ignore = "run by other tests in a process of its own"]
+#[ignore = "other tests run this in a separate process"]
 fn client_process() {
     let first = Place::from_env().unwrap();
     let gpus = std::env::var("TEST_GPUS").unwrap_or_else(|_| "0".to_owned());
@@ -197,27 +197,27 @@ fn client_process() {
     let _others: Vec<_> = places
         .map(|place| {
             let (_, connection) = attach(&place).unwrap().unwrap();
-            tell_context(connection.as_fd(), 2, true).unwrap();
+            notify_context(connection.as_fd(), 2, true).unwrap();
             connection
         })
         .collect();
-    // Devices that it sees and does nothing on.
+    // Devices that it sees but does not use.
     let seen = std::env::var("TEST_SEES").unwrap_or_default();
     let seen = seen.split_terminator(',').map(|index| on(&first, index.parse().unwrap()));
     let _idle: Vec<_> = seen.map(|place| attach(&place).unwrap().unwrap()).collect();
     match &attached {
         Ok(None) => println!("OUTCOME alone"),
         Ok(Some((MpsIdentity { server, client, percentage, memory_limit_bytes, .. }, connection))) => {
-            tell_context(connection.as_fd(), 1, true).unwrap();
+            notify_context(connection.as_fd(), 1, true).unwrap();
             println!("OUTCOME {server} {client} {percentage} {}", memory_limit_bytes.unwrap_or(0));
         }
         Err(code) => println!("OUTCOME error {}", code.0),
     }
-    // Waits until the test lets go.
+    // Waits until the test closes its input.
     let _ = std::io::stdin().lines().count();
 }
 
-/// What the played board has heard, and what it says of its processes.
+/// The messages that the played board got, and its answers about its processes.
 #[derive(Default)]
 pub struct Script {
     pub heard: Vec<Request>,

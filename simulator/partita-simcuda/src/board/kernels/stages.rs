@@ -1,4 +1,4 @@
-//! The kernels of example chains: what a block of each costs, and what they do to memory.
+//! The kernels of example chains: the cost of their blocks, and their effect on memory.
 
 use partita_abi::CuResult;
 use partita_abi::stages::{DECODE, DETECT, ENHANCE, MATRIX, STAGES, reference};
@@ -6,10 +6,10 @@ use partita_sim::{DeviceSpec, KernelWork};
 
 use super::{Reach, Shape, drawing_ns, floats, read_bytes};
 
-/// A block that does nothing.
+/// The cost of a block that does nothing.
 const LEAST_NS: u64 = 1_000;
 
-/// What one of them will do when it is complete.
+/// The effect of such a kernel when it completes.
 #[derive(Debug)]
 pub enum Stage {
     /// Multiply matrices.
@@ -22,10 +22,10 @@ pub enum Stage {
     Detect { out: u64, picture: u64, pixels: u32, threshold: u32 },
 }
 
-/// Completes the description of a launch if its kernel is one of these, and says what it will do.
+/// Adds the cost to a launch of one of these kernels, and returns its effect.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` when the kernel was given fewer parameters than it reads.
+/// `ILLEGAL_ADDRESS` if the kernel has fewer parameters than it reads.
 pub fn prepare(
     spec: &DeviceSpec,
     name: &str,
@@ -47,8 +47,8 @@ pub fn prepare(
     };
     let [first, second] = [(); 2].map(|()| next(8));
     let blocks = shape.blocks().max(1);
-    // FP32 multiply-adds that one SM does in a nanosecond; what else a thread does for a byte is
-    // about as much.
+    // FP32 multiply-adds that one SM does in a nanosecond; the rest of a thread's work for a byte
+    // costs about as much.
     let rate = f64::from(spec.sm.fp32_lanes) * f64::from(spec.clocks.sm_khz) / 1e6;
     let operations = |count: f64| LEAST_NS + (count / rate) as u64;
     let threads = f64::from(shape.threads());
@@ -74,10 +74,10 @@ pub fn prepare(
 }
 
 impl Stage {
-    /// Does to memory what the kernel does, of a grid that covers its data.
+    /// Applies the effect of the kernel, with a grid that covers its data, to memory.
     ///
     /// # Errors
-    /// `ILLEGAL_ADDRESS` when memory is touched that is not there.
+    /// `ILLEGAL_ADDRESS` for an access to unmapped memory.
     pub fn finish(&self, reach: &Reach<'_>) -> Result<(), CuResult> {
         let picture = |address, width: u32, height: u32| {
             read_bytes(reach, address, u64::from(width) * u64::from(height))

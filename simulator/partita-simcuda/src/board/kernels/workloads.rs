@@ -1,5 +1,5 @@
-//! The kernels of experiments: what a block of each costs. They leave their blocks' records; what
-//! they compute, nobody reads.
+//! The kernels of experiments: the cost of their blocks. They write records of their blocks, and no
+//! other results.
 
 use partita_abi::CuResult;
 use partita_abi::workloads::{
@@ -10,14 +10,14 @@ use partita_sim::{DeviceSpec, Footprint, KernelWork};
 
 use super::Run;
 
-/// A block that does nothing.
+/// The cost of a block that does nothing.
 const LEAST_NS: u64 = 1_000;
 
-/// Completes the description of a launch if its kernel is one of these: the outer option says so,
-/// the inner one what it will do.
+/// Adds the cost to a launch of one of these kernels: the outer option is set for them, the inner
+/// one has the effect.
 ///
 /// # Errors
-/// `ILLEGAL_ADDRESS` when the kernel was given fewer parameters than it reads.
+/// `ILLEGAL_ADDRESS` if the kernel has fewer parameters than it reads.
 pub fn prepare(
     spec: &DeviceSpec,
     name: &str,
@@ -30,8 +30,8 @@ pub fn prepare(
     if params.len() < sizes.iter().sum() {
         return Err(CuResult::ILLEGAL_ADDRESS);
     }
-    // All parameters but a matrix's and a picture's width are eight bytes long, and those stand at
-    // multiples of eight.
+    // All parameters but a matrix's and a picture's width are eight bytes long, at multiples of
+    // eight.
     let word = |index: usize| {
         let mut bytes = [0; 8];
         let rest = params.get(8 * index..).unwrap_or_default();
@@ -71,7 +71,7 @@ pub fn prepare(
     } else {
         debug_assert_eq!(*known, MANDELBROT);
         let points = word(2).div_ceil(kernel.grid_blocks.max(1));
-        // The side lies in the low half of its word.
+        // The side is the low half of its word.
         let rounds = (word(4) * MANDELBROT_INSIDE_PERMILLE / 1_000).max(1);
         lanes(points.saturating_mul(rounds).saturating_mul(MANDELBROT_OPERATIONS * together), 1_000)
     };

@@ -14,7 +14,7 @@ const ALIGN_BYTES: u64 = 512;
 /// Pools with numbers from here on belong to contexts (`cuMemAlloc` and its like), not to programs.
 const CTX_POOL_BASE: u32 = 0x8000_0000;
 
-/// Where an allocation lies.
+/// The location of an allocation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Block,
@@ -22,7 +22,7 @@ pub(super) enum Place {
     Imported,
 }
 
-/// What was handed out at an address.
+/// An allocation at an address.
 #[derive(Debug)]
 pub(super) struct Allocation {
     bytes: u64,
@@ -31,7 +31,7 @@ pub(super) struct Allocation {
     place: Place,
 }
 
-/// Blocks that are handed out and taken back.
+/// Blocks of a memory pool.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     status: PoolStatus,
@@ -190,8 +190,7 @@ impl Space {
         Ok(())
     }
 
-    /// Returns cached blocks, the longest first, until at most `keep` bytes are held or none is
-    /// left.
+    /// Releases cached blocks, the longest first, until at most `keep` bytes remain.
     fn trim(&mut self, memory: &mut PhysMemory, pool: &mut Pool, keep: u64) {
         while pool.status.reserved > keep {
             let Some((length, mut blocks)) = pool.cached.pop_last() else { break };
@@ -206,10 +205,10 @@ impl Space {
         }
     }
 
-    /// The allocation that holds an address: first address and requested length.
+    /// The allocation that contains an address: first address and requested length.
     ///
     /// # Errors
-    /// `INVALID_VALUE` when none does.
+    /// `INVALID_VALUE` without one.
     pub fn allocation_of(&self, address: u64) -> Result<(u64, u64), CuResult> {
         let (at, allocation) =
             self.allocations.range(..=address).next_back().ok_or(CuResult::INVALID_VALUE)?;
@@ -220,10 +219,10 @@ impl Space {
         }
     }
 
-    /// Makes another process's allocation visible. Takes over one reference to the block.
+    /// Maps another process's allocation. Takes over one reference to the block.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY` when no addresses are left, those of [`PhysMemory::extents`].
+    /// `OUT_OF_MEMORY` without free addresses, those of [`PhysMemory::extents`].
     pub fn import(
         &mut self,
         memory: &mut PhysMemory,
@@ -277,7 +276,7 @@ impl Space {
         Ok(result)
     }
 
-    /// Ends a pool with all that it keeps: now when it is unused, else with its last allocation.
+    /// Destroys a pool with its cached blocks: now if it is unused, else with its last allocation.
     ///
     /// # Errors
     /// `INVALID_VALUE` for an unknown pool, and for the device's own.
@@ -307,7 +306,7 @@ impl Space {
         self.with_pool(number, |_, pool| pool.status.threshold = bytes)
     }
 
-    /// Returns what a pool holds unused, down to `keep` bytes.
+    /// Releases a pool's unused memory, down to `keep` bytes.
     ///
     /// # Errors
     /// `INVALID_VALUE` for an unknown pool.

@@ -1,4 +1,4 @@
-//! What makes a context a green one, and what holds launches to some TPCs.
+//! Green contexts, and the sets to which streams restrict their launches.
 
 use partita_abi::CuResult;
 use partita_core::TpcSet;
@@ -7,7 +7,7 @@ use super::Context;
 use super::stream::Stream;
 use crate::client::resource::SmSet;
 
-/// What a context has to be a green one.
+/// The green part of a context.
 #[derive(Debug)]
 pub struct Green {
     /// The primary context, which owns all that is made here.
@@ -25,7 +25,7 @@ impl Green {
     }
 }
 
-/// What streams hold their launches to.
+/// The restrictions of a stream's launches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Confines {
     /// A mask in the stream's structure: logical, set bits disable.
@@ -35,7 +35,7 @@ pub struct Confines {
 }
 
 impl Stream {
-    /// What holds the launch that begins now.
+    /// The restrictions of the launch that begins now.
     ///
     /// # Errors
     /// Those of [`Stream::enter_launch`].

@@ -14,7 +14,7 @@ use crate::shared::command::{Command, KIND_COMMAND};
 use crate::shared::protocol::{Reply, Request, StreamKind};
 use crate::shared::sys::lock;
 
-/// Words of streams' structures that somebody else than the driver wrote, in this process.
+/// Words of streams' structures that other code than the driver wrote, in this process.
 static CORRUPTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// A stream. Programs that know the driver's layout follow the first word to a private structure;
@@ -38,7 +38,7 @@ pub struct Stream {
     pub priority: AtomicI32,
     /// A number that no other stream has.
     pub id: AtomicU64,
-    /// Whether commands are being captured: the first thing that each of them looks at.
+    /// Whether commands are being captured; every command checks it first.
     pub capturing: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ static USED: Used<Stream> = Used::new();
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Stream {
-    /// Makes a stream around a slot that the board gave.
+    /// Makes a stream for a slot of the board.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`.
@@ -94,7 +94,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Asks the board for a stream.
+    /// Requests a stream from the board.
     ///
     /// # Errors
     /// The board's refusal.
@@ -107,7 +107,7 @@ impl Stream {
         Self::adopt(runtime, std::ptr::from_ref(ctx).cast_mut(), stream, seq, flags, priority)
     }
 
-    /// Ends the object. The board ends the stream once its work is done.
+    /// Destroys the object. The board destroys the stream once its work is done.
     pub fn retire(&'static self) -> bool {
         let ended = self.mark.kill(Self::KIND);
         if ended {
@@ -140,11 +140,10 @@ impl Stream {
         unsafe { Structure::at(self.structure.load(Ordering::Relaxed)) }
     }
 
-    /// What a launch takes from the structure: the mask that a program wrote there, if it is in
-    /// force.
+    /// The mask that a program wrote into the structure, if it is active.
     ///
     /// # Errors
-    /// `UNKNOWN` when the driver's own words there were changed; the error is sticky.
+    /// `UNKNOWN` if the driver's own words there were changed; the error is sticky.
     #[inline]
     pub fn enter_launch(&self) -> Result<Option<[u32; 4]>, CuResult> {
         let runtime = self.runtime();
@@ -153,7 +152,7 @@ impl Stream {
         mask.map_err(|foreign| corrupted(runtime, foreign))
     }
 
-    /// Looks for words that somebody else than the driver wrote.
+    /// Searches for words that other code than the driver wrote.
     ///
     /// # Errors
     /// As [`Self::enter_launch`].
@@ -162,7 +161,7 @@ impl Stream {
         self.structure().inspect(&runtime.structure).map_err(|foreign| corrupted(runtime, foreign))
     }
 
-    /// Looks also at the count of launches.
+    /// Also checks the count of launches.
     ///
     /// # Errors
     /// As [`Self::enter_launch`].
@@ -227,43 +226,43 @@ impl Runtime {
     }
 }
 
-/// Notes that the driver's state was destroyed. As on hardware nothing of this process's GPU work
-/// is good for anything then.
+/// Records that the driver's state was destroyed. As on hardware, this process's GPU work is
+/// unusable then.
 #[cold]
 fn corrupted(runtime: &Runtime, foreign: Foreign) -> CuResult {
-    // A process whose work has ended for this reason already is not told twice of one word.
+    // A process whose work has already ended for this reason gets one report for a word.
     if runtime.healthy() == Err(CuResult::UNKNOWN) {
         return CuResult::UNKNOWN;
     }
     CORRUPTIONS.fetch_add(1, Ordering::Relaxed);
     let Foreign { offset_bytes, word } = foreign;
     eprintln!(
-        "partita-sim: a program wrote {word:#010x} at offset {offset_bytes:#x} of a stream structure, where the driver keeps \
-         its own state; the mask of this driver lies at {:#x}",
+        "partita-sim: a program wrote {word:#010x} at offset {offset_bytes:#x} of a stream structure, \
+         where the driver stores its own state; the mask of this driver is at {:#x}",
         runtime.structure.mask_at()
     );
-    // A copy of the process that was made behind the driver's back shares the board with the
-    // original, whose state is sound.
+    // A copy of the process that was made without fork handlers shares the board with the original,
+    // whose state is valid.
     if std::process::id() == runtime.process {
         let report = Request::Corrupted { offset_bytes: offset_bytes as u32, word };
-        // Nothing more can be done if the board is gone.
+        // If the board is gone, there is nothing to report to.
         let _ = runtime.call(&report);
     }
     CuResult::UNKNOWN
 }
 
-/// How many words of its streams' structures the driver has found changed by somebody else, in this
+/// How many words of its streams' structures the driver found changed by other code, in this
 /// process.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_sim_corruptions() -> u64 {
     CORRUPTIONS.load(Ordering::Relaxed)
 }
 
-/// The stream that a handle means in a call of either flavour.
+/// The stream of a handle in a call of either flavour.
 ///
 /// # Errors
 /// `INVALID_CONTEXT` for a default stream without a current context, `INVALID_HANDLE` for a bad
-/// handle, `CONTEXT_IS_DESTROYED` for a stream that its green context has left behind.
+/// handle, `CONTEXT_IS_DESTROYED` for a stream whose green context is destroyed.
 ///
 /// # Safety
 /// The handle came from this library.
@@ -276,7 +275,7 @@ pub unsafe fn resolve(handle: CUstream, per_thread: bool) -> Result<&'static Str
         _ => {
             // SAFETY: by the caller's word.
             let stream: &'static Stream = unsafe { object(handle.0)? };
-            // Only a green context leaves its streams behind.
+            // Only streams of a green context outlive their context.
             if stream.context().is_alive() { Ok(stream) } else { Err(CuResult::CONTEXT_IS_DESTROYED) }
         }
     }

@@ -1,4 +1,4 @@
-//! What PTX text says of its kernels: names, parameters, bounds and shared memory. Nothing is
+//! The data of PTX text about its kernels: names, parameters, bounds and shared memory. Nothing is
 //! compiled.
 
 use partita_abi::CuResult;
@@ -46,7 +46,7 @@ fn declaration(text: &str) -> Option<(usize, usize, &str)> {
     while let Some(word) = words.next() {
         match word {
             ".align" => align = words.next().and_then(|number| number.parse().ok()),
-            // A pointer's target and its alignment say nothing of the parameter itself.
+            // A pointer's target and its alignment are not those of the parameter itself.
             ".ptr" => {
                 element = element.or(Some(8));
             }

@@ -1,9 +1,9 @@
-//! Faults: whom one hits, what the logs say of it, and the way back.
+//! Faults: the affected clients, the log entries, and the recovery.
 //!
-//! A board fails all clients of the server by itself and tells the daemon, which has asked to be
-//! told. The daemon finds the boards that are tied to that one by clients on several devices, fails
-//! those clients too, and writes what a server of driver 580 writes (H200, 2026-11-21): whose work
-//! was at fault is not in it.
+//! A board fails all clients of the server by itself and notifies the daemon, which has subscribed.
+//! The daemon finds the boards that clients with several devices tie to that one, fails those
+//! clients too, and writes what a server of driver 580 writes (H200, 2026-11-21), which does not
+//! say whose work was at fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::shared::place::Place;
 use crate::shared::protocol::{BoardStatus, ProcessStatus, Reply, Request};
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 
-/// How long a board may take to notice that a process has gone.
+/// How long a board may take to notice the death of a process.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A fault that is not over.
@@ -27,23 +27,23 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(in crate::mps) struct Fault {
     /// The devices, as this service counts.
     devices: BTreeSet<u32>,
-    /// Connections of the clients that have yet to leave.
+    /// Connections of the clients that have not left yet.
     staying: BTreeSet<PeerId>,
 }
 
-/// Boards that will tell of a fault.
+/// Boards that will report a fault.
 #[derive(Debug, Default)]
-pub(in crate::mps) struct Watches(BTreeMap<PathBuf, (Place, OwnedFd)>);
+pub(in crate::mps) struct FaultWatches(BTreeMap<PathBuf, (Place, OwnedFd)>);
 
-impl Watches {
-    /// What to sleep on.
+impl FaultWatches {
+    /// The descriptors to poll.
     pub fn sources(&self) -> impl Iterator<Item = (&PathBuf, &OwnedFd)> {
         self.0.iter().map(|(dir, (_, socket))| (dir, socket))
     }
 }
 
 impl Daemon {
-    /// Asks a board to tell of faults of this server's clients, unless it has been asked.
+    /// Subscribes to faults of this server's clients on a board, once.
     pub(in crate::mps) fn watch(&mut self, place: &Place, server: u32) {
         if !self.watches.0.contains_key(&place.socket())
             && let Some(socket) = await_fault(place, server)
@@ -52,8 +52,8 @@ impl Daemon {
         }
     }
 
-    /// A board has something to tell, or is gone.
-    pub(in crate::mps) fn hear_board(&mut self, dir: &PathBuf) {
+    /// Handles a message of a board, or its end.
+    pub(in crate::mps) fn on_board_message(&mut self, dir: &PathBuf) {
         let Some((place, socket)) = self.watches.0.remove(dir) else { return };
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         let told = match socket::receive(socket.as_fd(), &mut buffer) {
@@ -69,12 +69,12 @@ impl Daemon {
         }
     }
 
-    /// A fault on this board: fails whoever is tied to it, and writes down whom it hit.
+    /// Handles a fault on this board: fails the clients tied to it, and logs the affected ones.
     fn contain(&mut self, server: u32, origin: &Place, status: &BoardStatus) {
         let faults = || status.processes.iter().filter(|process| is_fault(process, server));
         let Some(code) = faults().map(|process| process.fault).next() else { return };
         // A program connects to the server for each device that it sees; it runs where it has
-        // contexts. The board may know of one that the daemon has not been told of yet.
+        // contexts. The board may know a context that the daemon does not know yet.
         let hurt: BTreeSet<u32> = faults().map(|process| process.pid).collect();
         let runs_there = |pid: u32, member: &Member| {
             !member.contexts.is_empty() || member.place.socket() == origin.socket() && hurt.contains(&pid)
@@ -110,7 +110,7 @@ impl Daemon {
         }
 
         let pids: BTreeSet<u32> = hit.iter().map(|(_, pid)| *pid).collect();
-        // It names one of them, whose work need not be at fault.
+        // The log names one of them, whose work need not be at fault.
         if let Some(pid) = pids.first() {
             let line = format_args!("Client {{PID: {pid}, Context: 1}} encountered a fatal GPU error.");
             self.log.server(server, line);
@@ -140,8 +140,8 @@ impl Daemon {
         let is_over = staying.is_empty();
         self.fault = Some(Fault { devices, staying });
         if is_over {
-            // Everybody whom it hit had left before the board told of it.
-            self.begin_anew(server, origin);
+            // All affected clients had left before the board reported the fault.
+            self.restart_server(server, origin);
         }
     }
 
@@ -152,18 +152,19 @@ impl Daemon {
         place.map_or(member.place.index, |place| place as u32)
     }
 
-    /// A client has left. After the last whom a fault hit, the server begins anew.
+    /// Handles the departure of a client. After the last one that a fault affected, the server
+    /// restarts.
     pub(in crate::mps) fn leave_fault(&mut self, server: u32, id: PeerId, place: &Place) {
         let Some(fault) = &mut self.fault else { return };
         if fault.staying.remove(&id) && fault.staying.is_empty() {
-            self.begin_anew(server, place);
+            self.restart_server(server, place);
         }
     }
 
     /// The server's contexts are made again.
-    fn begin_anew(&mut self, server: u32, place: &Place) {
+    fn restart_server(&mut self, server: u32, place: &Place) {
         let begin = Instant::now();
-        // The board hears of the end by itself, a moment sooner or later.
+        // The board notices the end by itself, with a small delay.
         while board(place)
             .is_some_and(|board| board.processes.iter().any(|process| is_fault(process, server)))
             && begin.elapsed() < PATIENCE
@@ -193,7 +194,8 @@ pub(in crate::mps) fn has_fault(board: &BoardStatus, server: u32) -> bool {
     board.processes.iter().any(|process| is_fault(process, server))
 }
 
-/// Whether a fault has hurt a client of a server. One that was terminated, or is leaving, is none.
+/// Whether a fault has hit a client of a server. One that was terminated, or is leaving, does not
+/// count.
 pub(in crate::mps) fn is_fault(process: &ProcessStatus, server: u32) -> bool {
     let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
     process.mps.is_some_and(|mps| mps.server == server) && !no_fault.contains(&process.fault)

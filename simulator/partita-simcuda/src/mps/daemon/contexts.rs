@@ -1,4 +1,4 @@
-//! Contexts of clients, as they come and go, and what the server writes of them.
+//! Contexts of clients, and the server's log entries about them.
 
 use super::Daemon;
 use crate::mps::peer::{Peer, PeerId, Role, Server};
