@@ -34,8 +34,8 @@ pub struct Census<'g, 'a> {
 }
 
 impl<'g, 'a> Census<'g, 'a> {
-    /// Prepares a census of `grid`, whose blocks each spin for `duration_ns`, so that all start before
-    /// the first one ends.
+    /// Prepares a census of `grid`, whose blocks each spin for `duration_ns`, so that all start
+    /// before the first one ends.
     ///
     /// # Errors
     /// Those of the driver.

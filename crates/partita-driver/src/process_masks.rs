@@ -271,7 +271,7 @@ impl ProcessMasks {
 unsafe fn masks_of_thread<'t>(key: libc::pthread_key_t) -> Option<&'t ThreadMasks> {
     // SAFETY: a live key.
     let own = unsafe { libc::pthread_getspecific(key) }.cast::<ThreadMasks>();
-    // SAFETY: null, or what thread_masks() stored on this thread, shared and never borrowed mutably.
+    // SAFETY: null, or what thread_masks() stored on this thread, never borrowed mutably.
     unsafe { own.as_ref() }
 }
 
