@@ -1,4 +1,4 @@
-//! Whose job it is, on this machine.
+//! The owner of a job, on this machine.
 
 use nix::unistd::{Uid, User};
 
@@ -23,8 +23,8 @@ impl Account {
     /// The account of a job's owner.
     ///
     /// # Errors
-    /// The reason, if there is no such user, or it is another than the caller's and the caller is
-    /// not root.
+    /// The reason, if there is no such user, or if it is a user other than the caller and the
+    /// caller is not root.
     pub fn of(owner: &Owner) -> Result<Self, Trouble> {
         let (found, who) = match owner {
             Owner::Ids { user, .. } => (User::from_uid(Uid::from_raw(*user)), format!("user {user}")),
@@ -39,14 +39,14 @@ impl Account {
             (Owner::Name(_), Some(found)) => Self::new(found.uid.as_raw(), found.gid.as_raw(), Some(found)),
             (Owner::Name(_), None) => {
                 return Err(Trouble::node(format!(
-                    "{who}: this node knows nobody of that name; see `getent passwd`"
+                    "{who}: this node has no user of that name; see `getent passwd`"
                 )));
             }
         };
         let own = rustix::process::geteuid();
         if !own.is_root() && own.as_raw() != account.user {
             return Err(Trouble::node(format!(
-                "the job is {}'s and this runs as user {}: a prolog and an epilog run as root",
+                "the job belongs to {} and this runs as user {}: run the prolog and the epilog as root",
                 account.name,
                 own.as_raw()
             )));
@@ -62,7 +62,7 @@ impl Account {
         Self { user, group, name, home }
     }
 
-    /// The account that a record is of.
+    /// The account of a record's owner.
     ///
     /// # Errors
     /// As [`Account::of`].
@@ -86,9 +86,9 @@ mod tests {
         let unknown = Account::of(&Owner::Name("no such user".to_owned())).unwrap_err();
         assert!(unknown.blame == Blame::Node && unknown.reason.contains("getent"), "{unknown:?}");
         match Account::of(&Owner::Ids { user: 3_999_999_999, group: Some(1) }) {
-            // Known to no list of users, as in a container: root may run as it all the same.
+            // A user without an account, as in a container: root can still run as it.
             Ok(account) => assert_eq!((own, account.home.as_str()), (0, "/")),
-            Err(trouble) => assert!(trouble.reason.contains("run as root"), "{trouble:?}"),
+            Err(trouble) => assert!(trouble.reason.contains("as root"), "{trouble:?}"),
         }
     }
 }

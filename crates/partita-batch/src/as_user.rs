@@ -1,7 +1,7 @@
-//! What is done as the job's user: its service, its tenant, its clients.
+//! The part of the work that runs as the job's user: its service, its tenant, its clients.
 //!
-//! In a child process that has nothing of root's and a time limit: the driver and the control
-//! program may hang, and the directories are the user's to fill with links.
+//! It runs in a child process without root's rights and with a timeout: the driver and the control
+//! program can hang, and the user can fill the directories with links.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -34,46 +34,46 @@ use super::trouble::Trouble;
 
 /// The job's name.
 pub const JOB: &str = "batch";
-/// The hidden subcommand of `partita` that does nothing until it is ended: it keeps a job's tenant
-/// alive between the job's programs.
+/// The hidden subcommand of `partita` that only waits: it keeps a job's tenant alive between the
+/// job's programs.
 pub const HOLD_SUBCOMMAND: &str = "internal-hold";
 
-/// Batch systems call their scripts without one.
+/// Batch systems call their scripts without a `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Our own variables that say where things are, beside those that every child gets.
-const PLACES_KEPT: [&str; 2] = ["PARTITA_RUN_DIR", "PARTITA_CACHE_DIR"];
-/// Those that the commands of the job are to have too.
+/// Our own variables with paths, beside those that every child gets.
+const PATH_VARIABLES: [&str; 2] = ["PARTITA_RUN_DIR", "PARTITA_CACHE_DIR"];
+/// Those that the commands of the job get too.
 const PLACES_OF_JOB: [&str; 2] = ["PARTITA_RUN_DIR", "PARTITA_LIB_DIR"];
 /// Variables that are lists of files or directories.
 const LISTS: [&str; 3] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"];
-/// How long a daemon may take to answer a command by which something is ended.
+/// Timeout of a daemon's answer to a command that ends something.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
 
-/// What is to be done.
+/// An action.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Start what the request asks for; what is there already stays.
+    /// Start what the request asks for; what already runs stays.
     Start {
-        /// The name of the tenant, if there is to be one.
+        /// The name of the tenant, if there is one.
         tenant: String,
-        /// What to start.
+        /// The request.
         request: Request,
-        /// Nobody else uses the service: one that does not answer may be ended and started again.
+        /// The job alone uses the service: if it does not answer, it may be restarted.
         alone: bool,
     },
-    /// End what the job has on the GPUs, through MPS before anything else.
+    /// End the job's work on the GPUs, through MPS first.
     Leave {
-        /// The tenant to end with all its processes, if it is there.
+        /// The tenant to end with all its processes, if it exists.
         tenant: Option<String>,
         /// Whether the job's processes may be clients of the service.
         service: bool,
         /// The job's other processes.
         pids: Vec<u32>,
-        /// Whether every client of the service is the job's.
+        /// Whether all clients of the service belong to the job.
         alone: bool,
-        /// Whether the job is over: nothing that was ever begun for it is to stay.
+        /// Whether the job is over: nothing that was ever started for it may stay.
         over: bool,
         /// Milliseconds between SIGTERM and SIGKILL.
         grace_ms: u64,
@@ -82,14 +82,14 @@ pub enum Action {
     Stop,
 }
 
-/// An action and the GPUs that it is about, as `--gpu` takes them.
+/// An action and its GPUs, in the form of `--gpu`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// In the job's own order.
+    /// In the job's order.
     pub gpus: Vec<String>,
-    /// What to do.
+    /// The action.
     pub action: Action,
-    /// The time for it, in milliseconds. Set by [`ask`].
+    /// The timeout, in milliseconds. Set by [`ask`].
     pub limit_ms: u64,
     /// The process that waits for it. Set by [`ask`].
     pub caller: u32,
@@ -102,33 +102,33 @@ impl Order {
     }
 }
 
-/// What came of it.
+/// The result of an action.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The service's daemon, if one runs now.
     pub daemon: Option<u32>,
     /// Whether this call started it.
     pub started: bool,
-    /// Whether one ran that this call stopped.
+    /// Whether this call stopped a running one.
     pub ran: bool,
-    /// What the job's programs are to see.
+    /// The environment of the job's programs.
     pub environment: JobEnvironment,
     /// Clients whose work on the GPU was ended.
     pub terminated: Vec<u32>,
-    /// Those of them that are no living processes.
+    /// Those of them that are not living processes.
     pub zombies: Vec<u32>,
-    /// How many processes of the tenant were ended; none if it was not there.
+    /// How many processes of the tenant were ended; `None` without a tenant.
     pub tenant_processes: Option<usize>,
-    /// What did not go as it should, though the rest did.
+    /// Problems that did not prevent the rest.
     pub notices: Vec<String>,
-    /// Whose fault it is that the rest did not, and why.
+    /// The cause of the failure, if the action failed: whose fault, and why.
     pub refused: Option<(Blame, String)>,
 }
 
-/// Has an order carried out by a child process that runs as `account`.
+/// Runs an action in a child process as `account`.
 ///
 /// # Errors
-/// The order's [`Trouble`], or the node's if the child gave no answer in time.
+/// The action's [`Trouble`], or the node's if the child did not answer in time.
 pub fn ask(
     install: &Install,
     account: &Account,
@@ -136,7 +136,7 @@ pub fn ask(
     order: Order,
     deadline: Deadline,
 ) -> Result<Outcome, Trouble> {
-    // The child has its own deadlines; this one is for when it hangs in the driver.
+    // The child has its own deadlines; this one is for a child that hangs in the driver.
     const RESERVE: Duration = Duration::from_millis(500);
     let limit = deadline.left();
     let order = Order {
@@ -146,12 +146,12 @@ pub fn ask(
     };
     let what = match order.action {
         Action::Start { .. } => "starting MPS",
-        Action::Leave { .. } => "ending what the job has on the GPU",
+        Action::Leave { .. } => "ending the job's work on the GPU",
         Action::Stop => "stopping MPS",
     };
     let gpus = order.gpus.join(",");
     let job = Job::new(install, JOB, &order).map_err(Trouble::node)?.limit(limit);
-    let places = PLACES_KEPT.iter().filter_map(|key| Some((*key, std::env::var_os(key)?)));
+    let places = PATH_VARIABLES.iter().filter_map(|key| Some((*key, std::env::var_os(key)?)));
     let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
     let job = job.envs(places).envs([("PATH", path), (strays::JOB_VARIABLE, of.to_string().into())]).envs([
         ("HOME", &account.home),
@@ -161,16 +161,16 @@ pub fn ask(
     let job = if rustix::process::geteuid().as_raw() == account.user {
         job
     } else {
-        // The jobs' users share a run directory of root's: one that was the first user's would
-        // serve nobody else.
+        // The jobs' users share a run directory of root: if the first user made it, others could
+        // not use it.
         Registry::open().map_err(Trouble::node)?;
         job.as_user(account.user, account.group)
     };
     let outcome: Outcome = job.run().map_err(Trouble::node)?.map_err(|error| {
         let reason = match error {
             JobError::TimedOut { .. } => format!(
-                "{what} for {} on GPU {gpus} took longer than the {} s that were left for it; see whether `nvidia-smi` \
-                 answers, and for the daemon its control.log",
+                "{what} for {} on GPU {gpus} took longer than the remaining {} s; see whether \
+                 `nvidia-smi` answers, and for the daemon its control.log",
                 account.name,
                 limit.as_secs()
             ),
@@ -185,24 +185,24 @@ pub fn ask(
     }
 }
 
-/// The job: carries out an order as the user whom this process runs as.
+/// The job: runs an action as the user of this process.
 ///
 /// # Errors
-/// What is the node's fault.
+/// Failures of the node.
 pub fn work(order: &Order) -> Result<Outcome, String> {
     // A caller that died before this process asked to die with it: its job may have another script
     // by now.
     if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32) != Some(order.caller) {
-        return Err("whoever asked for it is gone".to_owned());
+        return Err("the process that requested it is gone".to_owned());
     }
-    let outcome = Here::open(order).and_then(|here| here.carry_out(order));
+    let outcome = Worker::open(order).and_then(|here| here.carry_out(order));
     outcome.or_else(|error| match blame(&error) {
         Blame::Job => Ok(Outcome { refused: Some((Blame::Job, error.to_string())), ..Outcome::default() }),
         Blame::Node => Err(error.to_string()),
     })
 }
 
-/// Whether a job asked for what there is not.
+/// Whether the job requested something that does not exist.
 fn blame(error: &Error) -> Blame {
     match error {
         Error::Plan { .. }
@@ -218,8 +218,8 @@ fn blame(error: &Error) -> Blame {
     }
 }
 
-/// Where an order is carried out.
-struct Here {
+/// The context of an action.
+struct Worker {
     install: Install,
     registry: Registry,
     gpus: Vec<Gpu>,
@@ -227,13 +227,13 @@ struct Here {
     deadline: Deadline,
 }
 
-impl Here {
+impl Worker {
     fn open(order: &Order) -> Result<Self, Error> {
         let deadline = Deadline::after(Duration::from_millis(order.limit_ms));
         let install = Install::of_this_program()?;
         let registry = Registry::open()?;
         let selectors: Selectors = order.gpus.join(",").parse()?;
-        // Also a sign of life of the driver.
+        // This also shows that the driver answers.
         let gpus = gpus::select(&install, Some(&selectors))?.gpus;
         Ok(Self { install, registry, gpus, selectors: selectors.to_string(), deadline })
     }
@@ -254,11 +254,11 @@ impl Here {
                     None => Ok(()),
                 };
                 end_tenant(&mut outcome)?;
-                // What was on its way to make the tenant may have made it in this moment.
+                // A process that was about to make the tenant may have made it just now.
                 if *over && strays::end(strays::unfinished, self.deadline)? {
                     end_tenant(&mut outcome)?;
                 }
-                // What ended tenants of the job left behind goes as well.
+                // This also removes what ended tenants of the job left behind.
                 self.registry.lock()?.tenants()?;
                 Ok(outcome)
             }
@@ -301,14 +301,14 @@ impl Here {
     fn ensure(&self, service: &Service, alone: bool) -> Result<Ensured, Error> {
         mps::make_dirs(&self.registry, &self.gpus, service)?;
         match service.ensure() {
-            // No daemon would make a difference.
+            // A daemon would not help.
             Err(
                 error @ (MpsError::BinaryNotFound { .. }
                 | MpsError::Spawn { .. }
                 | MpsError::Directory { .. }
                 | MpsError::Foreign { .. }),
             ) => Err(error.into()),
-            // What an earlier job or a killed prolog left, and nobody else has.
+            // The service is left from an earlier job or a killed prolog, and is not in use.
             Err(_) if alone => {
                 self.service_to_end()?.stop(true)?;
                 strays::end_service(service, self.deadline)?;
@@ -319,12 +319,12 @@ impl Here {
         }
     }
 
-    /// Makes the tenant and leaves a process in it that waits, unless both are there.
+    /// Makes the tenant and starts a process in it that waits, unless both exist.
     fn make_tenant(&self, name: &str, wanted: &LimitSet) -> Result<(), Error> {
         if self.tenant_is_up(name)? == Some(true) {
             return Ok(());
         }
-        // One that a killed prolog began may be on its way; it would have this name.
+        // A killed prolog may have left a process that is about to make a tenant of this name.
         strays::end(strays::unfinished, self.deadline)?;
         let request = RunRequest {
             gpus: Some(self.selectors.parse()?),
@@ -332,19 +332,20 @@ impl Here {
             name: Some(name.to_owned()),
             ..RunRequest::default()
         };
-        // Says what is the job's fault by its type. Somebody may still be faster.
+        // The type of the error shows whether the job is at fault. Another process can still be
+        // faster.
         let plan = || run::dry_run(&self.install, &request, |_| {}).map(drop);
         plan()?;
         self.hold(name, wanted).or_else(|error| plan().and(Err(error)))
     }
 
-    /// Whether the tenant is complete; none if there is no such tenant of this user.
+    /// Whether the tenant is complete; `None` if this user has no such tenant.
     fn tenant_is_up(&self, name: &str) -> Result<Option<bool>, Error> {
         let user = rustix::process::geteuid().as_raw();
         let is_up = |part: &Tenant| part.meta.as_ref().is_ok_and(|meta| meta.child.is_some());
         match self.registry.lock()?.tenant(name) {
             Ok(parts) if parts.iter().all(|part| part.user == user) => Ok(Some(parts.iter().all(is_up))),
-            // Of that name, and somebody else's: making ours will say so.
+            // If another user has this name, making the tenant will report that.
             Ok(_) | Err(Error::NoSuchTenant { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -383,7 +384,7 @@ impl Here {
         }
     }
 
-    /// The service, to end something: one that does not answer will be ended without its help.
+    /// The service, to end something: if it does not answer, it is ended without its help.
     fn service_to_end(&self) -> Result<Service, Error> {
         let service = mps::service(&self.install, &self.registry, &self.gpus)?;
         Ok(service.with_command_limit(ANSWER_LIMIT.min(self.deadline.left() / 4)))
@@ -418,7 +419,7 @@ impl Here {
     }
 }
 
-/// Ends what clients have on the GPU: these processes, those that are none any more, or all.
+/// Ends the GPU work of clients: these processes, those that are dead, or all.
 fn terminate(service: &Service, pids: &[u32], alone: bool, outcome: &mut Outcome) -> Result<(), MpsError> {
     if !matches!(service.state()?, State::Running { .. }) {
         return Ok(());
@@ -441,13 +442,13 @@ fn terminate(service: &Service, pids: &[u32], alone: bool, outcome: &mut Outcome
     Ok(())
 }
 
-/// Variables for programs of other environments than this one's.
+/// The variables, for programs with other environments than this one.
 fn environment(variables: &[(&str, std::ffi::OsString)]) -> JobEnvironment {
     let mut environment = JobEnvironment::default();
     for (key, value) in variables {
         let text = value.to_string_lossy();
         match *key {
-            // Made for each task of its own numbers.
+            // Set for each task, from its own numbers.
             "CUDA_VISIBLE_DEVICES" => {}
             key if LISTS.contains(&key) => {
                 let first = std::env::split_paths(OsStr::new(text.as_ref())).next().unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Until when a script may work.
+//! The deadline of a script.
 
 use std::time::{Duration, Instant};
 
-/// How long a prolog or an epilog may take unless told otherwise.
+/// Default timeout of a prolog or an epilog.
 pub const LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 
-/// A moment by which something must be over.
+/// A deadline.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline(Instant);
 
@@ -15,17 +15,17 @@ impl Deadline {
         Self(Instant::now() + limit)
     }
 
-    /// What is left of it.
+    /// The remaining time.
     pub fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// Whether nothing is left.
+    /// Whether it has passed.
     pub fn is_over(self) -> bool {
         self.left().is_zero()
     }
 
-    /// The same or an earlier one: in at most this much time.
+    /// The same or an earlier deadline: in at most this much time.
     pub fn at_most(self, limit: Duration) -> Self {
         Self(self.0.min(Instant::now() + limit))
     }

@@ -1,7 +1,7 @@
-//! Taking the node out of service by a command of the batch system.
+//! Draining the node by a command of the batch system.
 //!
 //! Slurm drains a node whose Prolog or Epilog fails, and its documentation asks scripts not to call
-//! its commands; the exit code is enough there. A PBS epilogue has no such exit code.
+//! its commands; the exit code suffices there. A PBS epilogue has no such exit code.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -21,12 +21,12 @@ pub enum Drain {
     Pbsnodes,
 }
 
-/// The longest reason that is passed on, in characters: they are shown in tables.
+/// The longest reason that is passed on, in characters, because tables show it.
 const REASON_CHARS_MAX: usize = 200;
 const POLL: Duration = Duration::from_millis(5);
 
 impl Drain {
-    /// The command and its arguments for this node; none if there is nothing to run.
+    /// The command and its arguments for this node; `None` if there is nothing to run.
     pub fn command(self, node: &str, reason: &str) -> Option<Vec<String>> {
         let reason: String = reason
             .chars()
@@ -67,10 +67,10 @@ pub fn run(words: &[String], deadline: Deadline) -> Result<(), String> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => return Err(told(format!("it ended with {status}"))),
+            Ok(Some(status)) => return Err(told(format!("it exited with {status}"))),
             Ok(None) if deadline.is_over() => {
                 let _ = child.kill();
-                return Err(told("it did not end in time".to_owned()));
+                return Err(told("it did not finish in time".to_owned()));
             }
             Ok(None) => thread::sleep(POLL),
             Err(error) => return Err(told(error.to_string())),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_fails_or_hangs_is_told() {
+    fn a_command_that_fails_or_hangs_is_reported() {
         let run = |line: &str, limit| {
             let words: Vec<String> = line.split('|').map(str::to_owned).collect();
             run(&words, Deadline::after(Duration::from_millis(limit)))

@@ -1,26 +1,26 @@
-//! What the programs of a job are to see, and how each batch system is told. Pure.
+//! The environment of a job's programs, and how each batch system sets it. Pure.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// What the names of MPS's variables begin with. Those that the job brings along are limits beside
-/// ours; a percentage even changes the SM count that libraries see, and with it their results.
+/// The prefix of MPS's variables. Those that the job sets itself would be limits beside ours; a
+/// percentage even changes the SM count that libraries see, and with it their results.
 const MPS_PREFIX: &str = "CUDA_MPS_";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// Slurm's global numbers of a step's GPUs.
 const STEP_GPUS: &str = "SLURM_STEP_GPUS";
 
-/// What the programs of a job are to see.
+/// The environment of a job's programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct JobEnvironment {
-    /// Why the job is not to run; nothing else is set then.
+    /// Why the job must not run; nothing else is set then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// Variables and their values.
     #[serde(default)]
     pub set: Vec<(String, String)>,
-    /// What goes in front of what a variable holds already, with a colon between.
+    /// Values to prepend to variables, with a colon between.
     #[serde(default)]
     pub prepend: Vec<(String, String)>,
     /// The job's GPUs in its own order: the batch system's number or name of each, and the UUID.
@@ -28,12 +28,12 @@ pub struct JobEnvironment {
     pub gpus: Vec<(String, String)>,
 }
 
-/// What is to be changed in the environment of one task.
+/// Changes of the environment of one task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Variables and their values, by name.
     pub set: Vec<(String, String)>,
-    /// Variables to take away, by name.
+    /// Variables to unset, by name.
     pub unset: Vec<String>,
 }
 
@@ -64,11 +64,11 @@ impl JobEnvironment {
         Ok(Changes { set, unset })
     }
 
-    /// The UUIDs of the GPUs that a task is to see. An index would mean another GPU under MPS,
-    /// where the service numbers what it serves.
+    /// The UUIDs of the GPUs of a task. Under MPS an index would be another GPU, because the
+    /// service renumbers its GPUs.
     ///
-    /// Numbers in the task's own variable count the node's GPUs, or those of the step where the
-    /// batch system hides the others from it; which of the two cannot be told.
+    /// Numbers in the task's own variable count the node's GPUs, or those of the step if the batch
+    /// system hides the others from it; which of the two is unknown.
     fn visible(&self, step: Option<&str>, task: Option<&str>) -> Result<String, String> {
         let words = |text: Option<&str>| -> Vec<String> {
             let text = text.unwrap_or_default();
@@ -84,7 +84,7 @@ impl JobEnvironment {
         };
         let all = || of_step.iter().map(|(_, uuid)| uuid.as_str()).collect::<Vec<_>>().join(",");
         let task = words(task);
-        // All of them, in whatever numbering.
+        // All of them, in any numbering.
         if task.is_empty() || task.len() == of_step.len() {
             return Ok(all());
         }
@@ -98,8 +98,8 @@ impl JobEnvironment {
         let placed: Option<Vec<String>> = task.iter().map(by_place).collect();
         match (named, placed) {
             (Some(named), Some(placed)) if named != placed => Err(format!(
-                "{VISIBLE}={} may mean {} or {}, as the numbers are the node's or the step's: give each step its own GPUs \
-                 (--gres), or set {VISIBLE} by UUID",
+                "{VISIBLE}={} may mean {} or {}, as the numbers can be the node's or the step's: give \
+                 each step its own GPUs (--gres), or set {VISIBLE} by UUID",
                 task.join(","),
                 named.join(","),
                 placed.join(",")
@@ -113,7 +113,7 @@ impl JobEnvironment {
         }
     }
 
-    /// The same for a shell to read with `.`: for batch systems that cannot change the environment
+    /// The same as a shell script to source, for batch systems that cannot change the environment
     /// of a job.
     pub fn shell(&self) -> String {
         if let Some(reason) = &self.refused {
@@ -125,7 +125,7 @@ impl JobEnvironment {
             .iter()
             .filter(|key| key.starts_with(MPS_PREFIX))
             .fold(String::new(), |text, key| text + "|" + key);
-        // What the job brings along of MPS's limits, by its own shell.
+        // The job's own shell unsets the MPS limits that it brings along.
         text.push_str(&format!(
             "for partita_key in $(env | sed -n 's/^\\({MPS_PREFIX}[A-Z_]*\\)=.*/\\1/p'); do\n  case \"$partita_key\" in {}) ;; *) unset \"$partita_key\" ;; esac\ndone\nunset partita_key\n",
             if pattern.is_empty() { "''" } else { &pattern[1..] }
@@ -144,8 +144,8 @@ impl JobEnvironment {
     }
 }
 
-/// Whether two names of a GPU are the same; one of a simulated machine (`sim:h200:1`) has its
-/// number last.
+/// Whether two names mean the same GPU; that of a simulated machine (`sim:h200:1`) has its number
+/// last.
 fn same(gpu: &str, name: &str) -> bool {
     gpu == name
         || gpu
@@ -155,7 +155,7 @@ fn same(gpu: &str, name: &str) -> bool {
 }
 
 impl Changes {
-    /// The lines of a Slurm TaskProlog. A value ends with its line; no quotes.
+    /// The lines of a Slurm TaskProlog: one value a line, without quotes.
     pub fn slurm(&self) -> String {
         let unset = self.unset.iter().map(|key| format!("unset {key}\n"));
         let set = self.set.iter().map(|(key, value)| format!("export {key}={}\n", value.replace('\n', " ")));
@@ -174,7 +174,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// `value` in front of a list with colons, once.
+/// Prepends `value` to a list with colons, once.
 fn in_front(value: &str, list: &str) -> String {
     let rest = list.split(':').filter(|entry| !entry.is_empty() && *entry != value);
     std::iter::once(value).chain(rest).collect::<Vec<_>>().join(":")
@@ -217,18 +217,18 @@ mod tests {
     #[test]
     fn tasks_see_their_gpus_by_uuid() {
         for (gpus, current, seen) in [
-            // No numbers, or all of them, however numbered.
+            // No numbers, or all of them, in any numbering.
             ("0=A 1=B", "", Ok("A,B")),
             ("2=C 3=D", "CUDA_VISIBLE_DEVICES=0,1", Ok("C,D")),
             ("2=C 3=D", "CUDA_VISIBLE_DEVICES=2,3", Ok("C,D")),
-            // One of two: both numberings say the same, or only one can be.
+            // One of two: both numberings agree, or only one is possible.
             ("0=A 1=B", "CUDA_VISIBLE_DEVICES=1", Ok("B")),
             ("2=C 3=D", "CUDA_VISIBLE_DEVICES=3", Ok("D")),
             ("2=C 3=D", "CUDA_VISIBLE_DEVICES=1", Ok("D")),
             ("2=C 3=D", "CUDA_VISIBLE_DEVICES=C", Ok("C")),
             ("1=B 2=C", "CUDA_VISIBLE_DEVICES=1", Err("may mean B or C")),
             ("2=C 3=D", "CUDA_VISIBLE_DEVICES=7", Err("does not have (C,D)")),
-            // A step with some of the job's.
+            // A step with some of the job's GPUs.
             ("1=B 2=C", "CUDA_VISIBLE_DEVICES=0 SLURM_STEP_GPUS=2", Ok("C")),
             ("1=B 2=C", "CUDA_VISIBLE_DEVICES=2 SLURM_STEP_GPUS=2", Ok("C")),
             ("sim:h200:1=B sim:h200:2=C", "CUDA_VISIBLE_DEVICES=0 SLURM_STEP_GPUS=2", Ok("C")),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_job_is_told_why() {
+    fn a_refused_job_gets_the_reason() {
         let refused = JobEnvironment { refused: Some("it's full".to_owned()), ..of("0=A") };
         assert_eq!(refused.changes(&[]), Err("it's full".to_owned()));
         let output = sh(&refused.shell(), "");

@@ -1,4 +1,4 @@
-//! After a job: what its prolog did is undone, and nothing else.
+//! After a job: undoes exactly what its prolog did.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use super::report::{Report, Step};
 use super::request::Request;
 use super::trouble::Trouble;
 
-/// The longest that ending a job's work through MPS may take, beside its tenant's grace: a service
-/// that does not answer is no reason to keep the job's processes.
+/// The timeout for ending a job's work through MPS, beside its tenant's grace: a service that does
+/// not answer must not keep the job's processes alive.
 const LEAVE_LIMIT: Duration = Duration::from_secs(15);
 
-/// Undoes what the prolog did for the job. Twice, or without a prolog, is no error.
+/// Undoes what the prolog did for the job. A second call, or one without a prolog, is not an error.
 pub fn epilog(install: &Install, options: &Options, job: &Job) -> Report {
     Report::of(Stage::Epilog, options, job, |deadline, report| {
         try_epilog(install, options, job, deadline, report)
@@ -40,7 +40,7 @@ fn try_epilog(
 ) -> Result<(), Trouble> {
     let store = Store::named(&options.dir);
     if !store.exists() {
-        report.step(Step::NothingToUndo { reason: "no prolog has ever done anything here".to_owned() });
+        report.step(Step::NothingToUndo { reason: "no prolog has ever run here".to_owned() });
         return Ok(());
     }
     let boot = boot()?;
@@ -59,7 +59,8 @@ fn try_epilog(
         Err(StoreError::Damaged { path, reason }) => {
             let aside = store.set_aside(&job.id)?;
             report.notice(format!(
-                "the job record {}: {reason}; it is {} now, and what the batch system says of the job is undone",
+                "the job record {}: {reason}; it is {} now, and the job is cleaned up as the batch \
+                 system describes it",
                 path.display(),
                 aside.display()
             ));
@@ -69,7 +70,7 @@ fn try_epilog(
     };
     if record.boot != boot {
         store.remove(&job.id)?;
-        report.step(Step::NothingToUndo { reason: "the node was started anew since its prolog".to_owned() });
+        report.step(Step::NothingToUndo { reason: "the node has restarted since its prolog".to_owned() });
         return Ok(());
     }
     report.request = Some(record.request.to_string());
@@ -81,7 +82,7 @@ fn try_epilog(
     Ok(())
 }
 
-/// A record as the prolog would have begun it, of what the batch system says now.
+/// A record as the prolog would have begun it, from the batch system's current description.
 fn described(job: &Job, boot: &str) -> Result<Record, Trouble> {
     let account = Account::of(&job.owner)?;
     Ok(Record {
@@ -96,15 +97,15 @@ fn described(job: &Job, boot: &str) -> Result<Record, Trouble> {
     })
 }
 
-/// The records that can be understood, without one job's, and how many cannot.
+/// The readable records except one job's, and the number of unreadable ones.
 pub(super) fn others(store: &Store, without: Option<&JobId>) -> Result<(Vec<Record>, usize), StoreError> {
     let (records, damaged): (Vec<_>, Vec<_>) = store.records()?.into_iter().partition(Result::is_ok);
     let records = records.into_iter().flatten().filter(|record| Some(&record.job) != without).collect();
     Ok((records, damaged.len()))
 }
 
-/// Undoes what a record says, as far as it is there. Returns whether nothing is left; what is left
-/// is in the report as the node's trouble. The caller holds the locks of the job and of its group.
+/// Undoes what a record describes, as far as it exists. Returns whether nothing is left; the report
+/// lists the rest as the node's trouble. The caller holds the locks of the job and of its group.
 pub(super) fn clean(
     install: &Install,
     options: &Options,
@@ -154,11 +155,11 @@ impl Cleaning<'_> {
         ask(self.install, self.account, &self.record.job, order, deadline)
     }
 
-    /// Ends the job's work on the GPUs, its tenant, and its processes. What is left of processes is
-    /// in the report.
+    /// Ends the job's work on the GPUs, its tenant, and its processes. The report lists processes
+    /// that remain.
     ///
     /// # Errors
-    /// Why the tenant may still be there.
+    /// Why the tenant may still exist.
     fn end_processes(&self, alone: bool, report: &mut Report) -> Result<(), Trouble> {
         let job = &self.record.job;
         let board = self.install.part(install::SIMGPU).ok();
@@ -167,7 +168,7 @@ impl Cleaning<'_> {
         let tenant = self.tenant();
         let has_tenant = tenant.is_some();
         let tenant_left = match self.leave(tenant, &first, alone, true, report) {
-            // What MPS could not do signals will.
+            // Signals will end what MPS could not.
             Err(trouble) if !has_tenant => {
                 report.notice(trouble.reason);
                 Ok(())
@@ -194,8 +195,8 @@ impl Cleaning<'_> {
         }
         if let Some(process) = ended.left.first() {
             report.trouble(Trouble::node(format!(
-                "{} processes of job {job} do not die, the first is {}: it waits in the kernel, see `cat /proc/{}/stack`; \
-                 the GPU is not free until it ends, or the node is started anew",
+                "{} processes of job {job} do not die, the first is {}: it waits in the kernel, see \
+                 `cat /proc/{}/stack`; the GPU is free only when it ends or the node restarts",
                 ended.left.len(),
                 process.pid,
                 process.pid
@@ -208,7 +209,7 @@ impl Cleaning<'_> {
         matches!(self.record.request, Request::Tenant(_)).then(|| self.record.job.tenant_name())
     }
 
-    /// Tries to end the tenant again: without a service that does not answer it may be easier.
+    /// Tries again to end the tenant, which may be easier without a service that does not answer.
     fn retry_tenant(&self, trouble: Trouble, alone: bool, report: &mut Report) {
         report.notice(trouble.reason);
         if let Err(trouble) = self.leave(self.tenant(), &BTreeSet::new(), alone, true, report) {
@@ -236,7 +237,7 @@ impl Cleaning<'_> {
             over,
             grace_ms: self.options.grace.as_millis() as u64,
         };
-        // Half of what is left is for signals and for stopping the service.
+        // Half of the remaining time is for signals and for stopping the service.
         let deadline =
             self.deadline.at_most((LEAVE_LIMIT + self.options.grace).min(self.deadline.left() / 2));
         let outcome = self.ask(action, deadline)?;

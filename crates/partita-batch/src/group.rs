@@ -1,4 +1,4 @@
-//! Which jobs share a service.
+//! Jobs that share a service.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Group {
     /// The user.
     pub user: u32,
-    /// The GPUs as `--gpu` takes them, sorted. A node's batch system names each in one way.
+    /// The GPUs in the form of `--gpu`, sorted. A node's batch system names each in one way.
     pub gpus: Vec<String>,
 }
 
@@ -23,7 +23,7 @@ impl Group {
         Self { user, gpus }
     }
 
-    /// As `--gpu` takes it.
+    /// In the form of `--gpu`.
     pub fn selectors(&self) -> String {
         self.gpus.join(",")
     }

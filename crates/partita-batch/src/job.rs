@@ -1,4 +1,4 @@
-//! Which job a prolog or an epilog is for, as each batch system says it. Pure.
+//! The job of a prolog or an epilog, as each batch system describes it. Pure.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use super::request::{self, Request, Sources};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum System {
-    /// Slurm: everything is in the environment.
+    /// Slurm: all data is in the environment.
     Slurm,
-    /// Torque, OpenPBS and their kin: the arguments of the prologue and the epilogue.
+    /// Torque, OpenPBS and related systems: the arguments of the prologue and the epilogue.
     Pbs,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for System {
 }
 
 impl System {
-    /// The variable that holds the job's id in the environment of its processes.
+    /// The variable with the job's id in the environment of its processes.
     pub fn id_variable(self) -> &'static str {
         match self {
             Self::Slurm => "SLURM_JOB_ID",
@@ -60,13 +60,14 @@ impl JobId {
             || !id.starts_with(|c: char| c.is_ascii_digit())
         {
             return Err(format!(
-                "{id:?} is no id of a {system} job: it begins with a number and has letters, digits and ._-[] alone"
+                "{id:?} is not the id of a {system} job: it begins with a number and consists of \
+                 letters, digits and ._-[]"
             ));
         }
         Ok(Self { system, id: id.to_owned() })
     }
 
-    /// A name for a tenant: what [`partita_host::registry::check_name`] allows.
+    /// A name for a tenant that [`partita_host::registry::check_name`] allows.
     pub fn tenant_name(&self) -> String {
         const NAME_BYTES_MAX: usize = 63;
         let mut name = self.to_string().replace(['[', ']'], "_");
@@ -81,14 +82,14 @@ impl fmt::Display for JobId {
     }
 }
 
-/// Whose job it is.
+/// The owner of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// By number, with the group's.
     Ids {
         /// The user.
         user: u32,
-        /// The group; none for the user's own.
+        /// The group; `None` for the user's own.
         group: Option<u32>,
     },
     /// By name.
@@ -102,10 +103,10 @@ pub struct Job {
     pub id: JobId,
     /// Whose.
     pub owner: Owner,
-    /// Its GPUs on this node, as `--gpu` takes each, in the order of the batch system. May be
+    /// Its GPUs on this node, each in the form of `--gpu`, in the order of the batch system. May be
     /// empty.
     pub gpus: Vec<String>,
-    /// What it asked for, or what is wrong with how it asked.
+    /// Its request, or the mistake in it.
     pub request: Result<Option<Request>, String>,
 }
 
@@ -121,7 +122,7 @@ impl Job {
             })
         };
         let number = |key: &str, text: &str| {
-            text.parse::<u32>().map_err(|_| format!("{key}={text:?} is no number of a user or group"))
+            text.parse::<u32>().map_err(|_| format!("{key}={text:?} is not a number of a user or group"))
         };
         let id = JobId::new(System::Slurm, &must("SLURM_JOB_ID")?)?;
         let user = number("SLURM_JOB_UID", &must("SLURM_JOB_UID")?)?;
@@ -182,7 +183,7 @@ impl Job {
     }
 }
 
-/// A list of GPUs as batch systems write it. Slurm writes `NoDevFiles` for none.
+/// A list of GPUs as batch systems write it. Slurm writes `NoDevFiles` for an empty one.
 pub fn gpu_list(text: &str) -> Vec<String> {
     if text.eq_ignore_ascii_case("NoDevFiles") {
         return Vec::new();
@@ -200,7 +201,7 @@ pub fn gpus_of_file(text: &str, host: &str) -> Vec<String> {
         .collect()
 }
 
-/// Puts indexes on the simulated machine that `machine` (`sim:NAME`) names, if it names one.
+/// Changes indexes to names on the simulated machine of `machine` (`sim:NAME`), if there is one.
 pub fn on_machine(gpus: &[String], machine: Option<&str>) -> Vec<String> {
     let Some(machine) = machine.filter(|machine| machine.starts_with("sim:")) else { return gpus.to_vec() };
     let is_index = |gpu: &str| !gpu.is_empty() && gpu.bytes().all(|byte| byte.is_ascii_digit());
@@ -230,7 +231,7 @@ mod tests {
         .unwrap();
         assert_eq!(job.id.to_string(), "slurm-4711");
         assert_eq!(job.owner, Owner::Ids { user: 1000, group: Some(100) });
-        assert_eq!(job.gpus, ["2", "0"], "the global numbers, not the job's own");
+        assert_eq!(job.gpus, ["2", "0"], "the global numbers, not those within the job");
         assert_eq!(job.request, Ok(Some(Request::Service)));
         let job =
             slurm(&[("SLURM_JOB_ID", "1"), ("SLURM_JOB_UID", "0"), ("CUDA_VISIBLE_DEVICES", "NoDevFiles")]);
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_did_not_say_is_named() {
+    fn missing_slurm_variables_are_named() {
         assert!(slurm(&[]).unwrap_err().contains("SLURM_JOB_ID"));
         assert!(slurm(&[("SLURM_JOB_ID", "1")]).unwrap_err().contains("SLURM_JOB_UID"));
         let error = slurm(&[("SLURM_JOB_ID", "1"), ("SLURM_JOB_UID", "root")]).unwrap_err();

@@ -7,7 +7,7 @@ use crate::as_user;
 /// As [`partita_host::jobs::run`].
 ///
 /// # Errors
-/// A request that is not the job's: another version's process asked.
+/// A request of another job: another version's process sent it.
 pub fn run(name: &str, request: &str) -> Option<Result<String, String>> {
     (name == as_user::JOB).then(|| job(request, |order| as_user::work(&order)))
 }

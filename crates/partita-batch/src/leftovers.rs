@@ -1,7 +1,7 @@
 //! Processes that outlived their job.
 //!
-//! Batch systems end a job's processes themselves, with SIGKILL, as far as they know them. What is
-//! left has hidden in a session of its own, or hangs in the driver.
+//! Batch systems end a job's processes themselves, with SIGKILL, as far as they know them. The
+//! remaining ones have left the job's session, or hang in the driver.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,14 +17,14 @@ use super::deadline::Deadline;
 use super::job::{JobId, System};
 
 const POLL: Duration = Duration::from_millis(10);
-/// Slurm sets this for its scripts, among them those of the epilog that asks.
+/// Slurm sets this for its scripts, including the epilog that searches.
 const SCRIPT_CONTEXT: &str = "SLURM_SCRIPT_CONTEXT";
-/// The process that Slurm runs each step under.
+/// The process under which Slurm runs each step.
 const STEP_DAEMON: &str = "slurmstepd";
 
-/// Every living process of the job: those of its user that have its id in their environment or that
-/// Slurm has put into its control group. Never the caller or what the caller runs in, nor a
-/// simulated GPU (`board`), which is the machine's although the first program on it starts it.
+/// Every living process of the job: those of its user that have its id in their environment, or
+/// that are in its control group of Slurm. Never the caller or its ancestors, nor a simulated GPU
+/// (`board`), which belongs to the machine although the first program on it starts it.
 pub fn find(job: &JobId, user: u32, board: Option<&Path>) -> BTreeSet<ProcessId> {
     let callers = callers();
     pids()
@@ -39,7 +39,7 @@ fn runs(process: ProcessId, program: &Path) -> bool {
     fs::read_link(format!("/proc/{}/exe", process.pid)).is_ok_and(|path| path == program)
 }
 
-/// This process, and each that another of them started.
+/// This process and its ancestors.
 fn callers() -> BTreeSet<ProcessId> {
     let own = ProcessId::own().ok();
     std::iter::successors(own, |process| process.parent()).collect()
@@ -54,7 +54,7 @@ fn is_of(process: ProcessId, job: &JobId) -> bool {
             .is_ok_and(|text| is_in_group_of(&text, &job.id))
 }
 
-/// Whether a `/proc/PID/cgroup` is of one that Slurm makes for the job: `…/job_4711/step_0/…`.
+/// Whether a `/proc/PID/cgroup` names a control group of Slurm for the job: `…/job_4711/step_0/…`.
 fn is_in_group_of(text: &str, id: &str) -> bool {
     let component = format!("job_{id}");
     text.lines()
@@ -62,7 +62,7 @@ fn is_in_group_of(text: &str, id: &str) -> bool {
         .any(|path| path.contains("slurm") && path.split('/').any(|part| part == component))
 }
 
-/// A job of root's has the same user as the batch system itself.
+/// A job of root has the same user as the batch system itself.
 fn is_machinery(process: ProcessId) -> bool {
     let context = process.variable(SCRIPT_CONTEXT).unwrap_or_default();
     let context = context.to_string_lossy();
@@ -71,7 +71,7 @@ fn is_machinery(process: ProcessId) -> bool {
     is_script || name.trim() == STEP_DAEMON
 }
 
-/// What [`end`] came to.
+/// The result of [`end`].
 #[derive(Debug, Default)]
 pub struct Ended {
     /// How many processes there were.
@@ -80,8 +80,8 @@ pub struct Ended {
     pub left: Vec<ProcessId>,
 }
 
-/// Ends what `find` finds, until it finds nothing more: SIGTERM, and SIGKILL after `grace`.
-/// `before` is called with the processes that are new, before they get their first signal.
+/// Ends the processes that `find` returns, until it returns none: SIGTERM, and SIGKILL after
+/// `grace`. `before` is called with new processes, before their first signal.
 pub fn end(
     find: impl Fn() -> BTreeSet<ProcessId>,
     mut before: impl FnMut(&BTreeSet<ProcessId>),
@@ -103,7 +103,7 @@ pub fn end(
                 seen.extend(new);
             }
             for process in found.difference(&told) {
-                // One that is not ours to end stays, and is told.
+                // A process that this user must not end stays, and is reported.
                 let _ = process.signal(signal);
             }
             told.extend(found);
@@ -168,7 +168,7 @@ mod tests {
         let mut announced = BTreeSet::new();
         let ended = end(
             || {
-                // A zombie is not found, so it need not be waited for.
+                // A zombie is not found, so there is no need to wait for it.
                 find(&job, user(), None)
             },
             |new| announced.extend(new.iter().copied()),
@@ -179,7 +179,7 @@ mod tests {
         assert!(announced.iter().any(|process| process.pid == stubborn.id()));
         assert!(!stubborn.wait().unwrap().success());
         assert!(other.try_wait().unwrap().is_none());
-        // What runs the machine itself is spared.
+        // Processes of the machine itself are spared.
         let other_job = JobId::new(System::Slurm, &format!("{id}0")).unwrap();
         let program = fs::read_link(format!("/proc/{}/exe", other.id())).unwrap();
         assert_eq!(find(&other_job, user(), None).len(), 1);

@@ -1,27 +1,27 @@
-//! Jobs of batch systems: what their prolog and epilog do on a node.
+//! Jobs of batch systems: the work of their prolog and epilog on a node.
 //!
 //! The batch system calls `partita batch prolog` as root before a job and `partita batch epilog`
-//! after it. The prolog reads what the job asked for, starts the MPS service of the job's user for
-//! the job's GPUs, or makes the whole job one tenant, and notes what the job's programs are to see.
-//! The epilog undoes exactly that.
+//! after it. The prolog reads the job's request, starts the MPS service of the job's user for the
+//! job's GPUs, or makes the whole job one tenant, and records the environment of the job's
+//! programs. The epilog undoes exactly that.
 //!
 //! | module | holds | pure |
 //! |---|---|---|
 //! | [`request`] | what users write | yes |
 //! | [`job`] | what batch systems say | yes |
-//! | [`plan`] | who shares a service, what is undone, what that says of the node | yes |
-//! | [`environment`] | what the job's programs are to see | yes |
+//! | [`plan`] | which jobs share a service, what is undone, and what that means for the node | yes |
+//! | [`environment`] | the environment of the job's programs | yes |
 //! | [`record`] | the files | |
 //! | [`account`] | users | |
-//! | [`as_user`] | what is done as the job's user, in a child process with a time limit | |
-//! | [`strays`] | what a killed script had begun | |
+//! | [`as_user`] | the work as the job's user, in a child process with a timeout | |
+//! | [`strays`] | unfinished work of a killed script | |
 //! | [`leftovers`] | processes that outlived their job | |
 //! | [`mod@prolog`], [`mod@epilog`] | the two scripts | |
-//! | [`task`] | what a task leaves, before Slurm kills it | |
-//! | [`drain`] | taking the node out of service | |
+//! | [`task`] | ends a task's GPU work, before Slurm kills the task | |
+//! | [`drain`] | draining the node | |
 //!
-//! A service is its user's and runs as that user, as `partita run` inside the job would have it:
-//! both find the same one, and root commands nothing that a user could have put in its place.
+//! A service belongs to its user and runs as that user, as with `partita run` inside the job: both
+//! find the same one, and root runs no command that a user could have replaced.
 
 pub mod account;
 pub mod as_user;

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::trouble::Trouble;
 
-/// Which boot of the machine this is: what ran in another is gone.
+/// The id of this boot of the machine: nothing that ran in another boot still exists.
 ///
 /// # Errors
 /// If `/proc` is not mounted.

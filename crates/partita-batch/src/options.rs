@@ -1,21 +1,21 @@
-//! How a script is to work.
+//! The options of a script.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::request::Request;
 
-/// How a prolog or an epilog is to work.
+/// The options of a prolog or an epilog.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where records are.
+    /// The directory of records.
     pub dir: PathBuf,
-    /// How long it may take in all.
+    /// The timeout of the whole script.
     pub limit: Duration,
-    /// Between SIGTERM and SIGKILL of what outlived its job.
+    /// The time between SIGTERM and SIGKILL for processes that outlived their job.
     pub grace: Duration,
-    /// What jobs get that asked for nothing and have GPUs.
+    /// The request of jobs that have GPUs and request nothing.
     pub default: Request,
-    /// Say what would be done, and do nothing.
+    /// Print the actions without running them.
     pub dry_run: bool,
 }

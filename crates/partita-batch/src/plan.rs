@@ -1,4 +1,4 @@
-//! What is shared between jobs, what is to be undone, and what that says of the node. Pure.
+//! What jobs share, what to undo, and what that means for the node. Pure.
 
 use serde::Serialize;
 
@@ -7,17 +7,17 @@ use super::job::{JobId, System};
 use super::record::{Phase, Record};
 pub use super::trouble::Blame;
 
-/// What happens to a group's service when a job leaves it.
+/// The future of a group's service when a job leaves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// The job has no part in it.
+    /// The job does not use it.
     None,
     /// Other jobs use it.
     Keep {
         /// Which.
         jobs: Vec<JobId>,
     },
-    /// Nobody else uses it.
+    /// No other job uses it.
     Stop,
 }
 
@@ -26,10 +26,9 @@ fn holds(record: &Record, boot: &str) -> bool {
     record.boot == boot && record.request.needs_service() && !matches!(record.phase, Phase::Refused { .. })
 }
 
-/// What is to become of the service of `leaving`, by the records that there are (its own among them
-/// or not).
+/// The future of the service of `leaving`, by the existing records (its own may be among them).
 ///
-/// `damaged` records are of jobs that nobody knows: they may be of this group, and hold it.
+/// `damaged` records belong to unknown jobs: they may be of this group, and hold it.
 pub fn fate<'a>(
     leaving: &Record,
     records: impl IntoIterator<Item = &'a Record>,
@@ -44,7 +43,7 @@ pub fn fate<'a>(
     if jobs.is_empty() && damaged == 0 { Fate::Stop } else { Fate::Keep { jobs } }
 }
 
-/// Which script it is.
+/// Which script runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -54,16 +53,16 @@ pub enum Stage {
     Epilog,
 }
 
-/// How the batch system is told.
+/// The result for the batch system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     /// The script's exit code.
     pub exit: u8,
-    /// Whether the node is to take no more jobs.
+    /// Whether the node shall take no more jobs.
     pub drain: bool,
 }
 
-/// What a trouble means to the batch system.
+/// The meaning of a trouble for the batch system.
 ///
 /// | | Slurm | PBS |
 /// |---|---|---|
@@ -72,7 +71,7 @@ pub struct Verdict {
 /// | the node's, prolog | 1: the node drains, the job is queued again | 2: the job is queued again |
 /// | the node's, epilog | 1: the node drains | 1 |
 ///
-/// An exit code drains no node of PBS, so there a command has to: see [`Verdict::drain`].
+/// No exit code drains a node of PBS, so it needs a command: see [`Verdict::drain`].
 pub fn verdict(system: System, stage: Stage, trouble: Option<Blame>) -> Verdict {
     let exit = match (system, stage, trouble) {
         (_, _, None)
@@ -156,15 +155,14 @@ mod tests {
                 assert!(node.drain && node.exit != 0);
             }
         }
-        // What Slurm does with a failing Prolog is to drain the node.
+        // Slurm drains a node whose Prolog fails.
         assert_eq!(verdict(System::Slurm, Stage::Prolog, Some(Blame::Job)).exit, 0);
         assert_eq!(verdict(System::Pbs, Stage::Prolog, Some(Blame::Job)).exit, 1);
         assert_eq!(verdict(System::Pbs, Stage::Prolog, Some(Blame::Node)).exit, 2);
     }
 
     proptest! {
-        /// Whatever the order in which jobs come and go: a service runs exactly while a job of its
-        /// group is there.
+        /// In any order of jobs, a service runs exactly while its group has a job.
         #[test]
         fn a_service_lives_as_long_as_its_jobs(steps in prop::collection::vec((0u32..6, 0u32..3, any::<bool>()), 1..60)) {
             let mut records: BTreeMap<u32, Record> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Before a job: its service or its tenant is started, and noted first.
+//! Before a job: records and then starts its service or its tenant.
 
 use partita_host::install::Install;
 
@@ -16,10 +16,10 @@ use super::report::{Report, Step};
 use super::request::Request;
 use super::trouble::Trouble;
 
-/// The part of the time limit that is kept for undoing what did not work.
+/// The part of the timeout that is reserved for undoing a failed prolog.
 const UNDO_PART: u32 = 3;
 
-/// Does what the job asked for. Twice for the same job is as good as once.
+/// Does what the job requests. A second call for the same job has no further effect.
 pub fn prolog(install: &Install, options: &Options, job: &Job) -> Report {
     Report::of(Stage::Prolog, options, job, |deadline, report| {
         try_prolog(install, options, job, deadline, report)
@@ -46,8 +46,9 @@ fn try_prolog(
         Ok(request) if job.gpus.is_empty() => (
             request,
             Some(format!(
-                "the job asks for partita:{request} and has no GPU on this node; ask for one as well (Slurm: --gres=gpu:1 or \
-                 --gres=mps:50; PBS: -l nodes=1:gpus=1), or let the node's script name it by --gpu"
+                "the job asks for partita:{request} and has no GPU on this node; ask for one as well \
+                 (Slurm: --gres=gpu:1 or --gres=mps:50; PBS: -l nodes=1:gpus=1), or let the \
+                 node's script name it by --gpu"
             )),
         ),
         Ok(request) => (request, None),
@@ -86,11 +87,10 @@ fn try_prolog(
     });
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        // The job runs: it is for its epilog.
+        // The job runs: its epilog will undo this.
         Err(trouble) if was_ready => return Err(trouble),
         Err(trouble) => {
-            // As if the job had ended at once; what cannot be undone now is for the epilog, which
-            // has the record.
+            // As if the job had ended at once; the epilog has the record and undoes the rest.
             let undone = epilog::clean(install, options, &store, &account, &record, deadline, report);
             drop(group);
             if trouble.blame == Blame::Job && undone {
@@ -137,12 +137,12 @@ fn start(
     ask(install, account, &record.job, Order::new(gpus, action), deadline.at_most(left - left / UNDO_PART))
 }
 
-/// A record of this job that is there already: of an earlier boot, of an earlier run of a job that
-/// was queued again (whose epilog never came), or of this very one. Returns whether this very one
-/// is ready: its prolog was called before.
+/// Handles an existing record of this job: of an earlier boot, of an earlier run of a job that was
+/// queued again (whose epilog never came), or of this very run. Returns whether this very run is
+/// ready, because its prolog was called before.
 ///
 /// # Errors
-/// What is in the way.
+/// Why the record cannot be removed.
 fn make_way(
     install: &Install,
     options: &Options,
@@ -191,7 +191,7 @@ fn make_way(
     Ok(old.phase == Phase::Ready)
 }
 
-/// The job cannot have what it asked for, and is told so where its owner looks.
+/// The job cannot get what it requests; its owner will see the reason.
 fn refuse(store: &Store, mut record: Record, trouble: Trouble, report: &mut Report) -> Result<(), Trouble> {
     let environment = JobEnvironment { refused: Some(trouble.reason.clone()), ..JobEnvironment::default() };
     record.phase = Phase::Refused { reason: trouble.reason.clone() };

@@ -1,16 +1,16 @@
-//! What a prolog did for a job, kept until the epilog has undone it.
+//! The records of prologs, kept until the epilog has undone them.
 //!
 //! ```text
 //! /var/lib/partita/batch/      root's; --state-dir overrides
-//!   jobs/slurm-4711.json       a record; nobody else may look
-//!   env/slurm-4711.json        what the job's programs are to see; everybody may read
+//!   jobs/slurm-4711.json       a record; only root can read it
+//!   env/slurm-4711.json        the environment of the job's programs; all can read it
 //!   locks/…                    held while a job or a service is changed
 //! ```
 //!
-//! On a disk, because an epilog may come after a restart of the node, and must
-//! then know that there is nothing left to undo. A record appears and changes by
-//! one rename, after its bytes are on the disk: whoever is killed in between
-//! leaves the old one. It is written *before* what it describes is done.
+//! They are on a disk, because an epilog may come after a restart of the node, and must then know
+//! that there is nothing left to undo. A record appears and changes by one rename, after its bytes
+//! are on the disk: a writer that is killed in between leaves the old one. A record is written
+//! *before* the actions that it describes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -29,47 +29,47 @@ use super::group::Group;
 use super::job::JobId;
 use super::request::Request;
 
-/// Where records are unless `--state-dir` or `PARTITA_BATCH_DIR` says otherwise.
+/// The directory of records, unless `--state-dir` or `PARTITA_BATCH_DIR` names another.
 pub const DEFAULT_DIR: &str = "/var/lib/partita/batch";
 /// The version of records that this build writes and reads.
 pub const VERSION: u32 = 1;
-/// A record has some hundred bytes; what is longer is none.
+/// A record has some hundred bytes; a much longer file is not a record.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The extension of a file that is being written.
 const FRESH: &str = "new";
 const POLL: Duration = Duration::from_millis(5);
 
-/// How far a prolog came.
+/// The progress of a prolog.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// It began: all, a part or nothing of what the record names may be there.
+    /// It began: all, a part or nothing of what the record names may exist.
     Starting,
-    /// All of it is there.
+    /// All of it exists.
     Ready,
-    /// The job is not to run, and nothing is there.
+    /// The job must not run, and nothing exists.
     Refused {
         /// Why, for the job's owner.
         reason: String,
     },
 }
 
-/// What was done for a job.
+/// The record of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// [`VERSION`].
     pub version: u32,
     /// The job.
     pub job: JobId,
-    /// Whose service it is, and of which GPUs.
+    /// The user and the GPUs of its service.
     pub group: Group,
-    /// The group that the user's processes run as.
+    /// The group of the user's processes.
     pub user_group: u32,
-    /// What it asked for.
+    /// Its request.
     pub request: Request,
-    /// The boot in which it was done: `/proc/sys/kernel/random/boot_id`.
+    /// The boot in which it was written: `/proc/sys/kernel/random/boot_id`.
     pub boot: String,
-    /// How far it came.
+    /// Its progress.
     pub phase: Phase,
     /// Seconds since 1970.
     pub written_unix_s: u64,
@@ -78,23 +78,24 @@ pub struct Record {
 /// Why the directory of records cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system, or somebody else's file.
+    /// An error of the system, or another user's file.
     #[error("the directory of job records: {}: {reason}; make room or repair it, or name another with --state-dir", .path.display())]
     Place {
-        /// What is in the way.
+        /// The file at fault.
         path: PathBuf,
         /// Why.
         reason: String,
     },
-    /// Another prolog or epilog does not let go.
-    #[error("another prolog or epilog has been busy with {what} for the whole time limit; see which with `fuser {}`", .path.display())]
+    /// Another prolog or epilog holds the lock.
+    #[error("another prolog or epilog was busy with {what} for the whole timeout; see which with \
+        `fuser {}`", .path.display())]
     Locked {
         /// A job or a service.
         what: String,
         /// The lock.
         path: PathBuf,
     },
-    /// A file is there and cannot be understood.
+    /// A file exists but is invalid.
     #[error("the job record {}: {reason}", .path.display())]
     Damaged {
         /// The file.
@@ -110,7 +111,7 @@ pub struct Store {
     root: PathBuf,
 }
 
-/// A lock that goes with this value, or with the process.
+/// A lock that is released with this value, or with the process.
 #[derive(Debug)]
 pub struct Held {
     file: File,
@@ -119,14 +120,14 @@ pub struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // While the lock is held nobody else has one on this name; see `lock`.
+        // While the lock is held, no other process locks this name; see `lock`.
         let _ = fs::remove_file(&self.path);
         let _ = self.file.unlock();
     }
 }
 
 impl Store {
-    /// Makes the directory, or checks that it is this user's alone.
+    /// Makes the directory, or checks that only this user can write to it.
     ///
     /// # Errors
     /// [`StoreError::Place`].
@@ -135,7 +136,7 @@ impl Store {
         if let Some(parent) = root.parent() {
             DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(place(parent))?;
         }
-        // The job's own user reads what its programs are to see.
+        // The job's own user reads the environment of its programs.
         for (dir, mode) in [
             (store.root.clone(), 0o755),
             (store.jobs(), 0o700),
@@ -143,7 +144,7 @@ impl Store {
             (store.environments(), 0o755),
         ] {
             match DirBuilder::new().mode(mode).create(&dir) {
-                // The mode of `create` went through the umask.
+                // The umask has changed the mode of `create`.
                 Ok(()) => fs::set_permissions(&dir, Permissions::from_mode(mode)).map_err(place(&dir))?,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(place(&dir)(error)),
@@ -153,12 +154,12 @@ impl Store {
         Ok(store)
     }
 
-    /// The directory as it is, made or not.
+    /// The directory as it is, whether or not it exists.
     pub fn named(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
-    /// Whether it was ever made.
+    /// Whether it exists.
     pub fn exists(&self) -> bool {
         self.jobs().exists()
     }
@@ -179,17 +180,17 @@ impl Store {
         self.jobs().join(format!("{job}.json"))
     }
 
-    /// Where [`Store::write_environment`] writes.
+    /// The file of [`Store::write_environment`].
     pub fn environment_file(&self, job: &JobId) -> PathBuf {
         self.environments().join(format!("{job}.json"))
     }
 
-    /// Where [`Store::write_environment`] writes the same for a shell to read.
+    /// The file of [`Store::write_environment`] for shells.
     pub fn shell_file(&self, job: &JobId) -> PathBuf {
         self.environments().join(format!("{job}.sh"))
     }
 
-    /// Waits until nobody else is busy with this job.
+    /// Waits until no other script is busy with this job.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -197,7 +198,7 @@ impl Store {
         self.lock(&job.to_string(), &format!("job {job}"), deadline)
     }
 
-    /// Waits until nobody else counts, starts or stops this group's service.
+    /// Waits until no other script counts, starts or stops this group's service.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -221,8 +222,8 @@ impl Store {
                     Err(fs::TryLockError::WouldBlock) => thread::sleep(POLL),
                 }
             }
-            // The holder before us has removed the file: then this lock is on a file without a
-            // name, and keeps nobody out.
+            // The previous holder has removed the file: then this lock is on a file without a name,
+            // which others do not lock.
             let ours = file.metadata().map_err(place(&path))?;
             if path
                 .symlink_metadata()
@@ -241,7 +242,7 @@ impl Store {
         read_record(&self.record_file(job))
     }
 
-    /// Every record, and for each that cannot be understood, why.
+    /// Every record, and for each invalid one, why.
     ///
     /// # Errors
     /// [`StoreError::Place`].
@@ -251,22 +252,22 @@ impl Store {
         for entry in fs::read_dir(&dir).map_err(place(&dir))? {
             let path = entry.map_err(place(&dir))?.path();
             if path.extension().is_some_and(|extension| extension == "json") {
-                // It may go while we look.
+                // It can be removed meanwhile.
                 found.extend(read_record(&path).transpose());
             }
         }
         Ok(found)
     }
 
-    /// Writes a job's record so that it is there after a crash of the machine.
+    /// Writes a job's record so that it survives a crash of the machine.
     ///
     /// # Errors
-    /// [`StoreError::Place`]; the record before it is still there then.
+    /// [`StoreError::Place`]; the previous record is unchanged then.
     pub fn write(&self, record: &Record) -> Result<(), StoreError> {
         write_file(&self.record_file(&record.job), &json(record), 0o600)
     }
 
-    /// Writes what the job's programs are to see, for `task-prolog` and for shells.
+    /// Writes the environment of the job's programs, for `task-prolog` and for shells.
     ///
     /// # Errors
     /// [`StoreError::Place`].
@@ -275,7 +276,7 @@ impl Store {
         write_file(&self.environment_file(job), &json(environment), 0o644)
     }
 
-    /// What the job's programs are to see; nothing if no prolog did anything for the job.
+    /// The environment of the job's programs; `None` if no prolog did anything for the job.
     ///
     /// # Errors
     /// [`StoreError::Damaged`]; [`StoreError::Place`].
@@ -284,14 +285,14 @@ impl Store {
         read_file(&path)
     }
 
-    /// Removes everything that is kept of a job, its record last.
+    /// Removes all files of a job, its record last.
     ///
     /// # Errors
     /// [`StoreError::Place`].
     pub fn remove(&self, job: &JobId) -> Result<(), StoreError> {
         let record = self.record_file(job);
         let environment = self.environment_file(job);
-        // What a killed writer left goes too.
+        // This includes files of a killed writer.
         let fresh = [record.with_extension(FRESH), environment.with_extension(FRESH)];
         for path in fresh.into_iter().chain([self.shell_file(job), environment, record]) {
             match fs::remove_file(&path) {
@@ -302,7 +303,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts a record that cannot be understood out of the way, for people to look at.
+    /// Renames an invalid record, so that an administrator can inspect it.
     ///
     /// # Errors
     /// [`StoreError::Place`].
@@ -319,12 +320,12 @@ fn place(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |error| StoreError::Place { path, reason: error.to_string() }
 }
 
-/// Whoever could write here could have root end processes of others.
+/// A user who could write here could make root end other users' processes.
 fn check_own(dir: &Path, mode: u32) -> Result<(), StoreError> {
     let meta = dir.symlink_metadata().map_err(place(dir))?;
     let user = rustix::process::geteuid().as_raw();
     let reason = if !meta.is_dir() {
-        "it is no directory".to_owned()
+        "it is not a directory".to_owned()
     } else if meta.uid() != user {
         format!("it belongs to user {}, not to user {user}", meta.uid())
     } else if meta.mode() & 0o777 & !mode != 0 {
@@ -336,13 +337,13 @@ fn check_own(dir: &Path, mode: u32) -> Result<(), StoreError> {
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(value).expect("records have text keys alone");
+    let mut bytes = serde_json::to_vec_pretty(value).expect("records have only text keys");
     bytes.push(b'\n');
     bytes
 }
 
 fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
-    // Whoever writes holds the job's lock.
+    // The writer holds the job's lock.
     let fresh = path.with_extension(FRESH);
     let write = || {
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&fresh)?;
@@ -377,7 +378,7 @@ fn read_record(path: &Path) -> Result<Option<Record>, StoreError> {
         return Err(damaged(format!("it has version {}, this Partita reads {VERSION}", record.version)));
     }
     if path.file_stem() != Some(record.job.to_string().as_ref()) {
-        return Err(damaged(format!("it is that of job {}", record.job)));
+        return Err(damaged(format!("it is the record of job {}", record.job)));
     }
     Ok(Some(record))
 }
@@ -423,18 +424,18 @@ mod tests {
             store.records().unwrap().into_iter().map(Result::unwrap).collect::<Vec<_>>(),
             [record("2")]
         );
-        // Created again: it is as it should be.
+        // A second `create` finds everything in order.
         Store::create(&store.root).unwrap();
     }
 
     #[test]
-    fn damaged_records_are_told_and_set_aside() {
+    fn damaged_records_are_reported_and_set_aside() {
         let (_temp, store) = store();
         let one = record("1");
         for (text, words) in [
             ("", "EOF"),
             ("{\"version\": 1}", "missing field"),
-            (&serde_json::to_string(&record("2")).unwrap(), "that of job slurm-2"),
+            (&serde_json::to_string(&record("2")).unwrap(), "the record of job slurm-2"),
             (&serde_json::to_string(&Record { version: 9, ..record("1") }).unwrap(), "version 9"),
         ] {
             fs::write(store.record_file(&one.job), text).unwrap();
@@ -455,7 +456,7 @@ mod tests {
         assert!(error.contains("mode 777 instead of 700") && error.contains("--state-dir"), "{error}");
         fs::remove_dir(store.jobs()).unwrap();
         fs::write(store.jobs(), "").unwrap();
-        assert!(Store::create(&store.root).unwrap_err().to_string().contains("no directory"));
+        assert!(Store::create(&store.root).unwrap_err().to_string().contains("not a directory"));
     }
 
     #[test]

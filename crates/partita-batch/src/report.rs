@@ -1,4 +1,4 @@
-//! What a prolog or an epilog tells.
+//! The report of a prolog or an epilog.
 
 use std::fmt;
 
@@ -11,22 +11,22 @@ use super::options::Options;
 use super::plan::{Blame, Stage, Verdict, verdict};
 use super::trouble::Trouble;
 
-/// Something that was done, or that a dry run would do.
+/// An action, done or planned in a dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
-    /// The job asked for nothing.
+    /// The job requested nothing.
     NothingAsked,
     /// There was nothing to undo.
     NothingToUndo {
         /// Why not.
         reason: String,
     },
-    /// The job will be refused where it can be told why.
+    /// The job will be refused, with the reason in its output.
     JobRefused,
     /// A service was started, or ran already.
     ServiceUp {
-        /// The daemon; none in a dry run.
+        /// The daemon; `None` in a dry run.
         daemon: Option<u32>,
         /// Whether this call started it.
         started: bool,
@@ -36,14 +36,14 @@ pub enum Step {
         /// Its name.
         tenant: String,
     },
-    /// The tenant and what ran in it were ended.
+    /// The tenant and its processes were ended.
     TenantEnded {
         /// Its name.
         tenant: String,
         /// Its processes.
         processes: usize,
     },
-    /// What clients had on the GPU was ended through MPS.
+    /// GPU work of clients was ended through MPS.
     ClientsTerminated {
         /// Their processes, as MPS lists them.
         pids: Vec<u32>,
@@ -67,7 +67,7 @@ pub enum Step {
     },
     /// The node takes no more jobs.
     NodeDrained {
-        /// By which command.
+        /// The command that drained it.
         command: String,
     },
 }
@@ -75,7 +75,7 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NothingAsked => f.write_str("it asked for nothing"),
+            Self::NothingAsked => f.write_str("it requested nothing"),
             Self::NothingToUndo { reason } => write!(f, "nothing to undo: {reason}"),
             Self::JobRefused => f.write_str("its tasks are refused"),
             Self::ServiceUp { daemon: Some(daemon), started: true } => {
@@ -94,11 +94,11 @@ impl fmt::Display for Step {
                 write!(f, "{} ended", Count(*processes, "left-over process"))
             }
             Self::ServiceKept { jobs } if jobs.is_empty() => {
-                f.write_str("MPS goes on: damaged records may be of jobs that use it")
+                f.write_str("MPS continues: damaged records may belong to jobs that use it")
             }
             Self::ServiceKept { jobs } => {
                 let jobs: Vec<String> = jobs.iter().map(JobId::to_string).collect();
-                write!(f, "MPS goes on for {}", jobs.join(", "))
+                write!(f, "MPS continues for {}", jobs.join(", "))
             }
             Self::ServiceStopped { ran: true } => f.write_str("MPS stopped"),
             Self::ServiceStopped { ran: false } => f.write_str("MPS did not run"),
@@ -107,16 +107,16 @@ impl fmt::Display for Step {
     }
 }
 
-/// What did not work.
+/// A problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Whose fault it is; none if nothing follows from it.
+    /// Whose fault it is; `None` if it has no consequences.
     pub blame: Option<Blame>,
     /// The thing, the reason and the remedy.
     pub reason: String,
 }
 
-/// What a prolog or an epilog tells.
+/// The report of a prolog or an epilog.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Which script.
@@ -125,18 +125,18 @@ pub struct Report {
     pub job: JobId,
     /// Its GPUs, as the batch system names them.
     pub gpus: Vec<String>,
-    /// What it asked for, or has by default.
+    /// Its request, or the default.
     pub request: Option<String>,
-    /// Whether nothing of this was really done.
+    /// Whether this is a dry run.
     pub dry_run: bool,
-    /// What was done, in order.
+    /// The actions, in order.
     pub steps: Vec<Step>,
-    /// What did not work.
+    /// The problems.
     pub problems: Vec<Problem>,
 }
 
 impl Report {
-    /// That of `attempt`, which has the time that the options give it, and what went wrong in it.
+    /// The report of `attempt`, with the options' timeout, including its error.
     pub(super) fn of(
         stage: Stage,
         options: &Options,
@@ -170,14 +170,14 @@ impl Report {
         self.problems.push(Problem { blame: None, reason: reason.to_string() });
     }
 
-    /// What the batch system is to be told.
+    /// The result for the batch system.
     pub fn verdict(&self) -> Verdict {
         let blames = || self.problems.iter().filter_map(|problem| problem.blame);
         let worst = blames().find(|blame| *blame == Blame::Node).or_else(|| blames().next());
         verdict(self.job.system, self.stage, worst)
     }
 
-    /// Why the node is to take no more jobs, in one line.
+    /// Why the node shall take no more jobs, in one line.
     pub fn drain_reason(&self) -> String {
         let node = self.problems.iter().find(|problem| problem.blame == Some(Blame::Node));
         format!("partita: job {}: {}", self.job, node.map_or("", |problem| &problem.reason))

@@ -1,7 +1,7 @@
-//! What a job asked for, in the words that batch systems let users write.
+//! The requests of jobs, in the text fields of batch systems.
 //!
-//! Pure: text in, a request or the reason why there is none out. A mistake in
-//! the text is the job's, and is never a reason to take a node out of service.
+//! Pure: text in, a request or an error out. A mistake in the text is the job's fault, and never a
+//! reason to drain a node.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use partita_host::limits::{Form, LIMITS, Limit, LimitSet};
 use partita_host::registry::Isolation;
 use serde::{Deserialize, Serialize};
 
-/// What a request begins with, in a comment or an account: `partita:sm=50%`.
+/// The prefix of a request, in a comment or an account: `partita:sm=50%`.
 pub const PREFIX: &str = "partita:";
 /// The key of a request in a list of resources: `-l partita=sm=50%`.
 const RESOURCE: &str = "partita";
@@ -36,15 +36,15 @@ fn forms() -> String {
     )
 }
 
-/// What a job asked for. As text it is what follows [`PREFIX`].
+/// The request of a job. As text it follows [`PREFIX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Request {
-    /// Nothing, expressly: not even what the node does by default.
+    /// Explicitly nothing, not even the node's default.
     Off,
-    /// The GPUs' service; the job's programs make tenants of their own, or none.
+    /// The GPUs' service; the job's programs can become tenants themselves.
     Service,
-    /// The whole job is one tenant; limits that are missing are as `partita run` has them.
+    /// The whole job is one tenant; missing limits have the defaults of `partita run`.
     Tenant(LimitSet),
 }
 
@@ -77,16 +77,16 @@ impl fmt::Display for Request {
 }
 
 impl Request {
-    /// The whole job as one tenant. Its isolation is settled, so that two that ask for the same are
+    /// The whole job as one tenant. Its isolation is always set, so that equal requests compare as
     /// equal.
     pub fn tenant(wanted: LimitSet) -> Self {
         Self::Tenant(LimitSet { isolation: Some(wanted.isolation()), ..wanted })
     }
 
-    /// Reads what follows [`PREFIX`].
+    /// Parses the text after [`PREFIX`].
     ///
     /// # Errors
-    /// What is wrong with it, with the forms that there are.
+    /// The mistake, with the valid forms.
     pub fn parse(text: &str) -> Result<Self, String> {
         let refuse = |reason: String| format!("the request {PREFIX}{text}: {reason}; {}", forms());
         let mut service = false;
@@ -98,7 +98,7 @@ impl Request {
                 None if item.eq_ignore_ascii_case("off") && text.trim().eq_ignore_ascii_case("off") => {
                     return Ok(Self::Off);
                 }
-                // A list of units has commas of its own: sm=tpc:0-3,8.
+                // A list of units contains commas: sm=tpc:0-3,8.
                 None if item.starts_with(|c: char| c.is_ascii_digit())
                     && keys.last().is_some_and(|(key, _)| key == "sm") =>
                 {
@@ -111,7 +111,7 @@ impl Request {
             }
         }
         if keys.is_empty() {
-            return if service { Ok(Self::Service) } else { Err(refuse("it asks for nothing".to_owned())) };
+            return if service { Ok(Self::Service) } else { Err(refuse("it requests nothing".to_owned())) };
         }
         let mut wanted = LimitSet::default();
         for (at, (key, value)) in keys.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Request {
         }
         if service && wanted.isolation() == Isolation::Own {
             return Err(refuse(
-                "isolation=own is outside the service that mps asks for; leave one out".to_owned(),
+                "isolation=own is outside of the service that mps asks for; leave one out".to_owned(),
             ));
         }
         Ok(Self::tenant(wanted))
@@ -148,20 +148,20 @@ fn put(wanted: &mut LimitSet, key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What is asked for, by name, `isolation` first: it is always there, so that a tenant without
-/// limits is not taken for the service.
+/// The limits by name, `isolation` first: it is always present, so that a tenant without limits
+/// differs from the service.
 fn pairs(wanted: &LimitSet) -> impl Iterator<Item = (&'static str, String)> {
     let others = limits().filter(|limit| limit.name != "isolation");
     let others = others.filter_map(|limit| Some((limit.name, limit.text(wanted)?)));
     std::iter::once(("isolation", wanted.isolation().to_string())).chain(others)
 }
 
-/// The options of `partita run` that say the same.
+/// The equivalent options of `partita run`.
 pub fn options(wanted: &LimitSet) -> Vec<String> {
     pairs(wanted).flat_map(|(name, value)| [format!("--{name}"), value]).collect()
 }
 
-/// Where a batch system lets users write, each as it passes it on.
+/// The fields of batch systems where users write requests.
 #[derive(Debug, Clone, Default)]
 pub struct Sources<'a> {
     /// Slurm's `--comment`: words between spaces and semicolons.
@@ -176,10 +176,10 @@ pub struct Sources<'a> {
     pub mps_percent: Option<&'a str>,
 }
 
-/// What the job asked for; nothing if it said nothing.
+/// The job's request; `None` without one.
 ///
-/// A share of Slurm's `--gres=mps` is what the scheduler promised to others that
-/// it leaves to them. It becomes the partition's share, or bounds it.
+/// With Slurm's `--gres=mps`, the scheduler promises the rest of the GPU to other jobs. So the
+/// percentage becomes the partition's share, or bounds it.
 ///
 /// # Errors
 /// The reason, for the job's owner.
@@ -190,7 +190,7 @@ pub fn find(sources: &Sources<'_>) -> Result<Option<Request>, String> {
             found.extend(strip_prefix_ignoring_case(word, PREFIX).map(str::to_owned));
         }
     }
-    // As NVIDIA's guide has it: qsub -A "MPS=true".
+    // As in NVIDIA's guide: qsub -A "MPS=true".
     let asks = |text: &str| text.split([',', ';', ' ']).any(|word| word.eq_ignore_ascii_case("MPS=true"));
     if sources.account.is_some_and(asks) {
         found.push("mps".to_owned());
@@ -234,15 +234,15 @@ fn bound(asked: Option<Request>, percent: &str) -> Result<Request, String> {
         Ok(Share::Percent(promised @ 1..=100_000)) => promised,
         _ => {
             return Err(format!(
-                "--gres=mps gives the job {percent:?} percent of a GPU, which is no share of one; ask for at most the \
-                 count that one GPU has"
+                "--gres=mps gives the job {percent:?} percent of a GPU, which is not a share of one; \
+                 ask for at most the count of one GPU"
             ));
         }
     };
     let mut wanted = match asked {
         None | Some(Request::Service) => LimitSet::default(),
         Some(Request::Tenant(wanted)) => wanted,
-        // Slurm's own percentage stays as it is.
+        // Slurm's own percentage applies unchanged.
         Some(Request::Off) => return Ok(Request::Off),
     };
     match wanted.share {
@@ -295,9 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_the_forms() {
+    fn mistakes_are_reported_with_the_valid_forms() {
         for (text, words) in [
-            ("partita:", "asks for nothing|\"\" is not understood"),
+            ("partita:", "requests nothing|\"\" is not understood"),
             ("partita:mpss", "\"mpss\" is not understood"),
             ("partita:sm=", "sm="),
             ("partita:sm=0%", "sm=0%"),
@@ -354,9 +354,9 @@ mod tests {
         for asked in ["partita:sm=31%", "partita:sm=1tpc"] {
             assert!(with(Some(asked), "30").unwrap_err().contains("at most that"), "{asked}");
         }
-        // Counts that the scheduler spreads wrongly.
+        // Counts that the scheduler distributes wrongly.
         for percent in ["375", "0", "", "x", "-1"] {
-            assert!(with(None, percent).unwrap_err().contains("no share"), "{percent:?}");
+            assert!(with(None, percent).unwrap_err().contains("not a share"), "{percent:?}");
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_back(
+        fn written_records_are_read_back(
             share in prop::option::of(1u32..=100_000),
             memory in prop::option::of(1u64..=1 << 50),
             own in any::<bool>(),

@@ -1,8 +1,7 @@
-//! What was begun for a job or a service and never finished: processes that no record and no pid
-//! file names.
+//! Unfinished work for a job or a service: processes that neither a record nor a pid file names.
 //!
-//! A prolog that is killed leaves what it had just started on its way: a daemon that does not
-//! listen yet, a tenant that is not there yet. The next look would miss them, so each is marked by
+//! A prolog that is killed leaves processes that it has just started: a daemon that does not listen
+//! yet, a tenant that does not exist yet. A look at the files would miss them, so each is marked by
 //! its environment from its first instruction on.
 
 use std::collections::BTreeSet;
@@ -17,19 +16,19 @@ use rustix::process::{Pid, Signal};
 
 use super::deadline::Deadline;
 
-/// Names the job in the environment of everything that is started for it, but the service.
+/// Names the job in the environment of everything that is started for it, except the service.
 pub const JOB_VARIABLE: &str = "PARTITA_BATCH_JOB";
-/// How long ended processes may take to go, before the next harder means.
+/// How long processes may take to exit, before the next stronger signal.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
-/// What the names of MPS's programs begin with.
+/// The prefix of the names of MPS's programs.
 const MPS_PROGRAMS: &str = "nvidia-cuda-mps-";
 const POLL: Duration = Duration::from_millis(10);
 
-/// Ends what `find` finds until it finds nothing. Returns whether there was anything.
+/// Ends the processes that `find` returns until it returns none. Returns whether there were any.
 ///
 /// # Errors
-/// [`Error::Mps`] if something does not end; [`Error::Io`] if it is not ours to end.
+/// [`Error::Mps`] if a process does not end; [`Error::Io`] if this user must not end it.
 pub fn end(find: impl Fn() -> BTreeSet<ProcessId>, deadline: Deadline) -> Result<bool, Error> {
     let mut any = false;
     for signal in [Signal::TERM, Signal::KILL] {
@@ -59,8 +58,8 @@ pub fn end(find: impl Fn() -> BTreeSet<ProcessId>, deadline: Deadline) -> Result
 }
 
 /// Ends programs of MPS that were started for this service's directory and that its pid file does
-/// not name: a daemon that never came up, a server whose daemon was killed, a command without an
-/// answer.
+/// not name: a daemon that did not finish its start, a server whose daemon was killed, a command
+/// without an answer.
 ///
 /// # Errors
 /// As [`end`].
@@ -74,7 +73,7 @@ pub fn end_service(service: &Service, deadline: Deadline) -> Result<bool, Error>
     end(find, deadline)
 }
 
-/// Everything that was started for the job of this process, but this process.
+/// Every process that was started for the job of this process, except this one.
 pub fn unfinished() -> BTreeSet<ProcessId> {
     let own = std::process::id();
     let job = std::env::var_os(JOB_VARIABLE);
@@ -82,8 +81,8 @@ pub fn unfinished() -> BTreeSet<ProcessId> {
     found.into_iter().filter(|process| process.pid != own).collect()
 }
 
-/// Whether a command line is that of a program of MPS, of the interpreter of one that is a script,
-/// or of what will become one.
+/// Whether a command line is that of a program of MPS, of the interpreter of a script of it, or of
+/// a process that will become one.
 fn is_mps(line: &[u8]) -> bool {
     let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
     let is_launcher = words.get(1).is_some_and(|word| *word == mps::DETACH_SUBCOMMAND.as_bytes());
@@ -93,7 +92,7 @@ fn is_mps(line: &[u8]) -> bool {
     })
 }
 
-/// Sends a signal to what the process has started, if it leads a group of its own, as daemons do.
+/// Sends a signal to the whole group of a process, if it leads one, as daemons do.
 fn signal_group(process: ProcessId, signal: Signal) {
     if let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw)
         && process.lives()

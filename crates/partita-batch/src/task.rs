@@ -1,9 +1,9 @@
 //! Before and after a task of a job, as the job's user.
 //!
-//! Before it: what its programs are to see, if it is there to be seen. After it: what it left on
-//! the GPU is ended through MPS while there is time. Slurm ends what a step leaves behind by
+//! Before it: sets the environment of its programs, after checking that it is usable. After it:
+//! ends the task's GPU work through MPS while there is time. Slurm ends the processes of a step by
 //! SIGKILL, long before the epilog. A client that is killed while its kernels run takes the other
-//! clients of the service along, so its work is ended first.
+//! clients of the service with it, so its work is ended first.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,17 +20,17 @@ use super::job::{JobId, Owner};
 use super::leftovers;
 use super::record::Store;
 
-/// Which task: the variables that Slurm sets for each.
+/// The task: variables that Slurm sets for each.
 const TASK: [&str; 2] = ["SLURM_STEP_ID", "SLURM_PROCID"];
-/// Where a program looks for the service, and the socket that it looks for.
+/// The variable with the directory of the service, and the socket in it.
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const SOCKET: &str = "control";
 
-/// What is to change in the environment of a task that has `current`; nothing if no prolog did
-/// anything for the job.
+/// The changes of the environment of a task that has `current`; `None` if no prolog did anything
+/// for the job.
 ///
-/// A program that cannot see the service's socket runs outside MPS without a word, so that is
-/// checked where the program will be: a task may have directories of its own.
+/// A program that cannot see the service's socket silently runs outside of MPS, so this is checked
+/// in the program's own place: a task may have private directories.
 ///
 /// # Errors
 /// Why the task cannot run; for its owner.
@@ -45,8 +45,9 @@ pub fn task_prolog(dir: &Path, job: &JobId, current: &[(String, String)]) -> Res
         let path = inside.map_or(path.to_owned(), |name| path.join(name));
         if !path.exists() {
             return Err(format!(
-                "{}, which job {job} is to use, is not here: it has ended, or the job has directories of its own \
-                 (Slurm: job_container/tmpfs); see `partita mps status` and `partita ps` on the node",
+                "{}, which job {job} shall use, is not here: it has ended, or the job has private \
+                 directories (Slurm: job_container/tmpfs); see `partita mps status` and `partita \
+                 ps` on the node",
                 path.display()
             ));
         }
@@ -54,8 +55,8 @@ pub fn task_prolog(dir: &Path, job: &JobId, current: &[(String, String)]) -> Res
     Ok(changes)
 }
 
-/// Ends the work on the GPU of every process of the job that has the calling process's step and
-/// rank. Returns whose work was ended. For the job's user.
+/// Ends the GPU work of every process of the job that has the calling process's step and rank.
+/// Returns these processes. For the job's user.
 ///
 /// # Errors
 /// Why not, in one line.

@@ -1,21 +1,21 @@
-//! What did not work, and whose fault that is.
+//! Errors of batch jobs, and whose fault they are.
 
 use serde::{Deserialize, Serialize};
 
 use super::record::StoreError;
 
-/// Whose fault it is that something did not work.
+/// Whose fault an error is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
-    /// The job's: it asked for what there is not. The node is as good as before, and the next try
+    /// The job's: it requests something that does not exist. The node is healthy, and the next try
     /// fails too.
     Job,
     /// The node's: the next job of this kind would fail as well.
     Node,
 }
 
-/// Something that did not work, and whose fault that is.
+/// An error, and whose fault it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// Whose.

@@ -160,7 +160,7 @@ pub struct Serve {
 /// How often something is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Every(
-    /// The time between two; none for never.
+    /// The interval; `None` for never.
     pub Option<Duration>,
 );
 

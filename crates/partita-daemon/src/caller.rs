@@ -1,20 +1,20 @@
-//! Who is connected, and who asks.
+//! Connected peers, and callers.
 
 use std::net::SocketAddr;
 
 use crate::problem::{Kind, Problem};
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// A process of this machine, as the kernel says.
+    /// A process of this machine, as the kernel reports it.
     Process {
         /// Its user.
         user: u32,
         /// Its number.
         pid: Option<i32>,
     },
-    /// Somebody on the network, who has to show a token.
+    /// A client on the network, which needs a token.
     Network(SocketAddr),
 }
 
@@ -28,12 +28,12 @@ impl Peer {
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// The user; over TCP, where the token is what counts, the daemon's own.
+    /// The user; over TCP, where the token counts, the daemon's own.
     pub user: u32,
 }
 
 impl Caller {
-    /// Refuses to touch what is another user's. Root may.
+    /// Refuses access to another user's object, except for root.
     ///
     /// # Errors
     /// [`Kind::Forbidden`](crate::Kind::Forbidden).

@@ -16,7 +16,7 @@ use partita_memory::wire::HandleKind;
 
 use crate::args::{Handles, Keeper};
 
-/// Owns the memory of one GPU that is leased, until it is told to end, or nobody needs it.
+/// Owns the leased memory of one GPU, until it is asked to end, or is unused.
 ///
 /// # Errors
 /// Why it cannot, with the remedy.
@@ -24,8 +24,8 @@ pub fn run(arguments: &Keeper) -> anyhow::Result<()> {
     if arguments.attached { keep(arguments) } else { become_attached(arguments) }
 }
 
-/// Finds the GPU, and begins this program anew with the variables that put it there: what the
-/// linker and the driver read of them they read at the start.
+/// Finds the GPU, and restarts this program with the variables that select it: the linker and the
+/// driver read them only at the start.
 fn become_attached(arguments: &Keeper) -> anyhow::Result<()> {
     let install = Install::of_this_program()?;
     let selected = gpu::select(&install, arguments.gpu.as_ref())?;
@@ -69,7 +69,7 @@ fn keep(arguments: &Keeper) -> anyhow::Result<()> {
     }
     let cuda = Cuda::load(None).map_err(|error| anyhow::anyhow!("the driver: {error}"))?;
     let why = match keeper::run(&cuda, 0, &options)? {
-        End::Told => "it was told to",
+        End::Told => "it was asked to",
         // Whoever sent it knows.
         End::Signal => return Ok(()),
         End::Idle => "nobody needed it",
@@ -79,6 +79,6 @@ fn keep(arguments: &Keeper) -> anyhow::Result<()> {
 }
 
 fn tell(message: &str) {
-    // Without a stderr there is nobody to tell.
+    // Without stderr there is nowhere to report.
     let _ = writeln!(std::io::stderr(), "partitad keeper: {message}");
 }

@@ -1,14 +1,14 @@
 //! `partitad`: chains, memory and partitions of a machine's GPUs over REST.
 //!
-//! | module | what it is about |
+//! | module | subject |
 //! |---|---|
 //! | [`args`] | the arguments |
 //! | [`serve`] | sockets, tokens, limits of connections, start and end |
 //! | [`api`] | the resources under `/v1`, health, metrics, the OpenAPI document |
-//! | [`problem`] | what every request that fails is answered with (RFC 9457) |
+//! | [`problem`] | the body of every failed request (RFC 9457) |
 //! | [`store`] | chain definitions, history and events that outlive the daemon, in SQLite |
-//! | [`chains`] | what a chain is by definition, and what runs of it |
-//! | [`audit`] | the watch over processes that no limit holds |
+//! | [`chains`] | definitions and running instances of chains |
+//! | [`audit`] | audits for processes that escape their limits |
 //! | [`memory`] | leases and keepers as the daemon shows them |
 //! | [`keeper`] | `partitad keeper`: the process that owns a GPU's leased memory |
 

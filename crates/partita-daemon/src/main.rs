@@ -1,4 +1,4 @@
-//! `partitad`: arguments in, and what they ask for done.
+//! `partitad`: parses arguments and runs the command.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 }
 
 fn tell(message: &str) {
-    // Without a stderr there is nobody to tell.
+    // Without stderr there is nowhere to report.
     let _ = writeln!(std::io::stderr(), "partitad: {message}");
 }
 
@@ -61,7 +61,7 @@ fn run_chain(order: &str) -> anyhow::Result<u8> {
     Ok(partita_chain_host::supervise(&Install::of_this_program()?, &order, tell)?)
 }
 
-/// Becomes another program in a session of its own.
+/// Becomes another program in a new session.
 fn detach(cpus: Option<&str>, command: &[OsString]) -> anyhow::Result<u8> {
     if let Some(list) = cpus {
         let cpus = detach::parse_cpus(list).map_err(|error| anyhow!("--cpus: {error}"))?;
@@ -74,7 +74,7 @@ fn detach(cpus: Option<&str>, command: &[OsString]) -> anyhow::Result<u8> {
     }
 }
 
-/// Runs a job of the facade's, whose result goes to whoever started this process.
+/// Runs a job of another crate; the process that started this one gets the result.
 fn job(name: &str, request: &str) -> anyhow::Result<u8> {
     let line = partita::jobs::run(name, request).map_err(Error::msg)?;
     print(&format!("{line}\n"))?;

@@ -9,21 +9,21 @@ use utoipa::ToSchema;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// The keepers of this machine and what they have leased.
+/// The keepers of this machine and their leases.
 pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
-    /// Every keeper that lives. May block for as long as one takes to answer.
+    /// Every living keeper. Can block for as long as one takes to answer.
     ///
     /// # Errors
-    /// Why that cannot be told.
+    /// Why they are unknown.
     fn keepers(&self) -> Result<Vec<Keeper>, Problem>;
 
-    /// Every lease that is held, and those that have ended and whose memory rests.
+    /// Every lease that is held, and ended ones whose memory is still in quarantine.
     ///
     /// # Errors
-    /// Why that cannot be told.
+    /// Why they are unknown.
     fn leases(&self) -> Result<Vec<Lease>, Problem>;
 
-    /// Ends a lease of the keeper with that process, because `caller` asks.
+    /// Ends a lease of the keeper with that process, at the request of `caller`.
     ///
     /// # Errors
     /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden);

@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457): what every request that fails is answered with.
+//! Problem documents (RFC 9457): the bodies of failed requests.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -94,7 +94,7 @@ pub struct Problem {
     pub title: &'static str,
     /// The status code of the answer.
     pub status: u16,
-    /// What it is about, why, and what to do about it, in one line.
+    /// The object, the reason and the remedy, in one line.
     pub detail: String,
     /// The member of the body that it is about, as a JSON pointer.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,8 +132,8 @@ impl Problem {
     }
 }
 
-/// Problems are one line, whatever a library's message or a stranger's name looks like, and short,
-/// whatever name it repeats: its beginning says what it is about, its end what to do.
+/// Problems are one line, even if a library's message or a client's name is not, and short: the
+/// beginning names the object, the end the remedy.
 pub(crate) fn one_line(text: &str) -> String {
     let line = text
         .split(char::is_control)
@@ -170,7 +170,7 @@ impl IntoResponse for Problem {
             }
             _ => {}
         }
-        // For the log: what the client was told.
+        // For the log: the client's answer.
         response.extensions_mut().insert(self);
         response
     }

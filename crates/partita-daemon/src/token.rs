@@ -1,4 +1,4 @@
-//! The token of those who come over TCP.
+//! The token of clients on TCP.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -28,11 +28,11 @@ pub struct TokenError {
 }
 
 impl Token {
-    /// Reads the token in a file: what is in it without space around, at least 16 printable
+    /// Reads the token in a file: its content without surrounding space, at least 16 printable
     /// characters.
     ///
     /// # Errors
-    /// If others may read the file, or it holds no token.
+    /// If other users can read the file, or it contains no valid token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let refuse = |reason: String| TokenError { path: path.to_owned(), reason };
         let file = File::open(path).map_err(|error| {
@@ -40,7 +40,7 @@ impl Token {
         })?;
         let meta = file.metadata().map_err(|error| refuse(error.to_string()))?;
         if !meta.is_file() {
-            return Err(refuse("it is no file".to_owned()));
+            return Err(refuse("it is not a file".to_owned()));
         }
         let user = rustix::process::geteuid().as_raw();
         if meta.uid() != user && meta.uid() != 0 {
@@ -67,7 +67,7 @@ impl Token {
         Ok(Self(token.to_owned()))
     }
 
-    /// Whether this is the token, in a time that says nothing of how much of it is right.
+    /// Whether this is the token, compared in constant time.
     #[must_use]
     pub fn is(&self, given: &[u8]) -> bool {
         let mut differ = usize::from(given.len() != self.0.len());

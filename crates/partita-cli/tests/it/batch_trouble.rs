@@ -290,7 +290,10 @@ fn wrong_calls_say_what_is_missing() {
     for (line, words) in [
         ("batch prolog", "SLURM_JOB_ID is not set"),
         ("batch epilog --system pbs", "id and user"),
-        ("batch prolog --system pbs 1.head nobody-of-that-name group job partita=mps", "nobody of that name"),
+        (
+            "batch prolog --system pbs 1.head nobody-of-that-name group job partita=mps",
+            "no user of that name",
+        ),
     ] {
         let output = world.line(line);
         assert!(matches!(output.status.code(), Some(1 | 2)), "{line}: {output:?}");

@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::store::history::Entry;
 use crate::token::Token;
 
-/// How long what is known of the GPUs is believed.
+/// How long data about the GPUs is cached.
 const GPUS_FRESH: Duration = Duration::from_secs(5);
 /// Entries of histories that a watcher may be behind by before it reads them from the store.
 const EVENTS_BEHIND_MAX: usize = 256;
@@ -41,9 +41,9 @@ pub struct Parts {
     pub memory: Box<dyn Memory>,
     /// The user that it runs as.
     pub user: u32,
-    /// The token of those who come over TCP.
+    /// The token of clients on TCP.
     pub token: Option<Token>,
-    /// How often processes without limits are looked for; none for never.
+    /// The interval of audits; `None` for no audits.
     pub audit_every: Option<Duration>,
     /// How long the answer to a request may take.
     pub answer_limit: Duration,
@@ -134,8 +134,7 @@ impl App {
         self.parts.ended.clone()
     }
 
-    /// Does what blocks where it holds nobody up. What began goes on to its end even if the client
-    /// leaves.
+    /// Runs blocking work on a separate thread. It runs to its end even if the client leaves.
     pub(super) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
@@ -148,7 +147,7 @@ impl App {
 
     /// The GPUs that are served, as they were a few seconds ago at most.
     pub(super) async fn gpus(self: &Arc<Self>) -> Result<Arc<Vec<Gpu>>, Problem> {
-        // Those who ask while one looks wait for what that one sees.
+        // Requests that come during a query wait for its result.
         let mut known = self.gpus.lock().await;
         if let Some((at, gpus)) = &*known
             && at.elapsed() < GPUS_FRESH

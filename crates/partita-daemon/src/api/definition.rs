@@ -1,6 +1,5 @@
-//! The form of definitions in the document. What is read and checked is
-//! [`partita_chain_host::Definition`]; here is what the document says of it, and a test that both
-//! are the same.
+//! The form of definitions in the document. [`partita_chain_host::Definition`] reads and checks
+//! them; a test compares both.
 
 use partita_chain_host::Definition;
 use serde::Serialize;
@@ -138,7 +137,7 @@ mod tests {
             let is_told = types.as_array().is_some_and(|types| types.contains(&json!("null")));
             assert_eq!(is_taken, is_told, "{member}: {types}");
         }
-        // Names are as long as it says, and no longer.
+        // Names can have the documented length, and no more.
         for (pointer, of_name) in [("/name", &schema_of_chain), ("/component/0/name", &schema)] {
             let longest = of_name["properties"]["name"]["maxLength"].as_u64().unwrap() as usize;
             for (length, is_taken) in [(longest, true), (longest + 1, false)] {
@@ -148,7 +147,7 @@ mod tests {
                 assert_eq!(check(&named).is_ok(), is_taken, "{pointer} of {length}");
             }
         }
-        // And what it says may be left out may be.
+        // Optional members can be left out.
         let least = json!({ "name": "n", "frame": "4KiB", "component": again["component"] });
         let least: Definition = serde_json::from_value(least).unwrap();
         check(&least).unwrap();

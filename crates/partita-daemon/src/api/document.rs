@@ -51,7 +51,7 @@ pub(super) fn openapi() -> utoipa::openapi::OpenApi {
     document
 }
 
-/// Says of a name in a path what form names have.
+/// Documents the form of names in paths.
 fn bound_name(parameter: &mut RefOr<Parameter>) {
     if let RefOr::T(parameter) = parameter
         && parameter.parameter_in == ParameterIn::Path

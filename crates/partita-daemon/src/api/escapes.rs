@@ -1,5 +1,4 @@
-//! Looking for processes that no limit holds, again and again: what begins and ends is kept as an
-//! event, and logged.
+//! Audits in a loop: beginnings and ends are stored as events, and logged.
 
 use std::time::Duration;
 
@@ -13,12 +12,12 @@ use crate::problem::{Problem, one_line};
 use crate::store::events::{self, Event};
 use crate::store::now_unix_ms;
 
-/// How long after a look that suspects somebody the next one is, at most: a process that becomes
-/// another program has given back by then what it had on the GPU.
+/// The longest time to the next audit after one with a suspect: by then, a process that was running
+/// `execve` has released its GPU resources.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Looks until the daemon ends; not at all if it was told so. The first look is at once: it finds
-/// what ended while there was no daemon.
+/// Audits until the daemon ends; not at all if it is off. The first audit is at once: it finds what
+/// ended while there was no daemon.
 pub async fn audit(app: Shared) {
     let Some(every) = app.audit_every() else { return };
     let mut ended = app.ended();
@@ -30,7 +29,7 @@ pub async fn audit(app: Shared) {
             Err(problem) => {
                 tracing::warn!(
                     detail = problem.detail,
-                    "what an audit found was not kept; it is tried again"
+                    "the result of an audit was not stored; it is tried again"
                 );
             }
         }
@@ -42,7 +41,7 @@ pub async fn audit(app: Shared) {
     }
 }
 
-/// Looks once, and returns what is suspected after it; none if the daemon ends meanwhile.
+/// Audits once, and returns the suspects after it; `None` if the daemon ends meanwhile.
 async fn once(
     app: &Shared,
     ended: &mut watch::Receiver<bool>,
@@ -51,14 +50,14 @@ async fn once(
     let open = app.store().read(events::open).await?;
     let known: Vec<Finding> = open.iter().map(|open| &open.finding).chain(suspected).cloned().collect();
     let seen = tokio::select! {
-        // A driver that hangs must not hold the end up: nobody waits for its answer then.
+        // A driver that hangs must not delay the end of the daemon.
         _ = ended.wait_for(|&ended| ended) => return Ok(None),
         seen = app.blocking(move |app| Ok(look(app.install(), app.registry(), &known))) => seen?,
     };
     let is_whole = !seen.findings.iter().any(|finding| matches!(finding, Finding::Blind { .. }));
     app.metrics.audit(is_whole);
     let Outcome { changes, suspected } = changes(&open, suspected, &seen, now_unix_ms());
-    // Nothing is new for most looks, and the disk is left alone.
+    // Most audits find nothing new, and do not write to the disk.
     if !changes.is_empty() {
         for event in app.store().write(move |connection| events::record(connection, &changes)).await? {
             app.metrics.event(&event);
@@ -78,7 +77,7 @@ fn log(event: &Event) {
         pid = event.pid,
         user = event.user,
         "{}",
-        // One line of the log, whatever a tenant says that its GPU is called.
+        // One line of the log, even if a tenant's GPU name contains line breaks.
         one_line(&event.detail)
     );
 }

@@ -26,10 +26,11 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
-        // `guard::who` has put it there.
+        // `guard::who` has stored it there.
         let caller = parts.extensions.get().copied();
         caller
-            .ok_or_else(|| Problem::new(Kind::Unauthorized, "nobody knows who asks; use the daemon's socket"))
+            .ok_or_else(|| Problem::new(Kind::Unauthorized, "the client is unknown; use the daemon's \
+                socket"))
     }
 }
 
@@ -114,7 +115,7 @@ async fn read(headers: &HeaderMap, body: Body, limit: Duration) -> Result<Bytes,
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let parsed = serde_json::from_slice(bytes).map(|Object(value)| value);
     parsed.map_err(|error| {
-        // Where a word is expected, a value that is none counts as syntax there.
+        // serde reports an invalid word as a syntax error.
         let is_json = || serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
         if error.classify() == Category::Data || is_json() {
             Problem::new(
@@ -127,8 +128,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// What is written as an object. An array of its members' values, which serde takes as well, is
-/// none.
+/// A value that is written as an object. serde also accepts an array of its members' values, which
+/// this refuses.
 #[derive(Debug)]
 pub(super) struct Object<T>(pub T);
 
@@ -206,25 +207,25 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// A header's text; none if it is missing.
+/// A header's text; `None` if it is missing.
 ///
 /// # Errors
-/// [`Kind::BadRequest`] if it is there twice, or no text.
+/// [`Kind::BadRequest`] if it is repeated, or not text.
 pub(super) fn header_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
     match header_texts(headers, name)?.as_slice() {
         [] => Ok(None),
         [text] => Ok(Some((*text).to_owned())),
         several => Err(Problem::new(
             Kind::BadRequest,
-            format!("{name}: it is there {} times; send it once", several.len()),
+            format!("{name}: the header occurs {} times; send it once", several.len()),
         )),
     }
 }
 
-/// The text of a header that holds a list, which several lines may make up; none if it is missing.
+/// The text of a header that holds a list, possibly on several lines; `None` if it is missing.
 ///
 /// # Errors
-/// [`Kind::BadRequest`] if it is no text.
+/// [`Kind::BadRequest`] if it is not text.
 pub(super) fn header_list(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
     let texts = header_texts(headers, name)?;
     Ok((!texts.is_empty()).then(|| texts.join(", ")))
@@ -237,7 +238,7 @@ fn header_texts<'h>(headers: &'h HeaderMap, name: &str) -> Result<Vec<&'h str>, 
     })
 }
 
-/// What strangers wrote, cut to what a message can hold.
+/// A client's text, cut to the length of a message.
 pub(super) fn short(text: &str) -> &str {
     match text.char_indices().nth(300) {
         Some((end, _)) => &text[..end],

@@ -118,7 +118,7 @@ pub(super) async fn find(app: &Shared, text: &str) -> Result<Gpu, Problem> {
         ))
     };
     let selector: Selector =
-        text.parse().map_err(|_| unknown("it is no index, no UUID and no simulated GPU"))?;
+        text.parse().map_err(|_| unknown("it is not an index, a UUID or a simulated GPU"))?;
     let is = |gpu: &&Gpu| match &selector {
         Selector::Index(index) => gpu.facts.index == *index,
         Selector::Uuid(uuid) => gpu.facts.uuid.to_ascii_lowercase().starts_with(&uuid.to_ascii_lowercase()),

@@ -16,8 +16,8 @@ use super::extract::short;
 use crate::caller::{Caller, Peer};
 use crate::problem::{Kind, Problem};
 
-/// Requests at once of all users but root and the daemon's own: fewer than there are threads for
-/// what blocks.
+/// Concurrent requests of all users but root and the daemon's own: fewer than there are threads for
+/// blocking work.
 const REQUESTS_MAX: usize = 256;
 /// Requests at once of one of these users.
 const REQUESTS_OF_USER_MAX: usize = 64;
@@ -26,7 +26,7 @@ const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a path with its query.
 const URI_BYTES_MAX: usize = 4 << 10;
 
-/// Paths that are answered without a token: what the service is, and whether it works.
+/// Paths that need no token: the API document, and the health.
 const OPEN_PATHS: [&str; 3] = ["/healthz", "/openapi.json", "/docs"];
 
 /// Numbers, counts and logs a request.
@@ -63,7 +63,7 @@ pub(super) async fn account(State(app): State<Shared>, request: Request, next: N
     if let Ok(value) = HeaderValue::from_str(&number.to_string()) {
         headers.insert("x-request-id", value);
     }
-    // So that a client can tell what the daemon took from what the way and itself did.
+    // So that a client can separate the daemon's time from that of the network.
     if let Ok(value) = HeaderValue::from_str(&format!("total;dur={took_ms:.3}")) {
         headers.insert("server-timing", value);
     }
@@ -72,8 +72,8 @@ pub(super) async fn account(State(app): State<Shared>, request: Request, next: N
     response
 }
 
-/// A request that is being answered, counted until this is dropped: whoever leaves before the
-/// answer ends it at any await.
+/// A running request, counted until this is dropped: if a client disconnects, its request ends at
+/// any await.
 struct InFlight(Shared);
 
 impl InFlight {
@@ -106,7 +106,7 @@ fn explained(response: Response, path: &str) -> Response {
         .into_response()
 }
 
-/// Finds out who asks, or refuses.
+/// Identifies the client, or refuses it.
 pub(super) async fn who(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let caller = match request.extensions().get::<Peer>() {
         Some(Peer::Process { user, .. }) => Some(Caller { user: *user }),
@@ -133,7 +133,8 @@ fn token(app: &Shared, request: &Request) -> Result<(), Problem> {
     let refuse = |reason: &str| {
         Problem::new(
             Kind::Unauthorized,
-            format!("{reason}; send `Authorization: Bearer TOKEN` with what the daemon's --token-file holds"),
+            format!("{reason}; send `Authorization: Bearer TOKEN` with the token of the daemon's \
+                --token-file"),
         )
     };
     let Some(given) = request.headers().get(header::AUTHORIZATION) else {
@@ -170,7 +171,8 @@ pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Ne
         Err(_) => Problem::new(
             Kind::TimedOut,
             format!(
-                "no answer within {} s; what was begun may still be done, so look before you ask again",
+                "no answer within {} s; the request may still take effect, so check before you send it \
+                 again",
                 limit.as_secs()
             ),
         )
@@ -178,9 +180,8 @@ pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Ne
     }
 }
 
-/// A place among the requests, free again when this is dropped. Root and the daemon's own user need
-/// none, nor do those who have shown nothing yet and get no more than what is in memory: their
-/// connections are bounded.
+/// A place among the requests, released on drop. Root and the daemon's own user need none. Neither
+/// do unidentified clients, who only get answers from memory: their connections are limited.
 struct Place {
     app: Shared,
     user: Option<u32>,
@@ -207,7 +208,7 @@ impl Place {
             counts.remove(&user);
         }
         let detail =
-            format!("{whose} {most} requests are being answered, which is the most; ask again in a moment");
+            format!("{whose} {most} requests are running, which is the maximum; try again in a moment");
         Err(Problem::new(Kind::TooManyRequests, detail))
     }
 }
@@ -235,9 +236,9 @@ pub(super) async fn host(request: Request, next: Next) -> Response {
     let problem = match (hosts.next(), hosts.next()) {
         (None, _) if request.version() < Version::HTTP_11 => None,
         (None, _) => Some("it is missing"),
-        (Some(_), Some(_)) => Some("it is there more than once"),
+        (Some(_), Some(_)) => Some("it occurs more than once"),
         (Some(host), None) if is_host(host.as_bytes()) => None,
-        (Some(_), None) => Some("it is no host with or without a port"),
+        (Some(_), None) => Some("it is not a host with an optional port"),
     };
     match problem {
         None => next.run(request).await,
@@ -248,8 +249,8 @@ pub(super) async fn host(request: Request, next: Next) -> Response {
     }
 }
 
-/// Whether this is a host as URIs have it, with or without a port, or nothing at all, as clients
-/// send it that know no name.
+/// Whether this is a host as in URIs, with an optional port, or empty, as clients without a name
+/// send it.
 fn is_host(value: &[u8]) -> bool {
     let (host, port) = match value.iter().rposition(|&byte| byte == b':') {
         // The colons of an IPv6 address are in brackets.
@@ -286,7 +287,7 @@ pub(super) async fn no_route(request: Request) -> Problem {
     )
 }
 
-/// A path without this method; the router says which it has.
+/// A path without this method; the router lists its methods.
 pub(super) async fn no_method(request: Request) -> Problem {
     Problem::new(
         Kind::MethodNotAllowed,

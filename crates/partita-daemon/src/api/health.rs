@@ -32,7 +32,7 @@ pub(super) struct Health {
 }
 
 impl App {
-    /// Looks at each part aside, unless somebody does or has just done so.
+    /// Checks each part in the background, unless a check runs or has just ended.
     pub(crate) fn look_at_health(self: &Arc<Self>) {
         if !self.looks.begin() {
             return;

@@ -171,7 +171,8 @@ pub(super) async fn events(
     Ok(Sse::new(Events(receiver)).keep_alive(KeepAlive::new().interval(ALIVE)).into_response())
 }
 
-/// Sends what has been since `from`, and then what comes, until the reader goes or the daemon ends.
+/// Sends the history from `from` on, and then new entries, until the reader leaves or the daemon
+/// ends.
 async fn send(
     app: Shared,
     name: String,
@@ -210,7 +211,7 @@ async fn send(
             next = live.recv() => match next {
                 Ok(entry) if entry.chain == name => waiting.push_back(entry),
                 Ok(_) => {}
-                // One who has been sent nothing yet has missed nothing that was promised.
+                // A reader that has received nothing yet has missed nothing.
                 Err(broadcast::error::RecvError::Lagged(_)) => is_behind = sent.is_some(),
                 Err(broadcast::error::RecvError::Closed) => return,
             },

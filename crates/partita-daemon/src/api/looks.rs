@@ -1,4 +1,4 @@
-//! What was found when the parts of the daemon were last looked at.
+//! The results of the last health check.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::problem::Problem;
 
-/// How long a look is believed.
+/// How long a check is valid.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// A part that the daemon needs.
@@ -32,7 +32,7 @@ impl Part {
     }
 }
 
-/// What looks have found.
+/// The results of checks.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     is_looking: AtomicBool,
@@ -40,13 +40,13 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Whether the caller is to look now: nobody does or has just done so.
+    /// Whether the caller shall check now: no check runs or has just ended.
     pub fn begin(&self) -> bool {
         let is_fresh = self.last().is_some_and(|(at, _)| at.elapsed() < FRESH);
         !is_fresh && !self.is_looking.swap(true, Ordering::Relaxed)
     }
 
-    /// The end of a look that began.
+    /// The end of a check.
     pub fn end(&self, parts: Vec<Part>) {
         let found = Some((Instant::now(), Arc::new(parts)));
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = found;

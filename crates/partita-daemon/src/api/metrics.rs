@@ -91,7 +91,7 @@ impl Metrics {
         Self { registry, requests, latencies, audits, audits_failed, events }
     }
 
-    /// Counts a look for processes without limits.
+    /// Counts an audit.
     pub fn audit(&self, is_whole: bool) {
         self.audits.inc();
         if !is_whole {
@@ -99,7 +99,7 @@ impl Metrics {
         }
     }
 
-    /// Counts an event that was kept.
+    /// Counts a stored event.
     pub fn event(&self, event: &Event) {
         let labels = EventLabels { kind: event.kind.word(), change: event.change.word() };
         self.events.get_or_create(&labels).inc();
@@ -179,7 +179,7 @@ impl Now {
         each("tenant_processes", "Processes of a tenant that use the GPU", |row| {
             Some(row.processes.len() as f64)
         });
-        // Those of its living processes: it can fall, and so is no counter.
+        // The sum of living processes can fall, so it is not a counter.
         each("tenant_launches", "Kernel launches of a tenant's living processes", |row| {
             row.launches.map(|launches| launches as f64)
         });
@@ -320,7 +320,7 @@ const COMPONENT_COUNTERS: [ComponentCounter; 4] = [
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Problem> {
     let gpus = app.gpus().await;
-    // What was found before the watch was turned off is known to nobody now.
+    // After audits were turned off, earlier findings are unknown.
     let findings = match app.audit_every() {
         Some(_) => app.store().read(events::open).await.ok(),
         None => None,

@@ -71,7 +71,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(memory::disown))
 }
 
-/// The document of every route. It is made when it is asked for.
+/// The document of every route, generated at the first request.
 static DOCUMENT: LazyLock<Value> =
     LazyLock::new(|| serde_json::to_value(document::openapi()).unwrap_or_default());
 /// The same as a page.

@@ -56,7 +56,7 @@ fn write_operation(page: &mut String, method: &str, path: &str, operation: &Valu
     page.push_str("</table>");
 }
 
-/// A row: what it is about, its words, and links to the forms that it names.
+/// A row: its subject, its text, and links to its schemas.
 fn write_row(page: &mut String, about: &str, what: &Value) {
     let text = what.to_string();
     let mut forms: Vec<&str> =

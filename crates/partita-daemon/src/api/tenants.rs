@@ -23,7 +23,7 @@ use crate::problem::{Kind, Problem};
 
 /// How long processes may be given between SIGTERM and SIGKILL.
 const GRACE_S_MAX: u32 = 20;
-/// How long the end of a tenant is waited for beyond that, until it is answered that it goes on.
+/// Additional time to wait for the end of a tenant before the answer says that it is still ending.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A tenant.
@@ -166,7 +166,7 @@ pub(super) async fn get(
         let found = views(&rows).into_iter().find(|view| view.name == name);
         match found {
             Some(view) => Ok(view),
-            // Says who is there.
+            // Lists the existing ones.
             None => {
                 app.registry().lock()?.tenant(&name)?;
                 Err(Problem::not_found(format!("tenant {name} has just begun; ask again")))
@@ -321,7 +321,7 @@ pub(super) fn grace(grace_s: Option<u32>) -> Result<Duration, Problem> {
     }
 }
 
-/// Ends a tenant by `end`; one that takes its time goes on ending behind the answer.
+/// Ends a tenant by `end`; one that takes long continues to end after the answer.
 pub(super) async fn stop(
     app: &Shared,
     name: String,

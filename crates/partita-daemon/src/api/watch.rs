@@ -1,4 +1,4 @@
-//! Looking at the chains that run: what happens to them is kept, and told to those who watch.
+//! Polls the running chains, stores their events, and sends them to watchers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::Shared;
 use crate::chains::Running;
 use crate::store::history;
 
-/// How often the chains are looked at.
+/// The interval of polling chains.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Follows the chains until the daemon ends. Those that began before the daemon are followed from
@@ -29,7 +29,7 @@ pub async fn follow(app: Shared) {
         let running = match looked {
             Ok(running) => running,
             Err(problem) => {
-                tracing::warn!(detail = problem.detail, "the chains that run cannot be looked at");
+                tracing::warn!(detail = problem.detail, "the running chains cannot be read");
                 continue;
             }
         };
@@ -37,7 +37,7 @@ pub async fn follow(app: Shared) {
         for chain in running {
             let Some(step) = chain.steps.last() else { continue };
             let mark = (chain.started_unix_s, step.at_s);
-            // Nothing is new for most looks, and the disk is left alone.
+            // Most polls find nothing new, and do not write to the disk.
             if newest.get(&chain.name) != Some(&mark) {
                 let name = chain.name.clone();
                 if keep(&app, chain).await {
@@ -58,7 +58,7 @@ async fn keep(app: &Shared, chain: Running) -> bool {
             true
         }
         Err(problem) => {
-            tracing::warn!(detail = problem.detail, "history was not kept; it is tried again");
+            tracing::warn!(detail = problem.detail, "history was not stored; it is tried again");
             false
         }
     }

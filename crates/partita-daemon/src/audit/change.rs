@@ -1,7 +1,6 @@
-//! What has begun and what is over: from what was open and what a look saw to events, and to what
-//! is open now.
+//! Compares audits: from what was open and what an audit saw to events, and to what is open now.
 //!
-//! No clock, no file, no process is asked here: all of it comes in.
+//! Pure: it reads no clock and no file, and queries no process.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -40,7 +39,7 @@ impl Edge {
     }
 }
 
-/// What a look has changed.
+/// A change since the last audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// When it was seen, in milliseconds since 1970.
@@ -77,22 +76,22 @@ impl What {
     }
 }
 
-/// What follows from a look.
+/// The consequences of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Beginnings and ends, each to be kept as an event.
+    /// Beginnings and ends, each to store as an event.
     pub changes: Vec<Change>,
-    /// What was seen for the first time, and counts when the next look sees it too.
+    /// First sightings, which count if the next audit confirms them.
     pub suspected: Vec<Finding>,
 }
 
-/// Compares a look with what was open before it and with what the look before it had suspected.
+/// Compares an audit with what was open before it and with the suspects of the one before.
 ///
-/// A look can catch a process in the moment in which it becomes another program: its slot is free,
-/// and the driver still lists it. So a process counts when two looks in a row have seen it. That
-/// somebody does not answer counts at once.
+/// An audit can catch a process during an `execve`: its slot is free, and the driver still lists
+/// it. So a process counts when two audits in a row have seen it. A driver that does not answer
+/// counts at once.
 ///
-/// What a look could not see is neither new nor over, unless its process has ended.
+/// What an audit could not see is neither new nor over, unless its process has ended.
 pub fn changes(open: &[Open], suspected: &[Finding], look: &Look, now_unix_ms: i64) -> Outcome {
     let mut outcome = Outcome::default();
     for known in open {
@@ -119,14 +118,14 @@ pub fn changes(open: &[Open], suspected: &[Finding], look: &Look, now_unix_ms: i
             outcome.suspected.push(finding.clone());
         }
     }
-    // Those that could not be looked at again are as suspect as before.
+    // Those that could not be checked again remain suspects.
     let unseen =
         suspected.iter().filter(|finding| end(finding, look).is_none() && !counted.contains(&finding.key()));
     outcome.suspected.extend(unseen.cloned());
     outcome
 }
 
-/// How a look shows that a finding is over; none if it is not, or if the look cannot tell.
+/// How an audit shows that a finding is over; `None` if it is not, or if the audit cannot tell.
 fn end(finding: &Finding, look: &Look) -> Option<End> {
     if finding.process().is_some_and(|process| look.gone.contains(&process)) {
         return Some(End::Gone);

@@ -1,4 +1,4 @@
-//! One look at who uses the GPUs and at the gates.
+//! One audit of the GPUs' processes and of the gates.
 
 use partita::audit::{self, AuditRow, Escape, Unseen};
 use partita::install::Install;
@@ -6,8 +6,8 @@ use partita::registry::Registry;
 
 use super::{Finding, Look, user_of};
 
-/// Looks at everything, and for what is `known` already. Blocks for as long as the driver takes to
-/// answer; what cannot be looked at is a finding too.
+/// Audits everything, and searches for what is `known` already. Blocks for as long as the driver
+/// takes to answer; what cannot be checked is a finding too.
 pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
     let mut look = Look::default();
     let escaped: Vec<Escape> = known
@@ -20,7 +20,7 @@ pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
     let nothing = |error: partita::Error| Finding::Blind { gpu: None, reason: error.to_string() };
     match audit::run(install, registry, &escaped) {
         Err(error) => look.findings.push(nothing(error)),
-        // What other users call theirs is theirs to look at.
+        // Other users' tenants are not checked.
         Ok(audit::Audit { rows, unseen, passed_over: _ }) => {
             rows.into_iter().for_each(|row| look.add(row));
             for Unseen { gpus, error } in unseen {
@@ -37,7 +37,7 @@ pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
             }
         }
     }
-    // Last: what has been found may have ended meanwhile.
+    // Last, because a found process may have ended meanwhile.
     let processes = known.iter().chain(&look.findings).filter_map(Finding::process);
     look.gone = processes.filter(|process| process.is_ending()).collect();
     look

@@ -1,13 +1,13 @@
-//! The watch over what a limit in a process cannot stop: processes that use a GPU without the
-//! limits of their tenant, and processes that have a gate open and are no tenant's. The audit is
-//! [`partita::audit`]'s.
+//! Audits for what limits in a process cannot prevent: processes that use a GPU without the limits
+//! of their tenant, and processes that have a gate open and belong to no tenant. [`partita::audit`]
+//! makes each audit.
 //!
-//! | module | what it is about |
+//! | module | subject |
 //! |---|---|
-//! | [`look`] | one look at all of it |
-//! | [`change`] | what has begun and ended between looks: values in, values out |
+//! | [`look`] | one audit |
+//! | [`change`] | what has begun and ended between audits: values in, values out |
 //!
-//! `api::escapes` looks again and again, and `store::events` keeps what follows from it.
+//! `api::escapes` audits in a loop, and `store::events` stores the events.
 
 pub mod change;
 pub mod look;
@@ -20,7 +20,7 @@ use partita::registry::GpuMeta;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Something that is not as it must be, from the look that finds it to the one that finds it over.
+/// A violation, from the audit that finds it to the one that finds it over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Finding {
@@ -31,10 +31,10 @@ pub enum Finding {
         escape: Escape,
         /// Whose it is.
         user: String,
-        /// Device memory that it used when it was found, in bytes, where the driver tells it.
+        /// Device memory that it used when it was found, in bytes, if the driver reports it.
         driver_bytes: Option<u64>,
     },
-    /// A process that is no tenant's has a gate open.
+    /// A process that belongs to no tenant has a gate open.
     Stranger {
         /// The path of the gate's file.
         gate: String,
@@ -45,23 +45,23 @@ pub enum Finding {
         /// Whose it is.
         user: String,
     },
-    /// Nobody tells who uses a GPU.
+    /// The processes of a GPU are unknown.
     Blind {
-        /// The GPU; none if nothing at all can be looked at.
+        /// The GPU; `None` if nothing can be audited.
         gpu: Option<GpuMeta>,
         /// Why, when it began.
         reason: String,
     },
 }
 
-/// What makes a finding the same one in two looks.
+/// The identity of a finding across audits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key<'a> {
     /// A process that uses the GPU with this key.
     Escape(&'a str, ProcessId),
     /// A process that has this gate open.
     Stranger(&'a str, ProcessId),
-    /// The GPU with this key; none for everything.
+    /// The GPU with this key; `None` for everything.
     Blind(Option<&'a str>),
 }
 
@@ -72,9 +72,9 @@ pub enum Key<'a> {
 pub enum Kind {
     /// A process of a tenant uses a GPU without the tenant's limits.
     Escape,
-    /// A process that is no tenant's has the gate of a GPU open.
+    /// A process that belongs to no tenant has the gate of a GPU open.
     Gate,
-    /// Nobody tells which processes use a GPU.
+    /// The processes of a GPU are unknown.
     Audit,
 }
 
@@ -100,7 +100,7 @@ pub enum End {
     Held,
     /// The process does not use the GPU any more; or it has closed the gate, or is a tenant's now.
     Left,
-    /// Who uses the GPU can be told again, or need not be, because it has no tenants.
+    /// The GPU's processes are known again, or it has no tenants any more.
     Told,
 }
 
@@ -116,19 +116,19 @@ impl End {
     }
 }
 
-/// What one look saw.
+/// The result of one audit.
 #[derive(Debug, Clone, Default)]
 pub struct Look {
     /// All that is not as it must be.
     pub findings: Vec<Finding>,
     /// The processes that limits hold, each with the key of the GPU that it uses.
     pub held: BTreeSet<(String, ProcessId)>,
-    /// Of the processes that were looked for, those that have ended or are about to.
+    /// Of the processes that were searched for, those that have ended or are exiting.
     pub gone: BTreeSet<ProcessId>,
 }
 
 impl Finding {
-    /// What it has in common with itself in another look.
+    /// Its identity in another audit.
     pub fn key(&self) -> Key<'_> {
         match self {
             Self::Escape { escape, .. } => Key::Escape(&escape.gpu.key, escape.process),
@@ -200,13 +200,14 @@ impl Finding {
                 format!("process {} of {user} has {gate} open and {STRANGER_REMEDY}", process.pid)
             }
             Self::Blind { gpu, reason } => format!(
-                "processes that escape from tenants on {} would not be seen: {reason}; `partita doctor` shows what works",
+                "processes that escape from tenants on {} would not be seen: {reason}; `partita \
+                 doctor` shows what works",
                 label(gpu.as_ref())
             ),
         }
     }
 
-    /// That it has come to this end, for people.
+    /// The message for this end.
     pub fn ended(&self, end: End) -> String {
         let process = |process: &ProcessId, user: &str| format!("process {} of {user}", process.pid);
         match self {
@@ -223,7 +224,7 @@ impl Finding {
                     End::Gone => "has ended",
                     End::Held | End::Left | End::Told => "has closed it or is a tenant's now",
                 };
-                format!("{}, which had {gate} open and was no tenant's, {what}", process(id, user))
+                format!("{}, which had {gate} open and belonged to no tenant, {what}", process(id, user))
             }
             Self::Blind { gpu, .. } => {
                 format!("processes that escape from tenants on {} would be seen again", label(gpu.as_ref()))

@@ -19,10 +19,10 @@ use crate::problem::{Kind, Problem};
 
 /// How long one keeper is waited for: it answers within microseconds, unless it is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long all keepers of one user are waited for in one look.
+/// Timeout for all keepers of one user in one query.
 const PATIENCE_OF_USER: Duration = Duration::from_secs(5);
-/// How long the keepers of all other users are waited for together. They are asked aside: who has
-/// sockets where nobody answers delays nobody by more.
+/// Timeout for the keepers of all other users together. They are queried in parallel: a user with
+/// sockets that do not answer delays others by no more.
 const PATIENCE_OF_OTHERS: Duration = Duration::from_millis(500);
 /// How long another user's keepers are left alone after they were too slow.
 const REST: Duration = Duration::from_secs(30);
@@ -30,8 +30,8 @@ const REST: Duration = Duration::from_secs(30);
 /// The socket of a chain's own keeper, in its tenant's directory.
 const CHAIN_SOCKET: &str = "memory";
 
-/// The keepers that listen in the run directory and that this user may ask: its own, and root
-/// everybody's.
+/// The keepers that listen in the run directory and that this user may query: its own, and for root
+/// all.
 #[derive(Debug)]
 pub struct Keepers {
     registry: Registry,
@@ -77,7 +77,7 @@ impl Keepers {
             let asks = move || drop(sender.send((user, ask_each(user, &places, &*what))));
             match std::thread::Builder::new().name("keepers".to_owned()).spawn(asks) {
                 Ok(_) => waiting.push(user),
-                Err(error) => tracing::warn!(user, %error, "the keepers of this user cannot be asked"),
+                Err(error) => tracing::warn!(user, %error, "the keepers of this user cannot be queried"),
             }
         }
         let deadline = Instant::now() + PATIENCE_OF_OTHERS;
@@ -96,7 +96,7 @@ impl Keepers {
         Ok(found.into_values().flatten().collect())
     }
 
-    /// A connection to the keeper with that process, for somebody who may administer it.
+    /// A connection to the keeper with that process, for a caller who may administer it.
     fn administer(&self, caller: Caller, pid: u32) -> Result<Connection, Problem> {
         let mut found = self.ask(move |Listening { place, .. }, connection| {
             Ok((connection.welcome().pid == pid).then(|| place.clone()))
@@ -124,7 +124,7 @@ fn ask_each<T>(
     for listening in places {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            tracing::warn!(user, "the other keepers of this user are not asked now");
+            tracing::warn!(user, "the other keepers of this user are not queried now");
             break;
         }
         let answer = connect(&listening.place, PATIENCE.min(left))
@@ -143,8 +143,8 @@ fn ask_each<T>(
     answers
 }
 
-/// A connection to the keeper of a place. Anybody may take a name in the run directory, also one
-/// that says that it is another user's.
+/// A connection to the keeper of a place. Any user can take a name in the run directory, even one
+/// that names another user.
 fn connect(place: &Place, patience: Duration) -> Result<Connection, Error> {
     let is_theirs = place.socket.symlink_metadata().is_ok_and(|meta| meta.uid() == place.user);
     let nobody = || Error::NoKeeper {
@@ -172,7 +172,7 @@ fn told(error: Error) -> Problem {
 /// A keeper's socket.
 struct Listening {
     place: Place,
-    /// The chain whose frames it keeps; none for a keeper of whoever connects.
+    /// The chain whose frames it owns; `None` for a keeper that serves any client.
     chain: Option<String>,
 }
 
@@ -182,7 +182,7 @@ fn all(registry: &Registry) -> io::Result<Vec<Listening>> {
         Place::all(registry.root())?.into_iter().map(|place| Listening { place, chain: None }).collect();
     for (gpu_key, tenant, dir, user) in registry.places().map_err(io::Error::other)? {
         let socket = dir.join(CHAIN_SOCKET);
-        // Links lead elsewhere, and what cannot be looked at is not ours to show.
+        // Links lead elsewhere, and files that cannot be read are not shown.
         let Ok(meta) = socket.symlink_metadata() else { continue };
         if meta.file_type().is_socket() && meta.uid() == user {
             let place = Place { user, gpu_key, socket };

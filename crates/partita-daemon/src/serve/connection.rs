@@ -1,5 +1,5 @@
-//! Connections: who is at the other end, how many there are, and how long a client may take to send
-//! a request and to read the answer.
+//! Connections: their other ends, their number, and timeouts for sending a request and reading the
+//! answer.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -37,11 +37,11 @@ impl Peer {
 pub(super) struct Limits {
     /// Connections at once.
     pub all: usize,
-    /// How many of them nobody but root and the daemon's own user can have.
+    /// How many of them are reserved for root and the daemon's own user.
     pub kept: usize,
     /// Connections of another user at once. Over TCP, where no user is known yet, of an address.
     pub each: usize,
-    /// How long a connection may lie idle between two requests, and how long a client may leave an
+    /// How long a connection can be idle between two requests, and how long a client can leave an
     /// answer unread.
     pub idle: Duration,
     /// The same while more than half of all connections are in use.
@@ -64,7 +64,7 @@ impl Limits {
     }
 }
 
-/// Something that connections come from.
+/// A source of connections.
 pub(super) trait Source: Send + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -92,7 +92,7 @@ impl Source for TcpListener {
     }
 }
 
-/// Connections that are there, by whose they are.
+/// Existing connections, by user.
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
@@ -237,7 +237,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// What a write has come to.
+    /// The result of a write.
     fn written(
         &mut self,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Beginning and end: the signals that end the daemon, and what the service manager is told.
+//! Start and end: the signals that end the daemon, and messages to the service manager.
 
 use std::io;
 
@@ -41,7 +41,7 @@ pub(super) fn tell_ready() -> Option<JoinHandle<()>> {
     tell(&[NotifyState::Ready]);
     let limit = sd_notify::watchdog_enabled()?;
     Some(tokio::spawn(async move {
-        // Twice as often as must be. A runtime whose threads all hang does not come here.
+        // Twice as often as required. A runtime whose threads all hang does not reach this.
         let mut ticks = tokio::time::interval(limit / 2);
         loop {
             ticks.tick().await;
@@ -56,6 +56,6 @@ pub(super) fn tell_stopping() {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager could not be told");
+        tracing::warn!(%error, "the service manager could not be notified");
     }
 }

@@ -1,8 +1,7 @@
 //! The log on stderr, limited in lines.
 //!
-//! Many lines are about what strangers do, as often as they like. So each place in this program
-//! that writes lines has a budget of its own: a flood of one kind leaves out lines of that kind
-//! only, and the log says how many.
+//! Clients can cause many lines. So each place in this program that writes lines has a separate
+//! budget: a flood of one kind suppresses only lines of that kind, and the log says how many.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -19,14 +18,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::LogFormat;
 
-/// Lines of one kind that may come at once.
+/// Lines of one kind in a burst.
 const LINES_AT_ONCE: f64 = 200.0;
-/// Lines of one kind that may come per second after that.
+/// Lines of one kind per second after that.
 const LINES_PER_S: f64 = 20.0;
-/// How often the log says what it left out.
+/// The interval of reports of suppressed lines.
 const TELL: Duration = Duration::from_secs(5);
 
-/// What was left out of the log and has not been told yet.
+/// Suppressed lines that are not reported yet.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeftOut(Arc<Mutex<HashMap<Identifier, Budget>>>);
 
@@ -120,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts what comes through.
+    /// Counts the lines that pass.
     #[derive(Clone, Default)]
     struct Lines(Arc<AtomicUsize>);
 

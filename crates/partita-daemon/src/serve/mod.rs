@@ -36,11 +36,10 @@ use crate::store::Store;
 use connection::{Guarded, Limits, Source};
 use socket::Socket;
 
-/// Descriptors for all connections of both listeners, and some for what they ask for.
+/// Descriptors for all connections of both listeners, and some for their requests.
 const DESCRIPTORS: u64 = 4096;
 
-/// How much longer than its body a request may take to arrive: a body that is late is told so
-/// before the connection ends.
+/// Additional time for a request's head: a body that is late is refused before the connection ends.
 const HEAD: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it.
@@ -105,7 +104,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
             );
         }
         let listener = TcpListener::bind(address).await.with_context(|| {
-            format!("--listen {address}: it cannot be had; choose another port, or end who has it")
+            format!("--listen {address}: cannot bind this address; choose another port, or stop the \
+                program that uses it")
         })?;
         tracing::info!(address = %listener.local_addr()?, "listening on TCP");
         serving.spawn(accept(Guarded::new(listener, limits, own_user()), router.clone(), ended.clone()));
@@ -146,7 +146,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves what comes to one listener until the end begins, and then what has come already.
+/// Serves the connections of one listener until the end begins, and then those that exist.
 async fn accept<S: Source>(mut listener: Guarded<S>, router: Router, mut ended: watch::Receiver<bool>) {
     let router = TowerToHyperService::new(router);
     let mut http = http1::Builder::new();

@@ -15,7 +15,7 @@ use tokio::net::UnixListener;
 const DEAD_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Why the socket cannot be had.
+/// Why the socket is unavailable.
 #[derive(Debug, thiserror::Error)]
 #[error("the socket {}: {reason}", .path.display())]
 pub(super) struct SocketError {
@@ -28,7 +28,7 @@ pub(super) struct SocketError {
 pub(super) struct Socket {
     path: PathBuf,
     lock_path: PathBuf,
-    /// Whether what is at the path was put there by this daemon.
+    /// Whether this daemon put the file at the path.
     is_there: bool,
     _lock: File,
 }
@@ -51,7 +51,7 @@ impl Socket {
             .map_err(|error| {
                 refuse(format!("its lock {}: {error}; name another path with --socket", lock_path.display()))
             })?;
-        // In a directory that all users write in, anybody can be first.
+        // In a directory that all users can write to, another user can be first.
         let owner = lock.metadata().map_err(|error| refuse(error.to_string()))?.uid();
         if owner != rustix::process::geteuid().as_raw() {
             let shown = lock_path.display();
@@ -78,8 +78,8 @@ impl Socket {
             }
             thread::sleep(POLL);
         }
-        // One that ended just now took the file away while we opened it: then this is no lock of
-        // the path.
+        // A daemon that just ended can remove the file while we open it: then this is not the lock
+        // of the path.
         let is_it = |meta: fs::Metadata| {
             lock.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()))
         };
@@ -94,8 +94,7 @@ impl Socket {
         Ok(Self { path: path.to_owned(), lock_path, is_there: false, _lock: lock })
     }
 
-    /// Listens. What a daemon that was killed left there goes; anything else is left alone and
-    /// refused.
+    /// Listens. Replaces the socket of a killed daemon; refuses to replace anything else.
     pub fn listen(&mut self) -> Result<UnixListener, SocketError> {
         let refuse = |reason: String| SocketError { path: self.path.clone(), reason };
         let user = rustix::process::geteuid().as_raw();
@@ -105,20 +104,22 @@ impl Socket {
             Ok(meta) if meta.file_type().is_socket() && meta.uid() == user => {}
             Ok(meta) => {
                 return Err(refuse(format!(
-                    "something else is there (mode {:o}, of user {}); remove it, or name another path with --socket",
+                    "another file is there (mode {:o}, of user {}); remove it, or name another path \
+                     with --socket",
                     meta.mode(),
                     meta.uid()
                 )));
             }
         }
-        // In place by one rename, with its mode: nobody finds it missing or open to the wrong ones.
+        // One rename puts it in place with its mode, so that it is never missing or accessible to
+        // the wrong users.
         let fresh = self.path.with_extension(format!("new-{}", std::process::id()));
         let _ = fs::remove_file(&fresh);
         let listen = || -> io::Result<UnixListener> {
             let listener = net::UnixListener::bind(&fresh)?;
             listener.set_nonblocking(true)?;
-            // Root's daemon is everybody's: who may do what is decided by who asks. A user's own is
-            // that user's.
+            // Root's daemon serves all users and checks each request. A user's daemon serves only
+            // that user.
             fs::set_permissions(&fresh, Permissions::from_mode(if user == 0 { 0o666 } else { 0o600 }))?;
             fs::rename(&fresh, &self.path)?;
             UnixListener::from_std(listener)
@@ -139,7 +140,7 @@ impl Drop for Socket {
         if self.is_there {
             let _ = fs::remove_file(&self.path);
         }
-        // Last: whoever waits for it would find no socket.
+        // Last: a process that waits for it would find no socket.
         let _ = fs::remove_file(&self.lock_path);
     }
 }
@@ -165,7 +166,7 @@ mod tests {
 
         fs::write(&path, "somebody's").unwrap();
         let mut third = Socket::claim(&path).unwrap();
-        assert!(third.listen().unwrap_err().to_string().contains("something else"));
+        assert!(third.listen().unwrap_err().to_string().contains("another file"));
         drop(third);
         assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
     }

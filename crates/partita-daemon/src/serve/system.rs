@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use super::connection::Guarded;
 use crate::caller::Peer;
 
-/// Requests of one user that are answered at once. The others wait. Root has no limit: nobody locks
-/// root out.
+/// Concurrent requests of one user. Others wait. Root has no limit, so that no user can lock root
+/// out.
 const OF_USER_MAX: usize = 32;
 /// Requests of all users but root that are answered at once.
 const ALL_MAX: usize = 256;
@@ -60,7 +60,7 @@ pub(super) async fn accept(
     }
 }
 
-/// Has a process of its own answer a request. It goes on if this daemon ends.
+/// Starts a separate process that answers a request. It continues if this daemon ends.
 async fn answer(command: &Path, stream: UnixStream, user: u32) {
     let blocking = |stream: UnixStream| {
         let stream = stream.into_std()?;

@@ -1,14 +1,14 @@
 //! Answers to requests with an `Idempotency-Key`: a client that does not know whether its request
-//! arrived asks again, and gets the same.
+//! arrived repeats it, and gets the same answer.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::now_unix_ms;
 use crate::problem::{Kind, Problem};
 
-/// How long an answer is kept.
+/// How long an answer is stored.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
-/// Answers that are kept of each user; the oldest go first.
+/// Stored answers of each user; the oldest are removed first.
 const ANSWERS_OF_USER_MAX: i64 = 10_000;
 
 /// An answer as it was given.
@@ -22,7 +22,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// The answer that this user's request with this key had.
+/// The answer to this user's request with this key.
 ///
 /// # Errors
 /// [`Kind::Invalid`] if the key was used for another request.

@@ -9,7 +9,7 @@ use crate::problem::{Kind, Problem};
 /// Chains that one user may define.
 pub const CHAINS_OF_USER_MAX: u32 = 256;
 
-/// A definition as it is kept.
+/// A stored definition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kept {
     /// What was defined.
@@ -37,7 +37,8 @@ fn kept((name, owner, revision, definition, created_unix_ms, changed_unix_ms): R
         Problem::new(
             Kind::Internal,
             format!(
-                "chain {name}: its kept definition is not understood ({error}); delete it and define it again"
+                "chain {name}: its stored definition is invalid ({error}); delete it and define it \
+                 again"
             ),
         )
     })?;
@@ -59,8 +60,7 @@ pub fn get(connection: &Connection, name: &str) -> Result<Kept, Problem> {
     found.map_or_else(|| Err(unknown(name)), kept)
 }
 
-/// Who defined the chain of this name, and its revision; also of one whose definition is not
-/// understood.
+/// Who defined the chain of this name, and its revision; also of one whose definition is invalid.
 ///
 /// # Errors
 /// [`Kind::NotFound`].

@@ -1,7 +1,7 @@
-//! What the watch over processes found, as events: the newest of it, and what is not over yet.
+//! The findings of audits as events: the newest ones, and those that are not over yet.
 //!
-//! Both are written in one change, so a daemon that starts knows what its last one had told, and
-//! tells of nothing twice.
+//! One transaction writes both, so a daemon that restarts knows what was reported, and reports
+//! nothing twice.
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
@@ -13,7 +13,7 @@ use crate::audit::change::{Change, Edge, Open, What};
 use crate::audit::{End, Kind};
 use crate::problem::{self, Problem};
 
-/// Events that are kept.
+/// Events that are stored.
 pub const EVENTS_MAX: i64 = 10_000;
 
 const COLUMNS: &str = "id, at_unix_ms, kind, change, coalesce(began_id, id), began_unix_ms, ended, tenant, gpu, gpu_uuid, pid, user, \
@@ -34,9 +34,9 @@ pub struct Event {
     pub began_id: i64,
     /// When that was, in milliseconds since 1970.
     pub began_unix_ms: i64,
-    /// How it came to its end; none for a beginning.
+    /// The kind of its end; `None` for a beginning.
     pub end: Option<End>,
-    /// The tenant whose limits do not hold the process.
+    /// The tenant whose limits the process has escaped.
     pub tenant: Option<String>,
     /// The GPU's short name, where it is known.
     pub gpu: Option<String>,
@@ -46,7 +46,7 @@ pub struct Event {
     pub pid: Option<u32>,
     /// Whose process it is.
     pub user: Option<String>,
-    /// Device memory that the process used when it was found, in bytes, where the driver tells it.
+    /// Device memory that the process used when it was found, in bytes, if the driver reports it.
     pub driver_bytes: Option<u64>,
     /// The same for people: the thing, the reason, the remedy.
     pub detail: String,
@@ -67,8 +67,8 @@ pub fn open(connection: &Connection) -> Result<Vec<Open>, Problem> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Keeps beginnings and ends as events, and what is open after them; returns the events. The oldest
-/// beyond [`EVENTS_MAX`] go.
+/// Stores beginnings and ends as events, and the findings that are open after them; returns the
+/// events. The oldest beyond [`EVENTS_MAX`] are removed.
 ///
 /// # Errors
 /// [`Kind::Unavailable`](problem::Kind::Unavailable).
@@ -172,7 +172,7 @@ fn event(row: &Row<'_>) -> rusqlite::Result<Event> {
     })
 }
 
-/// A word of a column, or none.
+/// A word of a column, if it is set.
 fn word<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
     let text: Option<String> = row.get(column)?;
     serde_json::from_value(text.into()).map_err(|error| not_understood(column, error))

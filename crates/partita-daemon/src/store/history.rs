@@ -1,7 +1,7 @@
-//! What happened to chains while they ran, step by step; the newest of it.
+//! The history of chains, step by step; the newest entries.
 //!
-//! A running chain tells of its last steps itself. The daemon copies each of them once, so that
-//! they are there after the chain has ended.
+//! A running chain stores its last steps itself. The daemon copies each of them once, so that they
+//! remain after the chain has ended.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,12 @@ use utoipa::ToSchema;
 use crate::chains::Running;
 use crate::problem::{Kind, Problem};
 
-/// Entries that are kept of each chain.
+/// Entries that are stored of each chain.
 pub const ENTRIES_MAX: i64 = 10_000;
-/// Chains that are not defined here and whose history is kept; those that ran longest ago go first.
+/// Chains without a definition here whose history is stored; those that ran longest ago are removed
+/// first.
 pub const UNDEFINED_CHAINS_MAX: i64 = 256;
-/// The longest `what`, in characters. A chain's steps are what its user's file says.
+/// The longest `what`, in characters. A chain's steps come from its user's file.
 const WHAT_CHARS_MAX: usize = 500;
 
 const COLUMNS: &str = "id, chain, run_unix_s, at_s, what, throughput_fps, tpcs";
@@ -28,7 +29,7 @@ pub struct Entry {
     pub id: i64,
     /// The chain.
     pub chain: String,
-    /// When the chain began, in seconds since 1970: tells its runs apart.
+    /// When the chain started, in seconds since 1970; it identifies the run.
     pub run_unix_s: i64,
     /// When, in seconds since the chain began.
     pub at_s: f64,
@@ -41,8 +42,8 @@ pub struct Entry {
     pub tpcs: BTreeMap<String, u32>,
 }
 
-/// Keeps the steps of a running chain that are not kept yet, and returns these. The oldest beyond
-/// [`ENTRIES_MAX`] go.
+/// Stores the new steps of a running chain, and returns these. The oldest beyond [`ENTRIES_MAX`]
+/// are removed.
 ///
 /// # Errors
 /// [`Kind::Unavailable`].

@@ -1,11 +1,10 @@
-//! What outlives the daemon, in one SQLite file: definitions of chains, their history, what was
-//! found of processes without limits, answers to repeated requests.
+//! The state that outlives the daemon, in one SQLite file: definitions of chains, their history,
+//! findings of audits, answers to repeated requests.
 //!
-//! Everything that changes goes through one thread ([`Store::write`]), which commits what waits for
-//! it together: one flush to the disk serves many requests. An answer goes out after the commit
-//! that it speaks of (WAL, `synchronous=FULL`), so nothing that was acknowledged is lost when the
-//! daemon or the machine is killed. Readers ([`Store::read`]) see the last commit and wait for
-//! nobody.
+//! One thread makes all changes ([`Store::write`]) and commits waiting ones together: one flush to
+//! the disk serves many requests. An answer is sent after its commit (WAL, `synchronous=FULL`), so
+//! an acknowledged change survives a kill of the daemon or the machine. Readers ([`Store::read`])
+//! see the last commit and never wait.
 
 pub mod answers;
 pub mod chain;
@@ -29,7 +28,7 @@ use writer::Writer;
 
 /// The file in the state directory.
 pub const FILE: &str = "partitad.sqlite";
-/// Read connections that are kept open: opening one costs more than most looks.
+/// Read connections that stay open: to open one costs more than most queries.
 const READERS_KEPT: usize = 32;
 
 /// The daemon's state on disk. Clones are the same one.
@@ -48,12 +47,12 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the state in `dir`, and makes both if they are missing. Checks that the file is whole,
-    /// and brings an older one up to date.
+    /// Opens the state in `dir`, and creates both if they are missing. Checks that the file is
+    /// intact, and migrates an older one.
     ///
     /// # Errors
-    /// [`StoreError`]: another daemon has it open, the file is damaged, of a newer version, or none
-    /// of the daemon's.
+    /// [`StoreError`]: another daemon has it open, the file is damaged, of a newer version, or not
+    /// the daemon's.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let (lock, path, connection) = open::open(dir)?;
         let writer = Writer::start(connection)
@@ -68,7 +67,7 @@ impl Store {
     }
 
     /// Makes a change, all of it or none, and returns when it is on the disk. A change that ends
-    /// with a problem has changed nothing.
+    /// with a problem has no effect.
     ///
     /// # Errors
     /// The change's own problem; [`Kind::Unavailable`] if the disk does not take it.
@@ -79,10 +78,10 @@ impl Store {
         self.inner.writer.write(change).await
     }
 
-    /// Looks at the last commit.
+    /// Reads the last commit.
     ///
     /// # Errors
-    /// The look's own problem; [`Kind::Unavailable`] if the file cannot be read.
+    /// The query's own problem; [`Kind::Unavailable`] if the file cannot be read.
     pub async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Connection) -> Result<T, Problem> + Send + 'static,
@@ -101,7 +100,7 @@ impl Store {
             }
             seen
         });
-        looked.await.map_err(|_| Problem::new(Kind::Internal, "the state: the look at it was given up"))?
+        looked.await.map_err(|_| Problem::new(Kind::Internal, "the state: the query was given up"))?
     }
 }
 

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::{FILE, schema};
 use crate::problem::Problem;
 
-/// Readers wait for nobody in WAL mode, but for the moment in which the log is reset.
+/// In WAL mode readers never wait, except while the log is reset.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why the state cannot be used.
@@ -36,11 +36,11 @@ pub(super) fn open(dir: &Path) -> Result<(File, PathBuf, Connection), StoreError
     let refuse = |reason: String| StoreError::new(&path, reason);
     let damaged = |what: &str| {
         refuse(format!(
-            "it is damaged ({what}); restore it from a copy, or move it and the files beside it away and start with none"
+            "it is damaged ({what}); restore it from a copy, or move it and the files beside it away \
+             and start without"
         ))
     };
-    // Readable to its owner alone from its first moment on: command lines may hold what others
-    // should not see.
+    // Only its owner can read it, from the start: command lines can contain secrets.
     OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -67,7 +67,7 @@ pub(super) fn open(dir: &Path) -> Result<(File, PathBuf, Connection), StoreError
     connection
         .busy_timeout(BUSY_LIMIT)
         .and_then(|()| {
-            // A disk that takes no log file says so here.
+            // A disk that takes no log file fails here.
             connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))
         })
         .and_then(|_| connection.pragma_update(None, "synchronous", "full"))
@@ -94,7 +94,8 @@ fn make_dir(dir: &Path) -> Result<(), StoreError> {
     let user = rustix::process::geteuid().as_raw();
     if meta.uid() != user || meta.mode() & 0o022 != 0 {
         return Err(refuse(format!(
-            "it belongs to user {} with mode {:o}; it must belong to user {user} and be writable to nobody else: `chmod go-w {}`, or --state",
+            "it belongs to user {} with mode {:o}; it must belong to user {user} and be writable only \
+             by that user: `chmod go-w {}`, or --state",
             meta.uid(),
             meta.mode() & 0o7777,
             dir.display()
@@ -126,7 +127,7 @@ fn lock(dir: &Path) -> Result<File, StoreError> {
             )));
         }
     }
-    // For whoever is refused.
+    // For the next daemon that is refused.
     let note =
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     note.map_err(|error| refuse(error.to_string()))?;

@@ -158,11 +158,11 @@ async fn each_step_of_each_run_is_kept_once() {
     let store = Store::open(dir.path()).unwrap();
     let record = |chain: Running| store.write(move |connection| history::record(connection, &chain));
     assert_eq!(record(running(100, &[0.5, 1.0])).await.unwrap().len(), 2);
-    // The chain forgets its oldest steps; the daemon looks again, or is another one by now.
+    // The chain drops its oldest steps; the daemon polls again, or has restarted.
     let fresh = record(running(100, &[1.0, 1.5])).await.unwrap();
     assert_eq!(fresh.len(), 1);
     assert_eq!((fresh[0].at_s, fresh[0].tpcs["b"]), (1.5, 62));
-    // The next run counts its time anew.
+    // The next run counts its time from 0.
     assert_eq!(record(running(200, &[0.5])).await.unwrap().len(), 1);
     let all = store.read(|connection| history::newest(connection, "c", 1000)).await.unwrap();
     let times: Vec<(i64, f64)> = all.iter().map(|entry| (entry.run_unix_s, entry.at_s)).collect();
@@ -262,7 +262,7 @@ async fn events_are_kept_with_what_is_not_over() {
         [1, 2, 3, 4].map(|id| (id, id))
     );
     drop(store);
-    // Another daemon knows what its last one had told.
+    // A new daemon knows what the last one reported.
     let store = Store::open(dir.path()).unwrap();
     let open = store.read(events::open).await.unwrap();
     assert_eq!(open.iter().map(|open| open.finding.clone()).collect::<Vec<_>>(), findings());

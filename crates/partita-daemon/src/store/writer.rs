@@ -15,12 +15,12 @@ const WAITING_MAX: usize = 1024;
 /// Changes in one commit.
 const TOGETHER_MAX: usize = 64;
 
-/// Makes one change, unless there is no transaction for it; what it returns answers, once it is
-/// known whether the commit was made.
+/// Makes one change, unless there is no transaction for it; the returned closure answers, once the
+/// commit has succeeded or failed.
 type Change = Box<dyn FnOnce(Result<&Connection, Problem>) -> Answer + Send>;
 type Answer = Box<dyn FnOnce(Result<(), Problem>)>;
 
-/// The thread's handle; the thread ends with it, after what waits.
+/// The thread's handle; the thread ends with it, after waiting changes.
 #[derive(Debug)]
 pub(super) struct Writer {
     changes: Option<SyncSender<Change>>,
@@ -65,7 +65,7 @@ impl Drop for Writer {
     }
 }
 
-/// A change for the thread, and where its answer comes.
+/// A change for the thread, and the channel of its answer.
 fn job<T: Send + 'static>(
     change: impl FnOnce(&Connection) -> Result<T, Problem> + Send + 'static,
 ) -> (Change, oneshot::Receiver<Result<T, Problem>>) {
@@ -73,7 +73,7 @@ fn job<T: Send + 'static>(
     let job: Change = Box::new(move |connection| {
         let made = connection.and_then(|connection| whole(connection, change));
         Box::new(move |committed| {
-            // Whoever asked may have gone; the change is made all the same.
+            // The client may have left; the change is made anyway.
             let _ = answer.send(match (made, committed) {
                 (Ok(value), Ok(())) => Ok(value),
                 (Err(problem), _) | (Ok(_), Err(problem)) => Err(problem),
@@ -162,7 +162,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (connection, other) = (table(dir.path()), table(dir.path()));
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        // Whoever had the file leaves it right after it was found taken.
+        // The other holder of the file closes it right after it was found locked.
         let (first, mut answered) = job(move |connection| {
             other.execute_batch("ROLLBACK").unwrap();
             insert(connection, 1)

@@ -126,7 +126,7 @@ fn sockets_where_nobody_answers_hold_nobody_up() {
     let shown = daemon.get("/v1/keepers");
     assert_eq!((shown.as_array().unwrap().len(), &shown[0]["pid"]), (1, &json!(keeper.child.id())));
     let log = daemon.log();
-    assert!(log.contains("a keeper does not answer") && log.contains("are not asked now"), "{log}");
+    assert!(log.contains("a keeper does not answer") && log.contains("are not queried now"), "{log}");
     assert!(!log.lines().any(|line| line.starts_with("forged")), "{log}");
     drop(silent);
 }

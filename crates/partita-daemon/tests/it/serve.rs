@@ -44,7 +44,7 @@ fn one_daemon_serves_a_socket_and_one_a_state() {
 
     fs::write(world.socket(), "somebody's").unwrap();
     let foreign = world.refused::<&str>([]);
-    assert!(foreign.contains("something else is there"), "{foreign}");
+    assert!(foreign.contains("another file is there"), "{foreign}");
     assert_eq!(fs::read_to_string(world.socket()).unwrap(), "somebody's");
 }
 
@@ -134,7 +134,7 @@ fn who_holds_the_registry_does_not_hold_the_end_up() {
     std::thread::sleep(Duration::from_secs(1));
     daemon.signal(Signal::TERM);
     assert!(daemon.wait().success());
-    assert!(!daemon.log().contains("cannot be looked at"), "it has waited for the lock: {}", daemon.log());
+    assert!(!daemon.log().contains("cannot be read"), "it has waited for the lock: {}", daemon.log());
     drop(lock);
 }
 

@@ -67,7 +67,7 @@ impl Kept {
         outcome.changes
     }
 
-    /// The kinds of changes of a look: none for a beginning.
+    /// The kinds of changes of an audit: `None` for a beginning.
     fn ends(&mut self, look: &Look) -> Vec<Option<End>> {
         let end = |change: Change| match change.what {
             What::Began => None,
@@ -102,7 +102,7 @@ fn one_that_is_caught_as_it_ends_is_not_told_of() {
     assert_eq!(kept.ends(&saw(&[escape(0, 4), stranger(0, 5)])), []);
     assert_eq!(kept.ends(&saw(&[])), []);
     assert_eq!(kept.suspected, []);
-    // Nor one that has ended between the driver's list and the end of the look.
+    // Nor one that has ended between the driver's list and the end of the audit.
     kept.ends(&saw(&[escape(0, 4)]));
     let look = Look { gone: [process(4)].into(), ..saw(&[escape(0, 4)]) };
     assert_eq!(kept.ends(&look), []);
@@ -130,8 +130,8 @@ fn what_cannot_be_seen_is_neither_new_nor_over() {
     let mut kept = Kept::default();
     kept.ends(&saw(&[one.clone(), other.clone(), stranger(0, 3)]));
     kept.ends(&saw(&[one.clone(), other.clone(), stranger(0, 3)]));
-    // One GPU is silent, which is told at once: the other's processes are seen, and so are the
-    // gates.
+    // One GPU does not answer, which is reported at once: the other's processes are seen, and so
+    // are the gates.
     assert_eq!(kept.ends(&saw(&[blind(Some(0))])), [Some(End::Left), Some(End::Left), None]);
     assert_eq!(kept.ends(&saw(&[blind(Some(0))])), []);
     assert_eq!(kept.open.len(), 2);
@@ -152,7 +152,7 @@ fn a_suspicion_outlasts_a_look_that_sees_nothing() {
     assert_eq!(kept.ends(&saw(&[escape(0, 1)])), [Some(End::Told), None]);
 }
 
-/// The state of a process on a GPU in one look.
+/// The state of a process on a GPU in one audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Absent,
@@ -167,8 +167,8 @@ fn states() -> impl Strategy<Value = Vec<State>> {
     prop::collection::vec(state, 4)
 }
 
-/// Rounds: what four processes on two GPUs do, how many of them have ended for good, which GPU is
-/// silent (2: all), whether the daemon has been started anew before.
+/// Rounds: what four processes on two GPUs do, how many of them have ended for good, which GPU does
+/// not answer (2: all), whether the daemon has restarted before.
 fn rounds() -> impl Strategy<Value = Vec<(Vec<State>, usize, Option<u8>, bool)>> {
     let silent = prop_oneof![3 => Just(None), 1 => (0..3u8).prop_map(Some)];
     prop::collection::vec((states(), 0..5usize, silent, prop::bool::weighted(0.2)), 1..40)
@@ -225,11 +225,10 @@ proptest! {
                     What::Ended { .. } => prop_assert!(!is_seen && look.tells_of(&change.finding)),
                 }
             }
-            // What is open is what has begun and not ended.
+            // Open findings are those that have begun and not ended.
             let count = is_open.values().filter(|open| **open).count();
             prop_assert_eq!(kept.open.len(), count);
-            // What is seen and has been seen in the look before is open, and what the dead did is
-            // over.
+            // A finding of this and the last audit is open; findings of dead processes are over.
             for finding in &look.findings {
                 let is_open = kept.open.iter().any(|open| open.finding.key() == finding.key());
                 prop_assert_eq!(is_open, !kept.suspected.contains(finding), "{:?}", finding);
@@ -239,7 +238,7 @@ proptest! {
                 let was_open = open_before.iter().any(|known| known.began_id == open.began_id);
                 prop_assert!(was_open || has(&look.findings, &open.finding));
             }
-            // The same look once more is no news, but that its suspicions are confirmed.
+            // The same audit again only confirms its suspects.
             let again = changes(&kept.open, &[], &look, 0);
             prop_assert!(again.changes.is_empty(), "{:?}", again.changes);
             before.extend(look.findings);
