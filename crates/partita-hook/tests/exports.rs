@@ -22,7 +22,7 @@ fn exported(library: &Path, prefixes: &[&str]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Those of drivers that nobody has seen yet too.
+/// Including those of drivers that were not tested yet.
 fn all_exports() -> impl Iterator<Item = Export> {
     EXPORTS.iter().copied().chain(LATER.iter().map(|row| row.export))
 }

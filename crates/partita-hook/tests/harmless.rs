@@ -13,7 +13,7 @@ use partita_testing::succeed;
 
 const GUEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/guest.c");
 
-/// Whether there is a command; says that a test is skipped where there is none.
+/// Whether a command exists; prints that a test is skipped if not.
 fn has(command: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|directory| directory.join(command).is_file());
@@ -56,7 +56,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a program said that used the GPU, without a line of anybody else's.
+/// The output of a program that used the GPU, without other lines.
 fn uses(output: &Output) -> Vec<String> {
     text(&output.stdout).lines().filter(|line| *line == "0 0").map(str::to_owned).collect()
 }
@@ -208,7 +208,7 @@ fn a_tenants_program_runs_with_sanitizers() {
             let mut command = within(&fixture, &[], &program, place);
             // As `partita run` sets it.
             command.env("ASAN_OPTIONS", "verify_asan_link_order=0");
-            // What the stub driver keeps is not what is looked for here.
+            // Leaks of the stub driver are not tested here.
             command.env("LSAN_OPTIONS", "detect_leaks=0");
             let output = command.output().expect("it starts");
             assert!(output.status.success(), "{option} {place}: {output:?}");

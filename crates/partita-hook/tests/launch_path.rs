@@ -1,4 +1,4 @@
-//! What the hook does on every launch, against a driver that does nothing else.
+//! The hook's work on every launch, against a driver that does nothing else.
 
 mod common;
 
@@ -73,7 +73,7 @@ fn a_launch_with_a_share_of_time_takes_no_lock_and_few_calls() {
 /// a run takes 200 ms.
 const UNDISTURBED_US_MAX: u64 = 1000;
 
-/// Kernels of 10 µs in units of a millisecond: a hundred in each, where nobody interrupts the
+/// Kernels of 10 µs in units of a millisecond: a hundred in each, if nothing interrupts the
 /// program. An event where each begins, and one where it ends unless it was found to be over.
 fn are_few(waits: u64, records: u64) -> bool {
     (20_000 / 256..=20_000 / 10).contains(&waits) && (waits..=2 * waits + 4).contains(&records)
@@ -87,7 +87,7 @@ fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// What `gate_path.c` says with lanes of others about, of which one closes in between.
+/// The output of `gate_path.c` with other processes' lanes, of which one closes in between.
 fn gate_path(lanes: usize, argument: &str) -> Vec<Vec<u64>> {
     let limits = Limits { flags: FLAG_GATED, priority: 1, ..limits() };
     let fixture = Fixture::new(&limits);
@@ -95,7 +95,7 @@ fn gate_path(lanes: usize, argument: &str) -> Vec<Vec<u64>> {
     let lanes: Vec<_> = (0..lanes).map(|_| gate.claim().expect("claimed").expect("free")).collect();
     let said = fixture.talk("gate_path.c", &[argument], |line| {
         (line == "close").then(|| {
-            // As late as is believed: the hook's thread opens what is closed for too long.
+            // As late as is accepted: the hook's thread opens lanes that are closed for too long.
             gate.close(lanes[0], 2, now_ns() + Hold::default().hold_ns_max - 1_000_000);
             "closed".to_owned()
         })
@@ -119,7 +119,7 @@ fn short_kernels_of_low_priority_wait_once_in_a_unit_and_long_ones_one_by_one() 
         assert_eq!(long[..3], [2000, 6000, 0], "{said:?}");
         assert_eq!(again[..3], [100, 300, 0], "{said:?}");
         assert!(open[0] <= 1, "{said:?}");
-        // In the midst of a unit, what comes after a lane has closed waits, and all behind it with
+        // In the middle of a unit, the work after a lane has closed waits, and all later work with
         // it.
         (closed[0], behind[0]) == (1, 0)
     });

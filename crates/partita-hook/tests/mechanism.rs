@@ -1,11 +1,11 @@
-//! Limits whose mechanism the hook cannot enforce are refused, and never taken for none.
+//! Limits whose mechanism the hook cannot enforce are refused, and never treated as no limits.
 
 mod common;
 
 use common::{Fixture, limits};
 use partita_ledger::{HookState, Limits, MECHANISM_NONE};
 
-/// What a program is told whose limits name this mechanism.
+/// The error of a program whose limits name this mechanism.
 fn refusal(mechanism: u32) -> String {
     let output = Fixture::new(&Limits { mechanism, ..limits() }).run("launch_path.c", &[]);
     assert!(!output.status.success(), "{output:?}");

@@ -57,7 +57,7 @@ fn a_library_before_the_hook_goes_on_to_the_hook() {
     assert_eq!(launches(&fixture), 1);
 }
 
-/// Before the hook and behind it: each goes on to the next, and none comes back to itself.
+/// Before the hook and behind it: each continues in the next, and none calls itself.
 #[test]
 fn libraries_that_interpose_the_linker_go_on_to_one_another() {
     let fixture = Fixture::new(&limits());

@@ -12,7 +12,7 @@ fn second() -> Limits {
     Limits { gpu_uuid: [8; 16], qmd_disable: [0xffff_0000, !0, !0, !0, 0, 0, 0, 0], ..limits() }
 }
 
-/// A tenant on two GPUs; the second's ledger lies where a link in the first's leads.
+/// A tenant on two GPUs; the second's ledger is where a link in the first's leads.
 fn fixture(second: &Limits) -> Fixture {
     let fixture = Fixture::new(&limits());
     std::fs::create_dir(fixture.path("other")).expect("a directory");
@@ -82,7 +82,7 @@ fn no_launch_of_the_driver_s_own_is_left_without_a_tpc() {
     );
 }
 
-/// What the program is refused with.
+/// The refusal of the program.
 fn refusal(fixture: &Fixture, gpus: &str) -> String {
     let output = fixture.run("several.c", &[gpus]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -95,7 +95,7 @@ fn refusal(fixture: &Fixture, gpus: &str) -> String {
 fn a_gpu_that_is_not_the_tenant_s_is_refused() {
     let said = refusal(&fixture(&second()), "3");
     assert!(said.contains("GPU 2") && said.contains("CUDA_VISIBLE_DEVICES"), "{said}");
-    // A tenant of one GPU whose program has come by another.
+    // A tenant of one GPU whose program has reached another.
     let said = refusal(&Fixture::new(&limits()), "2");
     assert!(said.contains("GPU 1") && said.contains("not its tenant's"), "{said}");
     let said = refusal(&Fixture::new(&second()), "1");

@@ -14,7 +14,7 @@ use partita_ledger::{FLAG_TIMED, Limits, TimeMap};
 /// The longest piece of a measurement, in seconds: with the hook and without take turns.
 const PIECE_S: u64 = 10;
 
-/// What the threads of one way have done.
+/// The results of the threads of one way.
 #[derive(Debug, Default)]
 struct Figures {
     yields: u64,
@@ -43,8 +43,8 @@ impl Figures {
     }
 }
 
-/// Measures the calls with the hook, and a plain lock without it, in turns: what the plain lock
-/// shows is the machine's.
+/// Measures the calls with the hook, and a plain lock without it, in turns: the plain lock shows
+/// the machine's own delays.
 fn measure(fixture: &Fixture, what: &str) -> Figures {
     let asked = std::env::var("PARTITA_URGENT_SECONDS").ok();
     let seconds: u64 = asked.map_or(2, |text| text.parse().expect("PARTITA_URGENT_SECONDS in seconds"));

@@ -88,7 +88,7 @@ fn living_tenants_keep_their_tpcs_and_a_limit_beyond_the_device_is_shared_and_to
     assert_ne!(sets[0], sets[1]);
     let (lines, said) = beside("late.cache", "20").allocates("a 1\n");
     assert!(lines[0].starts_with("0 "), "{lines:?}");
-    assert!(said.contains("leave no TPCs of its own"), "{said}");
+    assert!(said.contains("leave no TPCs for it alone"), "{said}");
     let (_, said) = beside("late.cache", "20").with("LIBCUDA_LOG_LEVEL", "0").allocates("a 1\n");
     assert_eq!(said, "", "once for a tenant, and not at all at level 0");
     drop(living);

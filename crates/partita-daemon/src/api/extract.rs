@@ -28,9 +28,13 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         // `guard::who` has stored it there.
         let caller = parts.extensions.get().copied();
-        caller
-            .ok_or_else(|| Problem::new(Kind::Unauthorized, "the client is unknown; use the daemon's \
-                socket"))
+        caller.ok_or_else(|| {
+            Problem::new(
+                Kind::Unauthorized,
+                "the client is unknown; use the daemon's \
+                socket",
+            )
+        })
     }
 }
 

@@ -133,8 +133,10 @@ fn token(app: &Shared, request: &Request) -> Result<(), Problem> {
     let refuse = |reason: &str| {
         Problem::new(
             Kind::Unauthorized,
-            format!("{reason}; send `Authorization: Bearer TOKEN` with the token of the daemon's \
-                --token-file"),
+            format!(
+                "{reason}; send `Authorization: Bearer TOKEN` with the token of the daemon's \
+                --token-file"
+            ),
         )
     };
     let Some(given) = request.headers().get(header::AUTHORIZATION) else {

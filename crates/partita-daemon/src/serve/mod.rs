@@ -104,8 +104,10 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
             );
         }
         let listener = TcpListener::bind(address).await.with_context(|| {
-            format!("--listen {address}: cannot bind this address; choose another port, or stop the \
-                program that uses it")
+            format!(
+                "--listen {address}: cannot bind this address; choose another port, or stop the \
+                program that uses it"
+            )
         })?;
         tracing::info!(address = %listener.local_addr()?, "listening on TCP");
         serving.spawn(accept(Guarded::new(listener, limits, own_user()), router.clone(), ended.clone()));

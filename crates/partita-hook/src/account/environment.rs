@@ -1,9 +1,9 @@
-//! Which environment counts: the outermost that says anything.
+//! Which environment counts: the outermost that names a tenant.
 //!
-//! A process of a container cannot change what the container's first process was started with, nor
-//! what its own ancestors were. So a child that has other variables, or none, is held by those that
-//! its tenant was started with. What the kernel does not show (an ancestor that has ended, or is
-//! another user's) cannot count.
+//! A process of a container can change neither the environment of the container's first process nor
+//! that of its own ancestors. So the limits of its tenant's start hold for a child with other
+//! variables, or without them. An environment that the kernel does not show (of an ancestor that
+//! has ended, or of another user's) cannot count.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -20,12 +20,12 @@ const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 /// last.
 const GENERATIONS_MAX: u32 = 64;
 
-/// What this process was started with; null where that says nothing.
+/// This process's own environment; null if it names no tenant.
 static OWN: AtomicPtr<Says> = AtomicPtr::new(core::ptr::null_mut());
-/// What counts; null until somebody asks.
+/// The environment that counts; null before the first call.
 static COUNTS: AtomicPtr<Says> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What counts in this process, found at the first call.
+/// The environment that counts in this process, found at the first call.
 pub fn says() -> &'static Says {
     let known = COUNTS.load(Ordering::Acquire);
     if !known.is_null() {
@@ -39,7 +39,7 @@ pub fn says() -> &'static Says {
         // SAFETY: as above.
         Ok(_) => unsafe { &*made },
         Err(first) => {
-            // SAFETY: nobody else has seen the one, and the other is never freed.
+            // SAFETY: no other thread has seen the one, and the other is never freed.
             unsafe {
                 drop(Box::from_raw(made));
                 &*first
@@ -48,20 +48,19 @@ pub fn says() -> &'static Says {
     }
 }
 
-/// Whether this process belongs to a tenant that an environment names, if only by what nobody
-/// understands.
+/// Whether this process belongs to a tenant that an environment names, even if by invalid values.
 pub fn is_tenant() -> bool {
     matches!(says(), Says::Asks(_) | Says::Unclear(_))
 }
 
-/// What this process itself was started with, if that says anything.
+/// This process's own environment, if it names a tenant.
 pub fn own() -> Option<&'static Says> {
     // SAFETY: null, or stored at load and never freed.
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
-/// Looks at the process's own environment while nobody can have changed it. Allocates only where it
-/// names something.
+/// Reads the process's own environment before the program can change it. Allocates only if it names
+/// something.
 pub fn look_at_load() {
     unsafe extern "C" {
         static environ: *const *const c_char;

@@ -6,10 +6,10 @@ use crate::account::launch_mask::LaunchMask;
 
 /// This process's part in its tenant on one GPU.
 ///
-/// What every launch reads comes first, in few lines of the cache.
+/// The fields that every launch reads come first, in few cache lines.
 #[repr(C)]
 pub struct Gpu {
-    /// What launches need to be masked, ready to use; none where the tenant has no partition.
+    /// The data for masking launches; `None` if the tenant has no partition.
     pub mask: Option<LaunchMask>,
     /// The limits, mapped read-only.
     pub limits: LimitsMap,
@@ -19,7 +19,7 @@ pub struct Gpu {
     pub index: u8,
 }
 
-/// Bytes of device memory, the GPU on which they are charged, and to whom.
+/// Bytes of device memory, the GPU on which they are charged, and the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {
     /// [`Gpu::index`].
@@ -30,7 +30,7 @@ pub struct Charge {
     pub account: Account,
 }
 
-/// Whom memory is charged to.
+/// The account that memory is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Account {
     /// This process.
@@ -39,7 +39,7 @@ pub enum Account {
     Pool(u64),
     /// All processes of the tenant that hold the memory of this key.
     Shared(Key),
-    /// Nobody: it is host memory, beyond the quota.
+    /// No account: it is host memory, beyond the quota.
     Host(Form),
 }
 
@@ -76,8 +76,8 @@ impl Gpu {
     pub fn used_bytes(&self) -> u64 {
         let usage = self.slot.map();
         if usage.used() > self.slot.bytes() {
-            // Some are another process's, which may have ended. Without a look
-            // at the file the answer is still right as to what can be had now.
+            // Some may belong to a process that has ended. Even without reading the file, the
+            // answer is right about what is available now.
             let _ = usage.reap();
         }
         usage.used()
@@ -100,13 +100,13 @@ impl Gpu {
     /// Gives `bytes` back to the quota.
     pub fn credit(&self, bytes: u64) {
         if bytes > 0 {
-            // Fails only for a ledger that was damaged from outside; there is
-            // nobody to tell on this path, and the observer sees the damage.
+            // Fails only if the ledger was damaged from outside; this path cannot report it, and
+            // the observer sees the damage.
             let _ = self.slot.release(bytes);
         }
     }
 
-    /// Reports what the hook has found of itself.
+    /// Reports the hook's findings about itself.
     pub fn report(&self, flags: u32) {
         self.slot.report(HookState { flags, code: 0 });
     }

@@ -1,9 +1,9 @@
 //! On which of the tenant's GPUs the kernels of a graph run.
 //!
-//! The driver tells it to nobody later, so it is noted when a kernel enters a graph: captured, or
-//! added ([`place`](crate::graph::place)). An executable is armed with one GPU's mask; a
-//! graph with kernels of several is refused when it is instantiated. A process that sees one GPU
-//! notes nothing.
+//! The driver does not report it later, so it is recorded when a kernel enters a graph: captured,
+//! or added ([`place`](crate::graph::place)). An executable has one GPU's mask; a graph with
+//! kernels on several GPUs is refused when it is instantiated. A process that sees one GPU records
+//! nothing.
 
 use hashbrown::HashMap;
 use partita_ledger::GPUS_MAX;

@@ -1,9 +1,9 @@
-//! What launches need to be masked on one GPU.
+//! The data for masking launches on one GPU.
 
 use partita_abi::qmd::{self, QmdError, QmdLayout};
 use partita_ledger::Limits;
 
-/// What the callback needs beside the ledger.
+/// The callback's data beside the ledger.
 pub struct LaunchMask {
     /// Where this device's descriptors keep their mask.
     pub layout: &'static QmdLayout,

@@ -1,11 +1,10 @@
 //! Which of the tenant's GPUs a call is for.
 //!
-//! A process that sees one GPU never asks. With several, a call that names a
-//! stream is for the GPU of that stream's context, and any other for that of the
-//! thread's current context, as the driver has it. Both are looked up in small
-//! tables of words, without a lock; the driver is asked once for each stream and
-//! context. The launch callback reads a note that the call left for its thread,
-//! because the driver does not say in which context it calls.
+//! A process that sees one GPU never asks. With several, a call that names a stream is for the GPU
+//! of that stream's context, and any other for that of the thread's current context, as in the
+//! driver. Both are looked up in small tables of words, without a lock; the driver is queried once
+//! for each stream and context. The launch callback reads a note that the call left for its thread,
+//! because the driver does not pass the context.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -21,8 +20,7 @@ use crate::driver::places::PlaceCalls;
 use crate::sys::fork::in_child;
 use crate::sys::thread_word::ThreadWord;
 
-/// The last of the handles that stand for a default stream: null, `CU_STREAM_LEGACY`,
-/// `CU_STREAM_PER_THREAD`.
+/// The last of the handles of default streams: null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`.
 const DEFAULT_STREAM_MAX: usize = 2;
 /// The GPUs of streams and contexts seen lately: a handle above 16 bits that hold one more than the
 /// GPU's index. A collision only costs asking the driver again.
@@ -61,7 +59,7 @@ pub fn forget_contexts() {
     CONTEXTS.forget();
 }
 
-// A child makes contexts of its own.
+// A child creates its own contexts.
 in_child! {
     forget_contexts();
 }
@@ -75,7 +73,7 @@ pub unsafe fn destroy_stream(real: prototypes::cuStreamDestroy_v2, stream: *mut 
     unsafe { real(stream) }
 }
 
-/// The GPU of a call, for the launch callback; lies on the stack of the call.
+/// The GPU of a call, for the launch callback; on the stack of the call.
 struct Note {
     gpu: *const Gpu,
     /// Whether the callback was called.
@@ -85,7 +83,7 @@ struct Note {
 /// Each thread's [`Note`].
 static NOTE: ThreadWord = ThreadWord::new();
 
-/// Makes room for what threads note.
+/// Allocates the key for threads' notes.
 ///
 /// # Errors
 /// The C library has no key left for values of threads.
@@ -112,7 +110,7 @@ pub unsafe fn noted<'g>() -> Option<&'g Gpu> {
 /// Runs a call with its GPU noted; whether the callback was called meanwhile.
 fn within<R>(gpu: &Gpu, run: impl FnOnce() -> R) -> (R, bool) {
     let note = Note { gpu, called: Cell::new(false) };
-    // Only this thread looks at it, and only until the former stands there again.
+    // Only this thread reads it, and only until the previous one is restored.
     let former = NOTE.get();
     NOTE.set(core::ptr::from_ref(&note).cast());
     let result = run();
@@ -154,7 +152,7 @@ pub fn gpu_of_device(tenant: &Tenant, device: c_int) -> Result<&Gpu, CuResult> {
 /// The GPU of the thread's current context.
 ///
 /// # Errors
-/// Why the driver tells none.
+/// Why the driver does not report it.
 #[inline]
 pub fn gpu_now(tenant: &Tenant) -> Result<&Gpu, CuResult> {
     match tenant.places() {
@@ -176,7 +174,7 @@ fn gpu_of_current<'t>(tenant: &'t Tenant, places: &PlaceCalls) -> Result<&'t Gpu
 /// The GPU on which work in a stream runs.
 ///
 /// # Errors
-/// Why the driver tells none.
+/// Why the driver does not report it.
 #[inline]
 pub fn gpu_of_stream(tenant: &Tenant, stream: *mut c_void) -> Result<&Gpu, CuResult> {
     let Some(places) = tenant.places() else { return Ok(tenant.first()) };
@@ -203,7 +201,7 @@ fn ask_of_stream<'t>(
 /// The GPU of a context, null for the current one.
 ///
 /// # Errors
-/// Why the driver tells none.
+/// Why the driver does not report it.
 pub fn gpu_of_context(tenant: &Tenant, context: *mut c_void) -> Result<&Gpu, CuResult> {
     let Some(places) = tenant.places() else { return Ok(tenant.first()) };
     if context.is_null() {
@@ -231,7 +229,7 @@ pub fn in_context_of<R>(
     }
 }
 
-/// The GPU that memory lies on, where the driver tells it.
+/// The GPU of some memory, if the driver reports it.
 pub fn gpu_of_pointer(tenant: &Tenant, pointer: u64) -> Option<&Gpu> {
     match tenant.places() {
         None => Some(tenant.first()),

@@ -6,7 +6,7 @@ use partita_ledger::LEDGER_VARIABLE;
 
 use crate::account::environment;
 
-/// [`Origin`] by its number; 0 before anybody looked.
+/// [`Origin`] by its number; 0 before the first look.
 static ORIGIN: AtomicU8 = AtomicU8::new(0);
 /// A copy of the directory's name, so that nothing is allocated in a process that never uses it.
 /// Empty if no ledger was named, or if the name is too long for a path.
@@ -20,9 +20,9 @@ pub enum Origin {
     Nobody = 1,
     /// `partita run` named the ledger.
     Ledger = 2,
-    /// An environment like HAMi-core's says what it may use ([`hami`](crate::session::hami)).
+    /// An environment like HAMi-core's sets its limits ([`hami`](crate::session::hami)).
     Environment = 3,
-    /// `partita run` did not, and nobody has asked yet whether an environment does.
+    /// `partita run` did not start it, and the environment has not been checked yet.
     Undecided = 4,
 }
 
@@ -46,7 +46,7 @@ pub fn origin() -> Origin {
     }
 }
 
-/// Keeps what the process was started with. Only once: the program comes later.
+/// Stores how the process was started. Only once, before the program runs.
 pub fn look_at_load() {
     if ORIGIN.load(Ordering::Relaxed) != 0 {
         return;

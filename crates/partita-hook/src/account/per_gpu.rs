@@ -37,7 +37,7 @@ impl<T: Send + Sync> PerGpu<T> {
         self.0.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
     }
 
-    /// Takes all values out, in a child of `fork`: nobody else has a reference to them.
+    /// Takes all values out, in a child of `fork`, where no other reference to them exists.
     pub fn take(&self) -> impl Iterator<Item = &'static T> {
         let taken = self.0.iter().map(|place| place.swap(core::ptr::null_mut(), Ordering::AcqRel));
         // SAFETY: null, or leaked by set().

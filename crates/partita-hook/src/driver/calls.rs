@@ -85,7 +85,7 @@ calls! {
 }
 
 calls! {
-    /// Entry points that tell of captures and of memory behind handles, complete from CUDA 11.3 on.
+    /// Entry points for captures and for memory behind handles, complete from CUDA 11.3 on.
     struct NewerCalls;
     is_capturing = cuStreamIsCapturing;
     capture_info = cuStreamGetCaptureInfo_v2;
@@ -108,7 +108,7 @@ impl<T: Send + Sync> Kept<T> {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// The entry points; none where the driver lacks one of them.
+    /// The entry points; `None` if the driver lacks one of them.
     pub fn get(&self, resolve: impl FnOnce() -> Result<T, &'static CStr>) -> Option<&'static T> {
         let known = self.0.load(Ordering::Acquire);
         if known.is_null() {
@@ -175,7 +175,7 @@ impl GraphCalls {
         // SAFETY: a valid pointer; null asks for the number alone.
         unsafe { (self.nodes)(graph, core::ptr::null_mut(), &mut count) }.ok().ok()?;
         if count == 0 {
-            // The driver refuses room for none.
+            // The driver refuses an empty array.
             return Some(Vec::new());
         }
         let mut nodes = vec![core::ptr::null_mut(); count];
@@ -185,7 +185,7 @@ impl GraphCalls {
         Some(nodes)
     }
 
-    /// What a node does.
+    /// The kind of a node.
     pub fn node_type(&self, node: *mut c_void) -> Option<CUgraphNodeType> {
         let mut kind = 0;
         // SAFETY: a valid pointer and a node that the driver gave.
@@ -224,11 +224,11 @@ impl GraphCalls {
         Some(value)
     }
 
-    /// Whether a kernel node of an executable runs, as far as the program is concerned.
+    /// Whether a kernel node of an executable is enabled from the program's point of view.
     ///
     /// # Errors
-    /// The driver's; CUDA_ERROR_INVALID_VALUE for a node that is not of the executable's graph any
-    /// more.
+    /// Those of the driver; CUDA_ERROR_INVALID_VALUE for a node that is not of the executable's
+    /// graph any more.
     pub fn is_enabled(&self, executable: *mut c_void, node: *mut c_void) -> Result<bool, CuResult> {
         let mut enabled = 0;
         // SAFETY: a valid pointer; the driver checks the handles.
@@ -247,7 +247,7 @@ impl GraphCalls {
     /// Uploads an executable.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn upload(&self, executable: *mut c_void, stream: *mut c_void) -> Result<(), CuResult> {
         // SAFETY: the program's handles; the driver checks them.
         unsafe { (self.upload)(executable, stream) }.ok()
@@ -274,7 +274,7 @@ impl GraphCalls {
     }
 }
 
-/// Sets which calls a stream capture forbids to this thread; returns what was set before.
+/// Sets which calls a stream capture forbids to this thread; returns the previous mode.
 pub fn exchange_capture_mode(mode: c_uint) -> Option<c_uint> {
     let mut mode = mode;
     // SAFETY: a valid pointer.
@@ -293,7 +293,7 @@ impl DriverCalls {
     /// The UUIDs of the GPUs that the process sees, by ordinal.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn gpu_uuids(&self) -> Result<Vec<[u8; 16]>, CuResult> {
         let mut count = 0;
         // SAFETY: a valid pointer.
@@ -306,7 +306,7 @@ impl DriverCalls {
         (0..count).map(uuid).collect()
     }
 
-    /// The calling thread's context as a number, 0 for none.
+    /// The calling thread's context as a number, 0 without one.
     pub fn current_context(&self) -> usize {
         let mut context = core::ptr::null_mut();
         // SAFETY: a valid pointer.
@@ -339,8 +339,8 @@ impl DriverCalls {
         Some((base, bytes as u64))
     }
 
-    /// Whether no allocation starts at an address. An answer about something else, such as a
-    /// missing context, is none.
+    /// Whether no allocation starts at an address. Only an answer about the address counts, not,
+    /// for example, a missing context.
     pub fn is_gone(&self, address: u64) -> bool {
         let (mut base, mut bytes) = (0, 0);
         // SAFETY: valid pointers; the driver checks the address.
@@ -359,7 +359,7 @@ impl DriverCalls {
         unsafe { (self.limit)(&mut value, LIMIT_STACK) == CuResult::CONTEXT_IS_DESTROYED }
     }
 
-    /// Closes memory of another process that the program was never told of.
+    /// Closes memory of another process that the program never got.
     pub fn close(&self, pointer: u64) {
         // SAFETY: the driver has just opened it.
         let _ = unsafe { (self.close)(pointer) };
@@ -398,7 +398,7 @@ impl DriverCalls {
         (status == CAPTURE_ACTIVE && !graph.is_null()).then_some(graph)
     }
 
-    /// The device of the memory behind a handle; none for memory of the host.
+    /// The device of the memory behind a handle; `None` for memory of the host.
     pub fn device_of_handle(&self, handle: u64) -> Option<c_int> {
         let mut found = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
         // SAFETY: room for the structure, all of whose fields may be zero; the driver checks the
@@ -410,7 +410,7 @@ impl DriverCalls {
         (found.location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then_some(found.location.id)
     }
 
-    /// Releases a handle that the program was never told of.
+    /// Releases a handle that the program never got.
     pub fn release_handle(&self, handle: u64) {
         if let Some(calls) = newer() {
             // SAFETY: the driver has just given it.
@@ -418,7 +418,7 @@ impl DriverCalls {
         }
     }
 
-    /// Frees device memory that the program was never told of.
+    /// Frees device memory that the program never got.
     pub fn free(&self, pointer: u64) {
         // SAFETY: the driver checks the pointer.
         let _ = unsafe { (self.free)(pointer) };

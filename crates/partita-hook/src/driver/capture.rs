@@ -1,9 +1,9 @@
 //! Whether this process captures launches into graphs at the moment.
 //!
-//! To ask whether a stream's work is done is forbidden while it is captured, and spoils the
-//! capture. Whether a stream is captured only the driver can say: waiting for an event is enough to
-//! join it to a capture. So the hook counts captures, and whoever asks from another thread than the
-//! program's asks nothing while there is one ([`quiet`]).
+//! Querying whether a stream's work is done is forbidden while it is captured, and invalidates the
+//! capture. Only the driver knows whether a stream is captured: waiting for an event is enough to
+//! join it to a capture. So the hook counts captures, and its own thread queries nothing while
+//! there is one ([`quiet`]).
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -23,8 +23,8 @@ pub fn is_any() -> bool {
     CAPTURES.load(Ordering::SeqCst) != 0
 }
 
-/// Runs calls of the hook's own that a capture, of this thread or another one, would forbid and be
-/// spoilt by: they have nothing to do with what is captured.
+/// Runs calls of the hook that a capture, of this thread or another one, would forbid and that
+/// would invalidate it: they do not belong to the capture.
 pub fn relaxed<R>(run: impl FnOnce() -> R) -> R {
     /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
     const RELAXED: c_uint = 2;
@@ -99,7 +99,7 @@ pub unsafe fn end(
         CuResult::SUCCESS | CuResult::STREAM_CAPTURE_INVALIDATED | CuResult::STREAM_CAPTURE_UNJOINED => {
             ended()
         }
-        // There was none to end here.
+        // There was no capture to end here.
         _ => {}
     }
     result

@@ -22,7 +22,7 @@ impl PageCalls {
     /// as long as the process.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn map(&self, address: usize, bytes: usize) -> Result<u64, CuResult> {
         capture::relaxed(|| self.map_now(address, bytes))
     }

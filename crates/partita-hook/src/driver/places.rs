@@ -1,4 +1,4 @@
-//! The driver's calls that tell GPUs, contexts and streams apart, where a process sees several
+//! The driver's calls that identify GPUs, contexts and streams, for a process that sees several
 //! GPUs.
 
 use core::ffi::{c_int, c_uint, c_void};
@@ -9,7 +9,7 @@ use partita_abi::types::CUpointer_attribute;
 use crate::driver::calls::calls;
 
 calls! {
-    /// Entry points that tell contexts and streams apart, complete from CUDA 11.3 on.
+    /// Entry points that identify contexts and streams, complete from CUDA 11.3 on.
     struct PlaceCalls;
     current_device = cuCtxGetDevice;
     push_context = cuCtxPushCurrent_v2;
@@ -28,7 +28,7 @@ impl PlaceCalls {
     /// The device of the current context.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn current_device(&self) -> Result<c_int, CuResult> {
         let mut device = -1;
         // SAFETY: a valid pointer.
@@ -39,7 +39,7 @@ impl PlaceCalls {
     /// The context of a stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn context_of(&self, stream: *mut c_void) -> Result<*mut c_void, CuResult> {
         let mut context = core::ptr::null_mut();
         // SAFETY: a valid pointer, and the stream that the program gives the driver next.
@@ -50,7 +50,7 @@ impl PlaceCalls {
     /// Asks the driver something in a context.
     ///
     /// # Errors
-    /// The driver's, if it has no such context.
+    /// Those of the driver, if it has no such context.
     pub fn in_context<R>(&self, context: *mut c_void, ask: impl FnOnce() -> R) -> Result<R, CuResult> {
         // SAFETY: a context that the driver gave.
         unsafe { (self.push_context)(context) }.ok()?;
@@ -71,7 +71,7 @@ impl PlaceCalls {
         (status == CAPTURE_ACTIVE && !graph.is_null()).then_some(graph)
     }
 
-    /// The device that memory lies on.
+    /// The device of some memory.
     pub fn device_of(&self, pointer: u64) -> Option<c_int> {
         let mut device: c_int = -1;
         // SAFETY: room for the attribute, an int.

@@ -1,9 +1,10 @@
-//! Who asks the driver about streams, events and contexts of the program, beside the program
-//! itself.
+//! A lock for queries of the program's streams, events and contexts from outside of the program's
+//! own calls.
 //!
-//! The hook's thread does, and holds this lock meanwhile. Whoever ends what it could ask about, or
-//! begins a capture that its questions would spoil, holds it too. The thread never waits for it:
-//! what ends may itself wait for work that the thread is to let go on.
+//! The hook's thread makes such queries and holds this lock meanwhile. Code that destroys what the
+//! thread could query, or begins a capture that its queries would invalidate, holds it too. The
+//! thread never waits for the lock: a call that destroys an object may itself wait for work that
+//! the thread must release.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,16 +13,16 @@ use partita_ledger::mutex::{Guard, Mutex};
 use crate::sys::fork::in_child;
 
 static ASKING: Mutex<()> = Mutex::new(());
-/// Whether the process exits: the lock is held for ever, and nobody else needs it.
+/// Whether the process exits: the lock is then held forever, and no other code needs it.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Keeps the hook's thread from asking until the guard is dropped.
 pub fn keep() -> Option<Guard<'static, ()>> {
-    // What ends the driver's state may call what keeps quiet.
+    // A call that ends the driver's state may call functions that take this lock.
     (!ENDING.load(Ordering::Acquire)).then(|| ASKING.lock())
 }
 
-/// The right to ask, if nobody keeps from it.
+/// The right to query, if the lock is free.
 pub fn ask() -> Option<Guard<'static, ()>> {
     ASKING.try_lock()
 }

@@ -31,7 +31,7 @@ pub fn load(rows: &'static [&'static Row]) -> bool {
     if !HANDLE.load(Ordering::Acquire).is_null() {
         return true;
     }
-    // The C library's own: what tools interpose may answer with the hook.
+    // The C library's own function: tools that interpose it may return the hook.
     let dlopen = elf::in_c_library(c"dlopen");
     if dlopen.is_null() {
         return false;
@@ -61,8 +61,8 @@ fn is_driver(handle: *mut c_void, rows: &[&Row]) -> bool {
     !init.is_null() && rows.iter().any(|row| row.name == c"cuInit" && row.hook != init)
 }
 
-/// Whether an address that is not the driver's lies in another copy of it. Two drivers in one
-/// process know nothing of each other; the hook's functions lead to the one that the linker finds.
+/// Whether an address that is not the driver's belongs to another copy of it. Two drivers in one
+/// process are independent; the hook's functions call the one that the linker finds.
 pub fn is_copy(address: *const c_void) -> bool {
     elf::holder(address).is_some_and(|object| object.soname() == Some(NAME))
 }
@@ -101,12 +101,12 @@ pub unsafe fn ask(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int 
     const SIMULATED: &CStr = c"partita_sim_control_ioctl";
     let simulated = symbol_if_loaded(SIMULATED);
     if simulated.is_null() {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         return unsafe { next_ioctl(node, wanted, argument) };
     }
     // SAFETY: the simulated libcuda's function has this type.
     let simulated: Ioctl = unsafe { core::mem::transmute(simulated) };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { simulated(node, wanted, argument) }
 }
 

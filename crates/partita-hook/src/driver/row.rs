@@ -1,5 +1,5 @@
-//! One wrapped export of a library of NVIDIA's: what both tables of hooks, libcuda's and the
-//! management library's, are made of.
+//! One wrapped export of a library of NVIDIA's: the element of both tables of hooks, libcuda's and
+//! the management library's.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};

@@ -7,8 +7,8 @@ pub const LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`.
 pub const PER_THREAD: usize = 2;
 
-/// What tells a stream from all others of the process: its handle, which is the address of
-/// something; and for the default streams the context's or the thread's, marked.
+/// The key of a stream, unique in the process: its handle, which is an address; for the default
+/// streams, the context's or the thread's address, marked.
 #[inline]
 pub fn key_of(stream: usize, context: impl FnOnce() -> usize) -> usize {
     match stream {
@@ -28,7 +28,7 @@ pub fn places<const SIZE: usize>(key: usize) -> impl Iterator<Item = usize> {
     (0..SIZE).map(move |step| (first + step) % SIZE)
 }
 
-/// The handle by which any thread reaches the stream of a key in that stream's context; none for
+/// The handle by which any thread reaches the stream of a key in that stream's context; `None` for
 /// the default stream of another thread.
 pub fn handle_of(key: usize) -> Option<usize> {
     match key & 7 {

@@ -1,8 +1,8 @@
-//! What libcuda asks of the kernel driver, where it concerns a tenant.
+//! libcuda's requests to the kernel driver that concern a tenant.
 //!
 //! libcuda reaches the kernel through `ioctl`, which this library exports as well. Three requests
-//! are looked at: a command, which may set a time slice ([`slices`]); an object that is made, which
-//! may be device memory ([`driver_memory`]); and one that is freed. Everything else goes on.
+//! are checked: a command, which may set a time slice ([`slices`]); the creation of an object,
+//! which may be device memory ([`driver_memory`]); and a release. All others pass through.
 
 use core::ffi::{c_int, c_ulong, c_void};
 
@@ -36,9 +36,9 @@ const _: () = assert!(size_of::<Free>() == RM_FREE_BYTES);
 /// As for ioctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
-    // Anything else, which is what other programs ask, goes on after some comparisons.
+    // Any other request, such as other programs', passes through after some comparisons.
     let Ok(request @ (CONTROL | FREE | ALLOC | ALLOC_LONG)) = u32::try_from(wanted) else {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         return unsafe { next_ioctl(node, wanted, argument) };
     };
     if argument.is_null() || !origin::is_tenant() {

@@ -1,10 +1,9 @@
 //! `dlsym` and `dlvsym`: how most programs reach libcuda.
 //!
-//! Both are trampolines that ask a filter first and otherwise *jump* to the C
-//! library's function with the caller's arguments and return address in place.
-//! A call instead of a jump would make the hook the caller, and the meaning of
-//! `RTLD_NEXT` (and of namespaces) depends on who calls: an allocator that looks
-//! for the next `malloc` would find its own.
+//! Both are trampolines that call a filter first and otherwise *jump* to the C library's function
+//! with the caller's arguments and return address in place. A call instead of a jump would make the
+//! hook the caller, and the meaning of `RTLD_NEXT` (and of namespaces) depends on the caller: an
+//! allocator that looks for the next `malloc` would find its own.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -77,8 +76,8 @@ pub unsafe extern "C" fn dlvsym(
 /// The hook for `name` as found through `handle` by the code at `caller`, or null when the C
 /// library should answer.
 ///
-/// Allocators and sanitizers ask for names before they are ready to be called themselves, and most
-/// programs never use CUDA: nothing is done before a name is one that the hook stands before.
+/// Allocators and sanitizers look names up before they can be called themselves, and most programs
+/// never use CUDA: so nothing happens unless the name is one that the hook wraps.
 extern "C" fn filter(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
     find_real();
     if name.is_null() {
@@ -95,11 +94,11 @@ extern "C" fn filter(handle: *mut c_void, name: *const c_char, caller: *const c_
     answer.unwrap_or(core::ptr::null_mut())
 }
 
-/// What stands in for one of the linker's functions, if the answer would be the C library's own: a
-/// function of the hook that goes on to the C library.
+/// The replacement of one of the linker's functions, if the answer would be the C library's own: a
+/// function of the hook that continues in the C library.
 ///
-/// It never goes on to what other libraries interpose, since one of those may be asking: its next
-/// function would lead back to itself.
+/// It never continues in a function that another library interposes, since that library may be the
+/// caller: its next function would lead back to itself.
 fn linkers_own(handle: *mut c_void, name: &CStr, caller: *const c_void) -> Option<*mut c_void> {
     let own = match name.to_bytes() {
         b"dlsym" => dlsym as *mut c_void,
@@ -118,7 +117,7 @@ fn linkers_own(handle: *mut c_void, name: &CStr, caller: *const c_void) -> Optio
     (!answer.is_null() && answer == elf::in_c_library(name)).then_some(own)
 }
 
-/// The function for an export of libcuda, if that is what the handle leads to.
+/// The function for an export of libcuda, if the handle leads to libcuda.
 fn of_driver(handle: *mut c_void, row: &Row) -> Option<*mut c_void> {
     if !origin::is_tenant() {
         return None;
@@ -126,7 +125,7 @@ fn of_driver(handle: *mut c_void, row: &Row) -> Option<*mut c_void> {
     if handle == libc::RTLD_NEXT {
         return (table::load() && !row.real().is_null()).then_some(row.hook);
     }
-    // The hook's export stands first in the global scope.
+    // The hook's export comes first in the global scope.
     let found = match handle {
         libc::RTLD_DEFAULT => row.hook,
         // SAFETY: the caller's handle, and a valid name.
@@ -139,9 +138,9 @@ fn of_driver(handle: *mut c_void, row: &Row) -> Option<*mut c_void> {
     is_driver.then_some(row.hook)
 }
 
-/// The function of a library that stands in for the driver behind the hook: Nsight Compute preloads
-/// one, and has `dlopen` answer with the library whose `cuInit` comes first, which is the hook's.
-/// The program calls the stand-in, and the stand-in's calls of the driver come to the hook.
+/// The function of a library that replaces the driver behind the hook: Nsight Compute preloads one,
+/// and makes `dlopen` return the library whose `cuInit` comes first, which is the hook's. The
+/// program calls the replacement, whose calls of the driver come to the hook.
 fn stand_in(row: &Row) -> Option<*mut c_void> {
     let behind = elf::behind_this_library(row.name);
     (!behind.is_null() && table::load() && behind != row.real() && !real::is_copy(behind)).then_some(behind)

@@ -1,4 +1,4 @@
-//! The exports: what the program calls.
+//! The exports: the functions that the program calls.
 
 pub mod ioctl;
 pub mod linker;

@@ -1,11 +1,11 @@
-//! `dlopen` and `dlmopen`: ways to a libcuda that the hook does not stand before.
+//! `dlopen` and `dlmopen`: ways to a libcuda that the hook does not wrap.
 //!
-//! A library opened with `RTLD_DEEPBIND` binds to libcuda before it looks at what was preloaded, so
-//! a tenant's libraries are opened without that flag. A new linker namespace has libraries of its
-//! own and preloads nothing, so a tenant is refused one: `dlmopen` is given a name that cannot be
-//! opened, which `dlerror` then shows.
+//! A library opened with `RTLD_DEEPBIND` binds to libcuda before it searches the preloaded
+//! libraries, so a tenant's libraries are opened without that flag. A new linker namespace has
+//! separate libraries and preloads nothing, so a tenant is refused one: `dlmopen` gets a name that
+//! cannot be opened, which `dlerror` then shows.
 //!
-//! Both are jumps, as in `linker`, because the linker looks at who calls.
+//! Both are jumps, as in `linker`, because the linker checks the caller.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -17,13 +17,13 @@ use crate::sys::elf;
 const DEEPBIND: c_int = 8;
 /// `LM_ID_BASE`: the namespace of the program.
 const BASE: isize = 0;
-/// What `dlerror` names. No path of a file that anybody has.
+/// The name in `dlerror`. No file has this path.
 const REFUSED: &CStr = c"/partita: a new linker namespace would leave the tenant's limits, and is refused";
 
-/// Where the exported functions go on: the next ones, which other libraries may interpose.
+/// Where the exported functions continue: the next ones, which other libraries may interpose.
 static NEXT_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static NEXT_DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// Where those go on that look-ups are answered with (`linker`): the C library's own.
+/// Where the functions that look-ups return (`linker`) continue: the C library's own.
 static C_LIBRARYS_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static C_LIBRARYS_DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -44,7 +44,7 @@ fn find(name: &CStr, next: &AtomicPtr<c_void>, c_librarys: &AtomicPtr<c_void>) {
     }
 }
 
-/// A dlopen(3) that goes on to the function at an address.
+/// A dlopen(3) that continues in the function at an address.
 macro_rules! dlopen_to {
     ($next:ident) => {
         core::arch::naked_asm!(
@@ -60,7 +60,7 @@ macro_rules! dlopen_to {
     };
 }
 
-/// A dlmopen(3) that goes on to the function at an address.
+/// A dlmopen(3) that continues in the function at an address.
 macro_rules! dlmopen_to {
     ($next:ident) => {
         core::arch::naked_asm!(
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
     dlopen_to!(NEXT_DLOPEN)
 }
 
-/// dlopen(3) for those who have asked the linker for it.
+/// dlopen(3) for code that has looked it up in the linker.
 ///
 /// # Safety
 /// As for dlopen(3).
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn dlmopen(namespace: isize, name: *const c_char, flags: c
     dlmopen_to!(NEXT_DLMOPEN)
 }
 
-/// dlmopen(3) for those who have asked the linker for it.
+/// dlmopen(3) for code that has looked it up in the linker.
 ///
 /// # Safety
 /// As for dlmopen(3).

@@ -1,9 +1,9 @@
-//! The management library: what `nvidia-smi` and its like are told of the tenant's GPUs.
+//! The management library: what `nvidia-smi` and similar programs see of the tenant's GPUs.
 //!
 //! Memory is the quota's, as in the driver's interface, and the processes are the tenant's with
-//! what the ledger charges each. A process need not use CUDA for that, nor belong to an account
-//! that does: the ledger's files are looked at, and no slot is taken. GPUs that are not the
-//! tenant's, and everything else, are the library's to answer.
+//! their charges in the ledger. A process need not use CUDA for that, nor have an account: the
+//! ledger's files are read, and no slot is taken. The library itself answers for other GPUs and for
+//! everything else.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_uint, c_void};
@@ -56,7 +56,7 @@ pub struct ProcessV2 {
 
 impl From<ProcessV1> for ProcessV2 {
     fn from(process: ProcessV1) -> Self {
-        /// The number of an instance where there is none.
+        /// The number of an instance without MIG.
         const NO_INSTANCE: c_uint = c_uint::MAX;
         let ProcessV1 { pid, used } = process;
         Self { pid, used, gpu_instance: NO_INSTANCE, compute_instance: NO_INSTANCE }
@@ -77,8 +77,8 @@ macro_rules! hooks {
                     return NvmlReturn::FUNCTION_NOT_FOUND;
                 }
                 type Real = unsafe extern "C" fn($($type),*) -> NvmlReturn;
-                // SAFETY: the address was resolved under this very name, whose prototype in nvml.h
-                // this is.
+                // SAFETY: the address was resolved under this very name, which has this prototype
+                // in nvml.h.
                 let real = unsafe { core::mem::transmute::<*mut c_void, Real>(real) };
                 if !origin::is_tenant() {
                     // SAFETY: the caller keeps the contract.
@@ -101,7 +101,8 @@ macro_rules! hooks {
         static ROWS: &[&Row] = &[$(&rows::$name),*];
         const _: () = {
             let mut named = [$(stringify!($name)),*].len();
-            assert!(named == partita_abi::exports::NVML_WRAPPED.len(), "partita_abi::exports lists what is wrapped");
+            assert!(named == partita_abi::exports::NVML_WRAPPED.len(), "partita_abi::exports lists the \
+                wrapped names");
             while named > 0 {
                 named -= 1;
                 assert!(partita_abi::exports::is_wrapped_nvml([$(stringify!($name)),*][named]));
@@ -127,8 +128,8 @@ hooks! {
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Device, count: *mut c_uint, to: *mut ProcessV2) = others_v2;
 }
 
-/// The library's own function, null where there is none. Unlike libcuda's, which is there when the
-/// first of its calls is made, it is looked for when it is first needed.
+/// The library's own function, null if it lacks it. Unlike libcuda's, which are resolved at the
+/// first of its calls, it is resolved on demand.
 fn real_of(row: &Row) -> *mut c_void {
     match row.real() {
         known if !known.is_null() => known,
@@ -149,11 +150,11 @@ fn found_in(row: &Row, handle: *mut c_void) -> *mut c_void {
     found
 }
 
-/// The hook for a name that `dlsym` is asked for; none where the C library should answer.
+/// The hook for a name passed to `dlsym`; `None` if the C library should answer.
 pub fn hook_for(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     let row = ROWS.iter().find(|row| row.name == name).filter(|_| origin::is_tenant())?;
-    // The hook's export stands first in the global scope anyway; another library's handle is asked
-    // for its own.
+    // The hook's export comes first in the global scope anyway; another library's handle gives its
+    // own.
     let real = match handle {
         libc::RTLD_DEFAULT => return None,
         libc::RTLD_NEXT => real_of(row),
@@ -191,12 +192,12 @@ fn on<R>(device: Device, look: impl FnOnce(&Part) -> Option<R>) -> Option<R> {
     look_at(&uuid_of(device)?, look).flatten()
 }
 
-/// What is seen of the tenant on a device; the outer is none where it has no ledger there.
+/// The view of the tenant on a device; the outer option is `None` if it has no ledger there.
 fn look_at<R>(uuid: &[u8; 16], look: impl FnOnce(&Part) -> R) -> Option<R> {
     let mut parts = PARTS.lock();
     let known = parts.get_or_insert_with(open);
     if !known.iter().any(|part| part.uuid == *uuid) {
-        // Who has no `partita run` makes the ledger when a process first uses the GPU.
+        // Without `partita run`, the ledger is made when a process first uses the GPU.
         *known = open();
     }
     known.iter().find(|part| part.uuid == *uuid).map(look)
@@ -213,7 +214,7 @@ fn within_quota(device: Device, total: u64, free: u64) -> Option<(u64, u64, u64)
     let (quota, used) = match seen {
         Some((NO_QUOTA, _)) => return None,
         Some(seen) => seen,
-        // What it will be.
+        // The future value.
         None if origin::origin() == origin::Origin::Environment => (hami::quota_bytes(&uuid)?, 0),
         None => return None,
     };
@@ -231,7 +232,7 @@ unsafe fn memory(
     if let Some(to) = unsafe { to.as_mut() }.filter(|_| result == NvmlReturn::SUCCESS)
         && let Some((total, free, _)) = within_quota(device, to.total, to.free)
     {
-        // As the library does it: what nobody can have counts as used.
+        // As in the library: unavailable memory counts as used.
         *to = Memory { total, free, used: total.saturating_sub(free) };
     }
     result
@@ -270,7 +271,7 @@ fn processes(device: Device) -> Option<Vec<ProcessV1>> {
 /// # Safety
 /// The pointers are null or valid, `to` for as many elements as `count` says.
 unsafe fn fill<T: From<ProcessV1>>(listed: &[ProcessV1], count: *mut c_uint, to: *mut T) -> NvmlReturn {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let Some(count) = (unsafe { count.as_mut() }) else { return NvmlReturn::INVALID_ARGUMENT };
     let room = *count as usize;
     *count = listed.len() as c_uint;

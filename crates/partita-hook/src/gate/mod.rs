@@ -1,18 +1,18 @@
-//! The gate between tenants of a GPU: those of low priority wait while those of high priority have
+//! The gate between tenants of a GPU: low-priority tenants wait while high-priority tenants have
 //! work in flight.
 //!
-//! A stream of a process of high priority has a lane in the GPU's gate file
-//! ([`GateMap`](partita_ledger::GateMap)). Before the first launch after a rest the hook closes it,
-//! by a store; behind the last, the GPU opens it, by a write in the stream: after every graph, and
-//! before every call with which the program waits, copies that it waits for among them, or asks
-//! whether it is done. So nobody synchronises, and no process takes part between the last kernel's
-//! end and the next one's beginning. In front of launches of low priority waits for all lanes go
-//! into the stream ([`low`]), so what is queued already stops as well; how many launches pass
-//! between two follows from their measured lengths ([`pace`]).
+//! A stream of a high-priority process has a lane in the GPU's gate file
+//! ([`GateMap`](partita_ledger::GateMap)). Before the first launch after a pause the hook closes
+//! it, by a store. After the last one the GPU opens it, by a write in the stream: after every
+//! graph, and before every call with which the program waits or queries, including copies that
+//! wait. So there is no synchronisation, and no process takes part between the end of the last
+//! kernel and the beginning of the next. Before low-priority launches, waits for all lanes go into
+//! the stream ([`low`]), so that queued work stops as well; the number of launches between two
+//! waits follows from their measured lengths ([`pace`]).
 //!
-//! A process of low priority that has met a lane starts the one thread that the hook ever has. It
-//! sleeps, and every few milliseconds opens the lanes of those that have died and of those that
-//! hold others for too long.
+//! A low-priority process that has met a lane starts the only thread of the hook. It sleeps, and
+//! every few milliseconds opens the lanes of dead processes and of those that block others for too
+//! long.
 
 pub mod inside;
 pub mod lanes;

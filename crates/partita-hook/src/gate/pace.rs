@@ -1,11 +1,11 @@
 //! Which launches of low priority wait for the lanes: the first of each unit.
 //!
-//! How many launches make a unit follows from their measured lengths, for each stream ([`Pacer`]).
-//! One launch in about 32 is measured, by an event in front of it and one behind; a later launch in
-//! the stream reads them, once the GPU has passed them. Nobody waits for that, and what is captured
-//! is not measured. Where the tenant has a share of time as well, a launch that waits for that
-//! counts as long as it waits, so units are shorter. Both events lie in the launch's own stream, so
-//! they order nothing that the launch does not order; in the legacy stream, too.
+//! The number of launches in a unit follows from their measured lengths, for each stream
+//! ([`Pacer`]). About one launch in 32 is measured, by an event before and one after it; a later
+//! launch in the stream reads them, once the GPU has passed them. Nothing waits for that, and
+//! captured launches are not measured. If the tenant also has a share of time, a launch that waits
+//! for it counts with its wait, so units are shorter. Both events are in the launch's own stream,
+//! so they order nothing that the launch does not order, even in the legacy stream.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -28,15 +28,15 @@ calls! {
     elapsed = cuEventElapsedTime;
 }
 
-/// Units of 200 µs: a hundred times what a wait costs the GPU, and what a lane that closes waits
-/// for at most.
+/// Units of 200 µs: a hundred times the cost of a wait on the GPU, and the longest time that a lane
+/// that closes waits.
 const PACER: Pacer = Pacer::new(200_000, 64);
 /// Streams that are known at a time; every launch in others waits.
 const STREAMS: usize = 64;
 /// Places of the table that are tried for a stream.
 const TRIES: usize = 8;
-/// Launches from one that is measured to the next, in turns: no one of them divides what a program
-/// does in circles.
+/// Launches between two measurements, in turns: none of them divides the length of a program's
+/// loop.
 const INTERVALS: [u32; 4] = [29, 31, 37, 41];
 /// Measured launches of a stream that follow each other as closely as they can be read; the first
 /// of them does not count.
@@ -50,7 +50,7 @@ const TRY_AGAIN: u32 = 1024;
 
 /// A stream and the unit that it is in.
 struct Pace {
-    /// What tells the stream apart; 0 for none.
+    /// The key of the stream; 0 without one.
     key: AtomicUsize,
     /// Launches that the present unit still takes, below the lanes that were closed when it was
     /// begun.
@@ -97,7 +97,7 @@ impl Sample {
         unsafe { (calls.record)(Self::handle(self.events[which]), stream) }.ok()
     }
 
-    /// The length of what was measured, in nanoseconds; none while it is not over.
+    /// The measured length, in nanoseconds; `None` while the measurement runs.
     fn read(&self, calls: &EventCalls) -> Result<Option<u64>, CuResult> {
         let [start, end] = self.events.map(Self::handle);
         // SAFETY: events of the hook's own, which live.
@@ -114,8 +114,8 @@ impl Sample {
 
     fn discard(&mut self, calls: &EventCalls) {
         for event in core::mem::take(&mut self.events).into_iter().filter(|event| *event != 0) {
-            // SAFETY: an event of the hook's own, which nobody uses any more; the driver lets go of
-            // it when the GPU has.
+            // SAFETY: an event of the hook, which is not used any more; the driver frees it when
+            // the GPU has passed it.
             let _ = unsafe { (calls.destroy)(Self::handle(event)) };
         }
         *self = Self { pacer: self.pacer, readings: self.readings, ..Self::new() };
@@ -173,10 +173,9 @@ impl Paces {
         })
     }
 
-    /// Whether a launch in the stream with this key is to wait for the lanes. `closed` tells those
-    /// that are closed now from others that were at another time, 0 for none: what is launched
-    /// while a lane is closed that was open when the unit was begun begins another. `alone`: it is
-    /// a unit of its own.
+    /// Whether a launch in the stream with this key must wait for the lanes. `closed` identifies
+    /// the lanes that are closed now, 0 for none: a launch while a lane is closed that was open
+    /// when the unit began begins another unit. `alone`: it is a unit by itself.
     #[inline]
     pub fn begins_unit(&self, key: usize, closed: u32, alone: bool) -> bool {
         let Some(pace) = self.find_or_add(key) else { return true };
@@ -217,7 +216,7 @@ impl Paces {
     #[cold]
     fn measure(&self, pace: &Pace, stream: *mut c_void, launch: impl FnOnce() -> CuResult) -> CuResult {
         let Some(mut sample) = pace.sample.try_lock() else { return launch() };
-        // Questions would spoil a capture, and what is asked about may be about to end.
+        // Queries would invalidate a capture, and the queried object may be about to be destroyed.
         let asking = quiet::ask().filter(|_| !capture::is_any());
         if asking.is_none() {
             pace.until.store(LOOK_AGAIN_MAX, Ordering::Relaxed);
@@ -248,8 +247,8 @@ impl Paces {
         result
     }
 
-    /// Looks whether what is measured is over, and says in how many launches to measure or to look
-    /// again.
+    /// Checks whether the measurement is over, and returns in how many launches to measure or to
+    /// check again.
     fn look(&self, pace: &Pace, sample: &mut Sample) -> u32 {
         match sample.read(&self.calls) {
             Ok(Some(launch_ns)) => {
@@ -257,7 +256,7 @@ impl Paces {
                 sample.readings = sample.readings.wrapping_add(1);
                 // A stream's first launch brings its code to the GPU, and is as long as many.
                 if sample.readings > 1 {
-                    // The program may have been held up between the two events, and what is longer
+                    // The program may have been delayed between the two events, and a launch longer
                     // than a unit is gated alone anyway.
                     let launch_ns = launch_ns.min(2 * PACER.unit_ns);
                     sample.pacer.observe(launch_ns);

@@ -1,20 +1,19 @@
-//! Time slices: for how long the GPU runs this process before one that waits has its turn.
+//! Time slices: how long the GPU runs this process before a waiting one has its turn.
 //!
 //! Processes that take turns (without MPS) are preempted in the middle of their kernels, once their
-//! slice is over and another one waits. libcuda sets the slice of each of its channel groups by a
-//! command to the kernel driver that needs no privilege, to 2048 µs on an H200
-//! (`docs/hardware.md`). The hook stands in the way of that command, an `ioctl`
-//! ([`ioctl`](crate::entry::ioctl)), and notes the group. While a tenant of high priority is about,
-//! groups of low priority get [`SHORT_US`]: a request of high priority then waits for that and a
-//! switch instead of for the end of a kernel. Without one they have libcuda's, and so have several
-//! processes of low priority, since a switch costs 0.28 ms (two trainings in turns of 200 µs do 46
-//! % of what they do in turns of 2048).
+//! slice is over and another one waits. libcuda sets the slice of each of its channel groups by an
+//! unprivileged command to the kernel driver, to 2048 µs on an H200 (`docs/hardware.md`). The hook
+//! intercepts that command, an `ioctl` ([`ioctl`](crate::entry::ioctl)), and records the group.
+//! While a tenant of high priority exists, groups of low priority get [`SHORT_US`]: a request of
+//! high priority then waits for that and a switch instead of for the end of a kernel. Otherwise
+//! they have libcuda's slice, and so have several processes of low priority, since a switch costs
+//! 0.28 ms (two trainings in turns of 200 µs reach 46 % of their throughput in turns of 2048).
 //!
-//! Short slices for those who are to give way are GPreempt's idea (USENIX ATC 2025); it needs a
-//! kernel module of its own, this does not.
+//! Short slices for low-priority work are GPreempt's idea (USENIX ATC 2025); GPreempt needs a
+//! kernel module, this does not.
 //!
-//! Where libcuda does not come by here, or the driver refuses, the gate holds at the ends of
-//! kernels as before, and a line says so.
+//! If libcuda does not use this path, or the driver refuses, the gate still works at the ends of
+//! kernels, and the hook prints a line.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_ulong, c_void};
@@ -30,8 +29,8 @@ use crate::sys::report;
 /// The request of a command.
 pub const CONTROL: u32 = request(RM_CONTROL, RM_CONTROL_BYTES);
 
-/// The slice of those who give way, in microseconds. On an H200 ResNet-50 beside training has a p99
-/// of 1.09 × alone with 20 µs, 1.10 × with 50 and 1.15 × with 100 and 200
+/// The slice of low-priority processes, in microseconds. On an H200 ResNet-50 beside training has a
+/// p99 of 1.09 × alone with 20 µs, 1.10 × with 50 and 1.15 × with 100 and 200
 /// (`research/bench/results/hardware/slices.txt`).
 const SHORT_US: u64 = 50;
 
@@ -77,7 +76,7 @@ pub unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut c_void) ->
     // SAFETY: the caller's.
     let control = unsafe { &mut *argument };
     if control.command != SET_TIMESLICE || control.parameter_bytes as usize != TIMESLICE_BYTES {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         return unsafe { next_ioctl(node, wanted, argument.cast()) };
     }
     let mut groups = GROUPS.lock();
@@ -92,7 +91,7 @@ pub unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut c_void) ->
         control.status = NV_OK;
         return 0;
     }
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { ask(node, wanted, argument.cast()) }
 }
 

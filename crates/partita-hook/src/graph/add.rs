@@ -1,9 +1,8 @@
 //! Nodes that a program adds to a graph.
 //!
-//! The bodies of conditional nodes are noted, because the driver tells them
-//! nobody later, and the memory of nodes that allocate is charged
-//! (`graph_memory`). (`cuGraphNodeSetParams` cannot turn a node into one: it does not
-//! support nodes that allocate.)
+//! The bodies of conditional nodes are recorded, because the driver does not report them later, and
+//! the memory of nodes that allocate is charged (`graph_memory`). (`cuGraphNodeSetParams` cannot
+//! turn a node into one: it does not support nodes that allocate.)
 
 use core::ffi::c_void;
 
@@ -46,7 +45,7 @@ unsafe fn added(
     parameters: *mut CUgraphNodeParams,
     add: impl FnOnce() -> CuResult,
 ) -> CuResult {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let result = match unsafe { allocates(parameters) } {
         Some((device, bytes)) => graph_memory::add_node(graph, device, bytes, add, || {
             // SAFETY: the call succeeded, so the driver has written the address there.

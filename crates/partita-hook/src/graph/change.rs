@@ -1,4 +1,4 @@
-//! Changes of executable graphs: what their kernels launch from then on is judged anew.
+//! Changes of executable graphs: their kernels are checked again.
 
 use core::ffi::{c_uint, c_void};
 
@@ -17,9 +17,8 @@ use crate::gate::lanes;
 use crate::graph::executables::{self, Armed, Executable};
 use crate::graph::nodes;
 
-/// `cuGraphExecUpdate_v2`.
-/// Runs `change` on an executable. If it succeeds, `record` corrects what is known of it, and the
-/// next launch looks again.
+/// `cuGraphExecUpdate_v2`. Runs `change` on an executable. If it succeeds, `record` updates the
+/// hook's data about it, and the next launch checks it again.
 fn changed(
     executable: *mut c_void,
     change: impl FnOnce() -> CuResult,
@@ -33,8 +32,7 @@ fn changed(
         if let Some(executable) = executables::lock().get(executable as usize) {
             record(tenant, executable);
             if executable.wide {
-                // What changed is uploaded by the next launch, which must not be without the mask
-                // for all of it.
+                // The next launch uploads the changed nodes, and all of them need the mask.
                 executable.armed = Armed::Unknown;
             }
         }
@@ -42,7 +40,7 @@ fn changed(
     result
 }
 
-/// Wraps `cuGraphNodeSetEnabled`: what runs from now on is judged again.
+/// Wraps `cuGraphNodeSetEnabled`: the enabled nodes are checked again.
 pub unsafe fn set_enabled(
     real: prototypes::cuGraphNodeSetEnabled,
     executable: *mut c_void,
@@ -65,9 +63,9 @@ pub unsafe fn update_v2(
     updated(executable, graph, |executable| unsafe { real(executable, graph, result) })
 }
 
-/// Runs an update of an executable by a graph, in which there are the executable's waits meanwhile.
-/// Where that fails the driver is asked again with an executable without waits, so that what the
-/// program is told has nothing to do with them.
+/// Runs an update of an executable by a graph, into which the executable's waits are inserted
+/// meanwhile. If that fails, the update runs again on an executable without waits, so that the
+/// program's error does not depend on them.
 fn updated(
     executable: *mut c_void,
     graph: *mut c_void,
@@ -87,8 +85,8 @@ fn updated(
     }
     match without_waits(executable, &update) {
         Some(told) if told.is_err() => told,
-        // The executable's graph is not what it was, or the driver takes no waits any more: the
-        // answer is that of a graph without.
+        // The executable's graph has changed, or the driver refuses the waits: return the result
+        // for a graph without them.
         _ => update(executable),
     }
 }
@@ -99,7 +97,7 @@ fn has_waits(executable: *mut c_void) -> bool {
         && executables::lock().get(executable as usize).is_some_and(|it| it.waits.is_some())
 }
 
-/// Updates an executable of the same graph that has no waits inside, and that nobody launches.
+/// Updates an executable of the same graph that has no waits inside, and that is never launched.
 fn without_waits(executable: *mut c_void, update: impl Fn(*mut c_void) -> CuResult) -> Option<CuResult> {
     let tenant = tenant::current()?;
     let graph = executables::lock().get(executable as usize)?.graph();
@@ -167,8 +165,8 @@ fn later_update() -> Option<prototypes::cuGraphExecUpdate_v2> {
         .then(|| unsafe { core::mem::transmute::<*mut c_void, prototypes::cuGraphExecUpdate_v2>(address) })
 }
 
-/// An executable has taken over the parameters of a graph of the same structure. Its nodes stay
-/// those of its own graph.
+/// Records that an executable has taken the parameters of a graph of the same structure. Its nodes
+/// stay those of its own graph.
 fn take_shapes(tenant: &Tenant, executable: &mut Executable, graph: *mut c_void) {
     let others = nodes::kernels(tenant, graph as usize).unwrap_or_default();
     if others.len() == executable.kernels.len() {
@@ -176,7 +174,7 @@ fn take_shapes(tenant: &Tenant, executable: &mut Executable, graph: *mut c_void)
             (own.needs, own.shape) = (other.needs, other.shape);
         }
     } else {
-        // The driver found them alike; if the hook cannot, it vouches for nothing any more.
+        // The driver found them alike; if the hook cannot, it no longer relies on its data.
         (executable.complete, executable.armed) = (false, Armed::Unknown);
     }
 }
@@ -282,7 +280,8 @@ pub unsafe fn set_child(
                 (executable.complete, executable.armed) = (false, Armed::Unknown);
                 return;
             };
-            // The nodes stay those of the embedded graph; what they launch is the new graph's.
+            // The nodes stay those of the embedded graph; their launches are those of the new
+            // graph.
             for (own, new) in own.iter().zip(new) {
                 if let Some(kernel) = executable.kernels.iter_mut().find(|kernel| kernel.node == own.node) {
                     (kernel.needs, kernel.shape) = (new.needs, new.shape);

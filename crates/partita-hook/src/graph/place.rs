@@ -29,7 +29,7 @@ fn context_of(parameters: &CUDA_KERNEL_NODE_PARAMS_v2) -> *mut c_void {
     if parameters.func.0.is_null() { parameters.ctx.0 } else { core::ptr::null_mut() }
 }
 
-/// Notes what `cuGraphAddNode` has added.
+/// Records the node that `cuGraphAddNode` has added.
 pub fn note_added(graph: *mut c_void, parameters: &CUgraphNodeParams) {
     // SAFETY: the type says which member counts.
     unsafe {

@@ -1,11 +1,10 @@
-//! Who asks: the program, or a library of NVIDIA's that computes wrong when it is told another
-//! number of SMs than the device's.
+//! The caller of a query: the program, or a library of NVIDIA's that computes wrong results when it
+//! sees another number of SMs than the device's.
 //!
-//! The whole stack is looked at, because most programs ask through a CUDA runtime. One that is
-//! linked into the asking object is part of it; `libcudart.so` asks for whoever called it. One
-//! library of the list anywhere on the stack makes the question the library's. Where the stack
-//! cannot be told, the answer is the library's too: the device's number is never wrong, only less
-//! convenient.
+//! The whole stack is checked, because most programs query through a CUDA runtime. A static runtime
+//! is part of the calling object; `libcudart.so` queries for its caller. If a library of the list
+//! is anywhere on the stack, the query is the library's. If the stack is unreadable, the query
+//! counts as the library's too: the device's number is never wrong, only less convenient.
 
 use core::ffi::{c_int, c_void};
 
@@ -34,14 +33,14 @@ const LIBRARIES: [&[u8]; 18] = [
     b"libcutensornet",
 ];
 
-/// How the names of files begin that ask for somebody else.
+/// Prefixes of the names of files that query for others.
 const BETWEEN: [&[u8]; 8] =
     [b"libcudart", b"libcuda.so", b"libc.so", b"libc-", b"libpthread", b"ld-linux", b"ld-", b"libgcc_s"];
 
 /// Calls that are looked at, outwards.
 const FRAMES_MAX: usize = 128;
 
-/// Whose code a return address lies in.
+/// The owner of the code at a return address.
 #[derive(PartialEq, Eq)]
 enum Owner {
     /// Some object's that is not listed, or no object's: code made at run time.
@@ -56,7 +55,7 @@ type Backtrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 
 /// Whether the program asks.
 pub fn is_program() -> bool {
-    // SAFETY: a valid name. Not every C library has it, so nothing links to it.
+    // SAFETY: a valid name. Not every C library has it, so it is not linked.
     let backtrace = unsafe { real_dlsym(libc::RTLD_NEXT, c"backtrace") };
     if backtrace.is_null() || elf::holder(is_program as *const c_void).is_none() {
         return false;
@@ -79,7 +78,7 @@ pub fn is_program() -> bool {
 }
 
 fn owner(return_address: *mut c_void) -> Owner {
-    // The call lies before the address that it returns to.
+    // The call is before its return address.
     let Some(object) = elf::holder(return_address.wrapping_byte_sub(1)) else { return Owner::Program };
     let is_one_of = |list: &[&[u8]]| list.iter().any(|prefix| object.file_name().starts_with(prefix));
     if object.is_own() || is_one_of(&BETWEEN) {

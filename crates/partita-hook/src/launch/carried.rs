@@ -1,17 +1,16 @@
-//! The masks that the descriptors of an executable graph carry.
+//! The masks in the descriptors of an executable graph.
 //!
-//! The driver builds the descriptor of a kernel node once and keeps it: when the
-//! node is armed anew, the callback finds the mask there that it wrote itself the
-//! time before (measured on an H200, `docs/hardware.md`). Taken for the program's
-//! own, it would hold for ever. So what is written is noted, descriptor by
-//! descriptor, beside the mask that was there first.
+//! The driver builds the descriptor of a kernel node once and keeps it: when the node is updated,
+//! the callback finds the mask that it wrote itself the time before (measured on an H200,
+//! `docs/hardware.md`). If it took that for the program's own, the mask would hold forever. So each
+//! written mask is recorded, descriptor by descriptor, with the mask that was there first.
 
 use hashbrown::HashMap;
 use partita_ledger::mutex::Mutex;
 
 type Words = [u32; 8];
 
-/// What was written into one descriptor.
+/// The mask written into one descriptor.
 #[derive(Debug, Clone, Copy)]
 struct Written {
     /// The mask that the callback left, `None` for no mask.
@@ -36,10 +35,10 @@ impl Carried {
         Self(Mutex::new(None))
     }
 
-    /// The mask that came with a descriptor in which `found` stands now.
+    /// The original mask of a descriptor that contains `found` now.
     pub fn own(&self, descriptor: usize, found: Option<Words>) -> Option<Words> {
         match self.0.lock().get_or_insert_default().get(&descriptor) {
-            // Untouched since: the driver did not build it anew.
+            // Unchanged since: the driver did not rebuild it.
             Some(written) if written.left == found => written.own,
             _ => found,
         }

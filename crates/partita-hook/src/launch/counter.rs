@@ -1,9 +1,9 @@
-//! Which of the slot's launch counters a thread counts in.
+//! Which of the slot's launch counters a thread uses.
 //!
-//! An atomic addition waits until the stores before it have left the core, and a
-//! launch has just stored a whole descriptor. So the first threads that launch get
-//! a counter each, which they give back when they end; the others share one. Who has
-//! which is found by the thread's pointer, which costs a launch less than a call.
+//! An atomic addition waits until the stores before it have left the core, and a launch has just
+//! stored a whole descriptor. So the first threads that launch get a separate counter each, which
+//! they release when they end; the others share one. A thread's counter is found by the thread's
+//! pointer, which costs a launch less than a call.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,12 +16,12 @@ use crate::sys::thread_word::{ThreadWord, this_thread};
 /// Counters that threads have for themselves.
 const OWN: usize = LAUNCH_COUNTERS - 1;
 
-/// Whose each counter is: the thread's pointer, 0 for nobody's.
+/// The owner of each counter: the thread's pointer, 0 if it is free.
 static OWNERS: [AtomicUsize; OWN] = [const { AtomicUsize::new(0) }; OWN];
-/// Not null in threads that have a counter, which they give back when they end.
+/// Not null in threads that have a counter, which they release when they end.
 static HAS_COUNTER: ThreadWord = ThreadWord::new();
 
-/// Makes room for what threads keep; without it, every thread counts in the shared counter.
+/// Allocates the thread-local word; without it, every thread uses the shared counter.
 pub fn prepare() {
     let _ = HAS_COUNTER.prepare(Some(give_back));
 }
@@ -52,7 +52,7 @@ fn take() -> usize {
             && owner.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
     let Some(counter) = OWNERS.iter().position(free) else { return OWN };
-    // Without the word the counter would never be given back.
+    // Without the word the counter would never be released.
     if !HAS_COUNTER.set(core::ptr::from_ref(&OWNERS[counter]).cast()) {
         OWNERS[counter].store(0, Ordering::Release);
         return OWN;
@@ -60,14 +60,14 @@ fn take() -> usize {
     counter
 }
 
-/// A thread has ended: whoever takes its counter next counts on.
+/// A thread has ended: the next owner of its counter continues from its value.
 unsafe extern "C" fn give_back(_: *mut c_void) {
     if let Some(counter) = of(this_thread()) {
         OWNERS[counter].store(0, Ordering::Release);
     }
 }
 
-// Gives back what the parent's threads had, and what this one had.
+// Releases the counters of the parent's threads, and of this one.
 in_child! {
     OWNERS.iter().for_each(|owner| owner.store(0, Ordering::Relaxed));
     HAS_COUNTER.set(core::ptr::null());

@@ -1,4 +1,4 @@
-//! What only a kernel function can tell of its launches: its compiled-in cluster, and whether it
+//! Facts about launches that depend on the kernel function: its compiled-in cluster, and whether it
 //! may launch kernels itself.
 
 use core::ffi::c_void;
@@ -15,21 +15,21 @@ const CLUSTERS_SINCE: u32 = 90;
 /// `CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH`, `_HEIGHT`, `_DEPTH`.
 const REQUIRED_CLUSTER: [CUfunction_attribute; 3] = [11, 12, 13];
 
-/// A function's attribute was set: one of a cluster's size makes what is known of functions wrong.
+/// A function's attribute was set: one of a cluster's size invalidates the cached data of
+/// functions.
 pub fn attribute_changed(attribute: CUfunction_attribute) {
     if REQUIRED_CLUSTER.contains(&attribute) {
         fast_path::forget();
     }
 }
 
-/// What a `CUfunction` or `CUkernel` brings to its launches, asked in the current context.
+/// The traits of a `CUfunction` or `CUkernel`, queried in the current context.
 pub fn traits(tenant: &Tenant, function: *mut c_void) -> Traits {
     if let Some(known) = fast_path::known(function) {
         return known;
     }
     let Some(launched) = launched(tenant, function) else {
-        // A function that the driver does not know, whose launch it refuses; or one to be asked
-        // about again.
+        // A function that the driver does not know, whose launch it refuses; or one to query again.
         return Traits { cluster_blocks: 1, launches: false };
     };
     let cluster_blocks = match tenant.compute_capability < CLUSTERS_SINCE {
@@ -49,16 +49,16 @@ fn asked_cluster_blocks(driver: &DriverCalls, function: *mut c_void) -> u32 {
         .min(fast_path::CLUSTER_BLOCKS_MAX)
 }
 
-/// What is launched by a handle.
+/// The function behind a handle.
 struct Launched {
     /// The `CUfunction` of the current context.
     function: *mut c_void,
-    /// Its module; null before CUDA 11.0, where a function does not tell it.
+    /// Its module; null before CUDA 11.0, where a function does not report it.
     module: *mut c_void,
 }
 
-/// The function of a `CUfunction` or `CUkernel`. The driver tells them apart only by an error,
-/// which debuggers show to their users; so what the last handle was is asked first.
+/// The function of a `CUfunction` or `CUkernel`. The driver distinguishes them only by an error,
+/// which debuggers show to their users; so the kind of the last handle is tried first.
 fn launched(tenant: &Tenant, handle: *mut c_void) -> Option<Launched> {
     static KERNELS: AtomicBool = AtomicBool::new(true);
     let as_function = |function| match tenant.module_calls() {
@@ -78,7 +78,7 @@ fn launched(tenant: &Tenant, handle: *mut c_void) -> Option<Launched> {
 impl Launched {
     /// Whether its module was linked with the device runtime. Every kernel of such a module may
     /// launch others, whose descriptors are made on the GPU: no callback sees them, and no mask
-    /// holds them (measured, `docs/hardware.md`).
+    /// applies to them (measured, `docs/hardware.md`).
     fn holds_device_runtime(&self, tenant: &Tenant) -> bool {
         // The version of libcudadevrt.a, a variable that its every user is linked with.
         let has = |modules: &ModuleCalls| modules.has_global(self.module, c"__CNPRT_VERSION_NUMBER__");

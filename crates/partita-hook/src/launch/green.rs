@@ -1,10 +1,10 @@
-//! Green contexts of the program's own, made of the tenant's TPCs.
+//! The program's own green contexts, made of the tenant's TPCs.
 //!
-//! The program asks for SMs, splits them and makes contexts of the parts. What it is told and how
-//! it may split is answered here from the tenant's set ([`resource`]); the driver makes contexts of
-//! the device's TPCs, and the callback holds the launches of each to the program's set ([`sets`]),
-//! inside the tenant's set of that moment. Where the two have nothing in common any more, the
-//! tenant's set holds alone, as for every mask of the program's own.
+//! The program queries SMs, splits them and creates contexts of the parts. These calls are answered
+//! here from the tenant's set ([`resource`]); the driver creates contexts of the device's TPCs, and
+//! the callback restricts the launches of each to the program's set ([`sets`]), inside the tenant's
+//! current set. If the two are disjoint, only the tenant's set applies, as for every mask of the
+//! program.
 
 mod resource;
 pub mod sets;
@@ -30,13 +30,13 @@ use crate::sys::report;
 
 /// The first compute capability with clusters (Hopper).
 const CLUSTERS_SINCE: u32 = 90;
-/// The last of the handles that stand for a default stream.
+/// The last of the handles of default streams.
 const DEFAULT_STREAM_MAX: usize = 2;
 
-/// How far the handles of descriptors lie apart.
+/// The distance between the handles of descriptors.
 const DESCRIPTOR_STEP: usize = 16;
 
-/// What the program's descriptors stand for, in the order in which they were made.
+/// The program's descriptors, in the order of their creation.
 static DESCRIPTORS: Mutex<Vec<Sms>> = Mutex::new(Vec::new());
 
 // Leaves the parent's contexts to the parent.
@@ -183,7 +183,8 @@ pub unsafe fn stream_resource(
     }
 }
 
-/// Wraps `cuDevSmResourceSplitByCount`. What this library has not filled, the driver splits.
+/// Wraps `cuDevSmResourceSplitByCount`. The driver splits resources that this library has not
+/// filled.
 pub unsafe fn split_by_count(
     real: prototypes::cuDevSmResourceSplitByCount,
     groups: *mut CUdevResource,
@@ -294,7 +295,7 @@ pub unsafe fn describe(
     }
 }
 
-/// The SMs that a descriptor of [`describe`]'s stands for.
+/// The SMs of a descriptor of [`describe`].
 fn described(descriptor: *mut c_void) -> Option<Sms> {
     let after_first = descriptor.addr().checked_sub(DESCRIPTOR_STEP)?;
     if after_first % DESCRIPTOR_STEP != 0 {

@@ -24,8 +24,8 @@ static ONE: AtomicPtr<Gpu> = AtomicPtr::new(core::ptr::null_mut());
 /// The tenant of a process that sees several.
 static SEVERAL: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has [`on_launch`] mask for the tenant from now on. It stays so when the tenant is refused later:
-/// what is on its way to the GPU then keeps its mask.
+/// Makes [`on_launch`] mask launches for the tenant from now on. It continues if the tenant is
+/// refused later: launches in flight then keep their mask.
 pub fn begin(tenant: &'static Tenant) {
     match tenant.places() {
         None => ONE.store(core::ptr::from_ref(tenant.first()).cast_mut(), Ordering::Release),
@@ -47,7 +47,7 @@ in_child! {
 pub unsafe fn on_launch(parameters: *const c_void) {
     // SAFETY: begin() stored a GPU of a leaked tenant.
     match unsafe { ONE.load(Ordering::Acquire).as_ref() } {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         Some(gpu) => unsafe { on_launch_of(gpu, parameters) },
         // SAFETY: as above.
         None => unsafe { on_launch_of_several(parameters) },
@@ -77,7 +77,7 @@ unsafe fn on_launch_of_several(parameters: *const c_void) {
             Err(_) => return tenant.gpus().iter().for_each(cannot_mask),
         },
     };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { on_launch_of(gpu, parameters) };
 }
 
@@ -117,7 +117,7 @@ unsafe fn mask_for_any(tenant: &Tenant, gpu: &Gpu, parameters: *const c_void) {
 /// As for [`on_launch`].
 #[inline(always)]
 unsafe fn on_launch_of(gpu: &Gpu, parameters: *const c_void) {
-    // Without one the tenant has a partition on another of its GPUs, and none here.
+    // Without a mask here, the tenant has a partition only on another of its GPUs.
     let Some(mask) = &gpu.mask else { return };
     let layout = mask.layout;
     // SAFETY: the driver's parameters, during the call.

@@ -1,10 +1,9 @@
-//! Whether a launch can ever run inside the partition, and what is done if not.
+//! Whether a launch can ever run inside the partition, and what happens if not.
 //!
-//! The hardware waits for ever for SMs that a mask has taken away: a cluster
-//! runs on as many SMs of one GPC as it has blocks, and a cooperative grid needs
-//! all its blocks resident at once. The driver's own checks do not see the mask,
-//! so the hook checks against the tenant's set. A kernel that launches others fits
-//! nothing but the whole GPU, for the mask does not reach those.
+//! The hardware waits forever for SMs that a mask has disabled: a cluster runs on as many SMs of
+//! one GPC as it has blocks, and a cooperative grid needs all its blocks resident at once. The
+//! driver's own checks ignore the mask, so the hook checks against the tenant's set. A kernel that
+//! launches others fits only the whole GPU, because the mask does not apply to those.
 
 use core::ffi::{c_uint, c_void};
 use core::fmt;
@@ -18,7 +17,7 @@ use crate::account::tenant::Tenant;
 use crate::launch::{functions, green};
 use crate::sys::report::{self, Once};
 
-/// What a launch asks for.
+/// The shape of a launch.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// The `CUfunction` or `CUkernel`.
@@ -29,7 +28,7 @@ pub struct Shape {
     pub block_threads: u64,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Blocks of a cluster given at the launch, 0 for none.
+    /// Blocks of a cluster given at the launch, 0 without one.
     pub cluster_blocks: u64,
     /// Whether all blocks must be resident at once.
     pub cooperative: bool,
@@ -51,7 +50,7 @@ impl Shape {
         }
     }
 
-    /// What the launch needs beside free SMs, asked in the current context.
+    /// The launch's needs beyond free SMs, queried in the current context.
     pub fn needs(&self, tenant: &Tenant) -> Needs {
         let traits = functions::traits(tenant, self.function);
         let cluster_blocks = match self.cluster_blocks {
@@ -65,7 +64,7 @@ impl Shape {
 /// What a launch needs that a partition may not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// Blocks of its cluster, 1 for none.
+    /// Blocks of its cluster, 1 without one.
     pub cluster_blocks: u64,
     /// Whether its kernel may launch others, which no mask holds.
     pub launches: bool,
@@ -85,7 +84,7 @@ pub fn volume([x, y, z]: [c_uint; 3]) -> u64 {
     u64::from(x).saturating_mul(u64::from(y)).saturating_mul(u64::from(z))
 }
 
-/// How a launch may go on.
+/// The decision about a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Inside the partition.
@@ -101,7 +100,7 @@ pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> 
     if gpu.mask.is_none() {
         return Verdict::Fits;
     }
-    // What it is and what an SM holds of it, the driver tells of functions of the current context.
+    // The driver reports the traits and the occupancy of functions of the current context.
     let needs = match locate::in_context_of(tenant, stream, || shape.needs(tenant)) {
         Ok(needs) if needs.nothing() => return Verdict::Fits,
         Ok(needs) => needs,
@@ -110,7 +109,7 @@ pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> 
     if let Some(limits) = green::limits_in(tenant, gpu, stream) {
         return judge_by(tenant, &limits, &needs, shape);
     }
-    // A cluster alone is judged by two words, which cost a launch no more than its mask does.
+    // A cluster alone is checked by two words, which cost a launch no more than its mask.
     if !needs.cooperative
         && !needs.launches
         && let Ok((cluster_sms_max, _)) = gpu.limits.misfit_words()
@@ -165,8 +164,8 @@ impl Misfit {
         }
     }
 
-    /// Tells the user what would fit and which option helps, once for each kind of launch: the code
-    /// alone does not. What the device itself cannot run, no option helps.
+    /// Reports what would fit and which option helps, once for each kind of launch, because the
+    /// error code alone does not. No option helps if the device itself cannot run it.
     #[cold]
     fn say(&self, limits: &Limits) {
         static CLUSTER: Once = Once::new();

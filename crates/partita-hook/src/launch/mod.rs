@@ -1,4 +1,4 @@
-//! Launches: what fits the partition, and the mask that each carries.
+//! Launches: whether they fit the partition, and their masks.
 
 pub mod caller;
 pub mod calls;

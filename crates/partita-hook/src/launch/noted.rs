@@ -1,9 +1,8 @@
 //! What the launch callback must know of the call that it is in.
 //!
-//! The driver calls back on the launching thread, inside the call. Calls that need
-//! more than the tenant's mask (a launch that may leave the partition, an upload of
-//! a graph) note their thread here for as long as they last. While none does, the
-//! callback pays for one load.
+//! The driver calls back on the launching thread, inside the call. Calls that need more than the
+//! tenant's mask (a launch that may leave the partition, an upload of a graph) record their thread
+//! here while they last. Without such a call, the callback costs one load.
 
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -17,7 +16,7 @@ const THREADS_MAX: usize = 64;
 pub struct Call<'a> {
     /// Whether its launches go without the tenant's mask.
     pub unmasked: bool,
-    /// What the descriptors of the graph carry that it uploads, if it does.
+    /// The masks in the descriptors of the graph that it uploads, if any.
     pub carried: Option<&'a Carried>,
 }
 

@@ -1,11 +1,9 @@
-//! What a program is told of clusters: what its partition can run.
+//! Cluster queries: the program sees what its partition can run.
 //!
-//! The driver answers for the whole device and does not see the mask. (How many
-//! blocks an SM holds is the same in a partition, and the number of SMs is the
-//! device's: libraries that are told another compute wrong products. So a
-//! cooperative grid sized by these two may be refused at its launch.) Where the
-//! tenant may run what does not fit on the whole GPU, the driver's answer stands for
-//! what would.
+//! The driver answers for the whole device and ignores the mask. (The number of blocks that an SM
+//! holds is the same in a partition, and the number of SMs is the device's: libraries that see
+//! another one compute wrong products. So a cooperative grid sized by these two may be refused at
+//! its launch.) If the tenant may run misfits on the whole GPU, the driver's answer is for those.
 
 use core::ffi::{c_int, c_void};
 
@@ -68,7 +66,7 @@ pub unsafe fn potential_cluster_size(
     if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {
         return result;
     }
-    // The driver answers with powers of two, and programs divide their grids by what it answers.
+    // The driver answers with powers of two, and programs divide their grids by the answer.
     let inside = limits.max_cluster_sms.checked_ilog2().map_or(0, |power| 1 << power);
     // SAFETY: the driver has just written the answer.
     let answer = unsafe { &mut *blocks };

@@ -1,5 +1,5 @@
-//! What a program is told of the device: its quota for the memory, and where the user wants that
-//! its partition for the SMs.
+//! Device queries: the program sees its quota as the memory and, if the user wants, its partition
+//! as the SMs.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -15,8 +15,8 @@ use crate::driver::word::Word;
 use crate::launch::{caller, misfit};
 use crate::memory::pools;
 
-/// Wraps `cuMemGetInfo`: the total is the quota, and the free bytes are what is
-/// left of it or what the device can still give, whichever is less.
+/// Wraps `cuMemGetInfo`: the total is the quota, and the free bytes are the rest of it or of the
+/// device, whichever is less.
 pub unsafe fn mem_info<W: Word>(
     real: unsafe extern "C" fn(*mut W, *mut W) -> CuResult,
     free: *mut W,
@@ -61,8 +61,8 @@ pub unsafe fn total_mem<W: Word>(
     result
 }
 
-/// The limits of a GPU by which the program that asks is told of SMs: none where it is told of the
-/// device's (`--sm-count`).
+/// The limits of a GPU by which the calling program sees SMs: `None` if it sees the device's
+/// (`--sm-count`).
 fn partition_told(gpu: &Gpu) -> Option<Limits> {
     gpu.mask.as_ref()?;
     let (_, flags) = gpu.limits.misfit_words().ok()?;
@@ -94,7 +94,7 @@ pub unsafe fn device_attribute(
     result
 }
 
-/// Wraps `cuOccupancyMaxPotentialBlockSize`, whose grid fills every SM that the program is told of.
+/// Wraps `cuOccupancyMaxPotentialBlockSize`, whose grid fills every SM that the program sees.
 pub unsafe fn potential_block_size(
     real: prototypes::cuOccupancyMaxPotentialBlockSize,
     grid_blocks: *mut c_int,
@@ -131,8 +131,8 @@ pub unsafe fn potential_block_size_with_flags(
     }
 }
 
-/// Cuts a grid that fills the device down to one that fills the partition, for a program that is
-/// told of its partition.
+/// Reduces a grid that fills the device to one that fills the partition, for a program that sees
+/// its partition.
 ///
 /// # Safety
 /// After a success the driver has written through `grid_blocks`.

@@ -38,10 +38,10 @@ struct Tool {
     older: *const Tool,
 }
 
-/// What changes under the lock. Switches are under it too: the driver's own only store words, so
+/// The data under the lock. Switches are under it too: the driver's own only store words, so
 /// nothing waits for the driver here.
 struct Places {
-    /// The driver's table, once somebody has asked for it.
+    /// The driver's table, after the first request for it.
     driver: Option<Table>,
     /// Whether the hook holds the driver's one place.
     subscribed: bool,
@@ -63,9 +63,9 @@ static PLACES: Mutex<Places> = Mutex::new(Places {
     name: [0; NAME_BYTES_MAX],
     tools: core::ptr::null(),
 });
-/// The hook's table; null until somebody has asked for it.
+/// The hook's table; null before the first request for it.
 static TABLE: AtomicPtr<*const c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// The program's subscriber; null while there is none.
+/// The program's subscriber; null without one.
 static TOOL: AtomicPtr<Tool> = AtomicPtr::new(core::ptr::null_mut());
 /// Whether that has switched the launch callback on.
 static TOOL_SEES_LAUNCHES: AtomicBool = AtomicBool::new(false);
@@ -117,10 +117,11 @@ fn subscribe_once(places: &mut Places, driver: Table) -> Result<(), SubscribeErr
     }
 }
 
-/// Declares what the hook and the tool, if there is one, support both. The mask supports green
-/// contexts: it unites with theirs. The other features stay as a new subscription has them.
+/// Declares the features that both the hook and the tool, if there is one, support. The mask
+/// supports green contexts: it unites with theirs. The other features stay as a new subscription
+/// has them.
 ///
-/// Without the lock: the driver stops its contexts for this.
+/// Without the lock, because the driver stops its contexts for this.
 fn declare_to(driver: Table) {
     let supports = TOOL.load(Ordering::Acquire).is_null() || TOOL_SUPPORTS_GREEN.load(Ordering::Acquire);
     // SAFETY: an entry of this type (partita_abi::callback).
@@ -226,7 +227,7 @@ fn shared(driver: Table) -> *const *const c_void {
     table
 }
 
-/// The driver's table behind the hook's. Whoever calls an entry of the hook's has asked for it.
+/// The driver's table behind the hook's. Callers of an entry of the hook's have requested it.
 fn driver() -> Option<Table> {
     PLACES.lock().driver
 }
@@ -282,7 +283,7 @@ unsafe extern "C" fn subscribe_named(
     0
 }
 
-/// The tool of that function and argument, made if there has been none.
+/// The tool of that function and argument, created on demand.
 fn tool_of(places: &mut Places, callback: CallbackFn, user: *mut c_void) -> *const Tool {
     let mut at = places.tools;
     // SAFETY: tools are never freed.
@@ -310,7 +311,7 @@ unsafe extern "C" fn unsubscribe(handle: u32) -> c_int {
     0
 }
 
-/// Switches off what the tool has switched on, and leaves the mask's callback on.
+/// Switches off the tool's callbacks, and leaves the mask's on.
 fn switch_all_off(places: &Places, driver: Table) {
     (0..DOMAINS).for_each(|domain| {
         switch_domain_off(places, driver, domain);

@@ -1,5 +1,5 @@
-//! Launches that may leave the partition: what does not fit it, where the tenant
-//! is allowed to run such work on the whole GPU (`--on-misfit widen`).
+//! Launches that may leave the partition: misfits of a tenant that may run such work on the whole
+//! GPU (`--on-misfit widen`).
 
 use partita_abi::CuResult;
 

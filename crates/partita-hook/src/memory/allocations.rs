@@ -1,4 +1,4 @@
-//! What this process has obtained, so that what it gives back can be credited.
+//! This process's allocations, so that releases can be credited.
 
 use alloc::vec::Vec;
 
@@ -9,8 +9,8 @@ use crate::account::gpu::Charge;
 use crate::memory::driver_memory;
 use crate::sys::fork::{in_child, renew};
 
-/// What kind of driver object holds the memory; handles of different kinds are
-/// numbered apart.
+/// The kind of driver object that holds the memory; handles of different kinds are numbered
+/// separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A device pointer.
@@ -30,9 +30,9 @@ pub enum Kind {
 /// One holding.
 #[derive(Debug, Clone, Copy)]
 pub struct Holding {
-    /// What was charged for it.
+    /// Its charge.
     pub charge: Charge,
-    /// The context that ends it, 0 where none does.
+    /// The context that ends it, 0 if none does.
     pub context: usize,
     /// How often the handle is held ([`Kind::Physical`], [`Kind::Opened`]; 1 for others).
     references: u32,
@@ -43,10 +43,9 @@ pub struct Holding {
 /// Every holding of the process.
 pub struct Allocations {
     holdings: Option<HashMap<(Kind, u64), Holding>>,
-    /// Physical handle behind each mapped address, and what is charged for the mapping itself.
+    /// The physical handle of each mapped address, and the charge of the mapping itself.
     mapped: Option<HashMap<u64, (u64, Option<Charge>)>>,
-    /// Limits of contexts that are memory: what each was at first, and what is charged for what it
-    /// is beyond that.
+    /// Limits of contexts that are memory: the initial value of each, and the charge above it.
     limits: Option<HashMap<(usize, u32), (u64, Charge)>>,
 }
 
@@ -72,10 +71,10 @@ impl Allocations {
         self.holdings.get_or_insert_default()
     }
 
-    /// Records a holding. Returns what was charged for another one under the same handle, whose end
-    /// the hook has not seen: the caller credits it. It may be the new one, where a thread comes to
-    /// record what was freed and given to another thread meanwhile: `bytes` says how many the
-    /// driver has there.
+    /// Records a holding. Returns the charge of another one under the same handle, whose end the
+    /// hook has not seen: the caller credits it. It may be the new one, if a thread records an
+    /// allocation that was freed and given to another thread meanwhile: `bytes` is the driver's
+    /// size there.
     pub fn insert(
         &mut self,
         kind: Kind,
@@ -102,7 +101,7 @@ impl Allocations {
         self.holdings().remove(&(kind, handle))
     }
 
-    /// Changes what was charged for a holding, if there is one.
+    /// Changes the charge of a holding, if there is one.
     pub fn change(&mut self, kind: Kind, handle: u64, change: impl FnOnce(Charge) -> Charge) {
         if let Some(holding) = self.holdings().get_mut(&(kind, handle)) {
             holding.charge = change(holding.charge);
@@ -114,7 +113,7 @@ impl Allocations {
         self.holdings().iter().any(|(&(kind, handle), holding)| is_meant(kind, handle, holding.charge))
     }
 
-    /// What was charged for a holding.
+    /// The charge of a holding.
     pub fn charge(&mut self, kind: Kind, handle: u64) -> Option<Charge> {
         self.holdings().get(&(kind, handle)).map(|holding| holding.charge)
     }
@@ -125,7 +124,7 @@ impl Allocations {
         holding.map(|holding| holding.references = holding.references.saturating_add(1)).is_some()
     }
 
-    /// Notes that a handle was released once; returns what to credit if that was the last time.
+    /// Records one release of a handle; returns the charge to credit if it was the last.
     pub fn release(&mut self, kind: Kind, handle: u64) -> Option<Charge> {
         let holding = self.holdings().get_mut(&(kind, handle))?;
         holding.references = holding.references.saturating_sub(1);
@@ -135,20 +134,20 @@ impl Allocations {
         self.holdings().remove(&(kind, handle)).map(|holding| holding.charge)
     }
 
-    /// What a limit of a context was at first (`now`, if it is asked for the first time), and the
-    /// bytes that are charged for it.
+    /// The initial value of a context's limit (`now` at the first call), and the bytes that are
+    /// charged for it.
     pub fn context_limit(&mut self, context: usize, limit: u32, now: u64) -> (u64, u64) {
         let known = self.limits.get_or_insert_default().get(&(context, limit));
         known.map_or((now, 0), |(first, charge)| (*first, charge.bytes))
     }
 
-    /// Notes what is charged for a limit of a context.
+    /// Records the charge for a limit of a context.
     pub fn set_context_limit(&mut self, context: usize, limit: u32, first: u64, charge: Charge) {
         self.limits.get_or_insert_default().insert((context, limit), (first, charge));
     }
 
-    /// Puts a holding back that the driver refused to free. Returns what to credit if something
-    /// else has the handle by now, so that another thread's call has freed it.
+    /// Restores a holding that the driver refused to free. Returns the charge to credit if another
+    /// allocation has the handle by now, because another thread's call has freed it.
     pub fn restore(&mut self, kind: Kind, handle: u64, holding: Holding) -> Option<Charge> {
         if self.holdings().contains_key(&(kind, handle)) {
             return Some(holding.charge);
@@ -157,7 +156,7 @@ impl Allocations {
         None
     }
 
-    /// Takes out every holding that ended with a context, and tells what was charged for each.
+    /// Removes every holding that ended with a context, and passes on the charge of each.
     pub fn remove_context(&mut self, context: usize, mut ended: impl FnMut(Charge)) {
         self.holdings().retain(|_, holding| {
             let stays = holding.context != context;
@@ -175,8 +174,8 @@ impl Allocations {
         });
     }
 
-    /// Notes that a physical handle was released once; returns what to
-    /// credit if nothing holds the memory any more.
+    /// Records one release of a physical handle; returns the charge to credit if nothing holds the
+    /// memory any more.
     pub fn release_physical(&mut self, handle: u64) -> Option<Charge> {
         if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
             holding.references = holding.references.saturating_sub(1);
@@ -184,7 +183,7 @@ impl Allocations {
         self.credit_if_unheld(handle)
     }
 
-    /// Notes that a physical handle was mapped at an address, and what was charged for that.
+    /// Records that a physical handle was mapped at an address, and the charge for that.
     pub fn map(&mut self, address: u64, handle: u64, charge: Option<Charge>) {
         if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {
             holding.mappings = holding.mappings.saturating_add(1);
@@ -197,7 +196,7 @@ impl Allocations {
         self.mapped.get_or_insert_default().get(&address).map(|(handle, _)| *handle)
     }
 
-    /// Notes that a range was unmapped; returns what to credit.
+    /// Records that a range was unmapped; returns the charges to credit.
     pub fn unmap(&mut self, address: u64, bytes: u64) -> Vec<Charge> {
         let end = address.saturating_add(bytes);
         let mut freed = Vec::new();
@@ -211,7 +210,7 @@ impl Allocations {
         freed
     }
 
-    /// Notes that something that kept physical memory alive has let go of it; returns what to
+    /// Records that an object that kept physical memory alive is gone; returns the charge to
     /// credit.
     pub fn drop_mapping(&mut self, handle: u64) -> Option<Charge> {
         if let Some(holding) = self.holdings().get_mut(&(Kind::Physical, handle)) {

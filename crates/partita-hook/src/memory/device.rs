@@ -1,9 +1,8 @@
-//! Device memory: reserved in the ledger before the driver is asked for it.
+//! Device memory: reserved in the ledger before the driver is called.
 //!
-//! A request is charged with the bytes that the program asked for (a pitched
-//! allocation with pitch times height, an array with its elements), which is
-//! what `cuMemGetAddressRange` reports for it too. Over the quota the call
-//! returns `CUDA_ERROR_OUT_OF_MEMORY` and the driver is never asked.
+//! A request is charged with the bytes that the program requested (a pitched allocation with pitch
+//! times height, an array with its elements), which is also what `cuMemGetAddressRange` reports.
+//! Beyond the quota the call returns `CUDA_ERROR_OUT_OF_MEMORY` and the driver is not called.
 
 use core::ffi::{c_uint, c_void};
 
@@ -21,8 +20,8 @@ use crate::driver::word::Word;
 use crate::memory::allocations::{self, Kind};
 use crate::memory::{holdings, pools, spill};
 
-/// Charges `bytes` on the GPU of the current context, runs `allocate`, and records what it gave;
-/// credits the bytes again if it failed. A request for nothing is left to the driver to judge.
+/// Charges `bytes` on the GPU of the current context, runs `allocate`, and records the result;
+/// credits the bytes again if it failed. The driver decides about a request for 0 bytes.
 pub fn charged(
     kind: Kind,
     bytes: u64,
@@ -49,10 +48,10 @@ pub fn charged(
     result
 }
 
-/// Runs `free`, and credits what the handle held if the driver freed it.
+/// Runs `free`, and credits the handle's charge if the driver freed it.
 ///
-/// The holding is taken out first: once the driver has freed the memory,
-/// another thread may be given the same address.
+/// The holding is removed first: once the driver has freed the memory, another thread may get the
+/// same address.
 pub fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else { return free() };
     let holding = allocations::lock().remove(kind, handle);
@@ -121,7 +120,7 @@ pub unsafe fn alloc_managed(
     let allocate = || unsafe { real(pointer, bytes, flags) };
     // SAFETY: on success the driver has written the pointer.
     let result = charged(Kind::Pointer, bytes as u64, allocate, || unsafe { *pointer });
-    // What the driver would not take is refused by it alone, and it may not have been asked.
+    // The driver refuses invalid flags by itself; the hook may not even call it.
     if !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
         return result;
     }
@@ -205,7 +204,7 @@ fn charged_rows(
 pub unsafe fn free<P: Word>(real: unsafe extern "C" fn(P) -> CuResult, pointer: P) -> CuResult {
     // SAFETY: the caller's pointer, passed on.
     let result = released(Kind::Pointer, pointer.to_u64(), || unsafe { real(pointer) });
-    // It waits for the device, so what came from a pool has left it.
+    // It waits for the device, so memory from a pool has left the pool.
     if result.is_ok()
         && let Some(tenant) = tenant::current()
     {

@@ -1,23 +1,21 @@
-//! What the driver takes of a GPU for itself: contexts, code, variables of modules, stacks, queues.
+//! The driver's own memory on a GPU: contexts, code, variables of modules, stacks, queues.
 //!
-//! A program asks for none of it by a call that names bytes: a module's variables come with the
-//! module, a stack with a launch. But whatever libcuda obtains it asks of the kernel driver, by an
-//! `ioctl` that makes an object of device memory, and that comes by here
-//! ([`ioctl`](crate::entry::ioctl)). On an H200 the sum of these is, to the byte, what the device
-//! lacks and what `nvidia-smi` shows, but for 5.6 MiB of a context that the kernel keeps by itself
-//! (`docs/hardware.md`). So what comes while no call that is charged is under way is the driver's
-//! own.
+//! No call of a program names these bytes: a module's variables come with the module, a stack with
+//! a launch. But libcuda allocates all memory from the kernel driver, by an `ioctl` that makes an
+//! object of device memory and that the hook intercepts ([`ioctl`](crate::entry::ioctl)). On an
+//! H200 the sum of these is, to the byte, what the device lacks and what `nvidia-smi` shows, except
+//! for 5.6 MiB of a context that the kernel allocates by itself (`docs/hardware.md`). So an
+//! allocation outside of a charged call is the driver's own.
 //!
 //! It is shown, and free up to the tenant's allowance
 //! ([`Limits::driver_allowance_bytes`](partita_ledger::Limits)) in each process, and up to
-//! [`DRIVER_ALLOWANCES`] times that in all of them: a quota says what a program may allocate, and a
-//! context is no fault of its. Beyond that it is charged, before the kernel is asked; what the
-//! quota has no room for is refused as a full device refuses it, and libcuda returns
+//! [`DRIVER_ALLOWANCES`] times that in all of them: a quota limits what a program allocates, and a
+//! program cannot avoid a context. Beyond that it is charged, before the kernel is called; if the
+//! quota has no room for it, it is refused as a full device refuses it, and libcuda returns
 //! `CUDA_ERROR_OUT_OF_MEMORY` from the load or the launch.
 //!
-//! Of several GPUs each is known by the object that its memory is made below, from the first
-//! allocation of the program on it. What the driver took there before is charged then, as far as
-//! there is room.
+//! Each of several GPUs is identified by the parent object of its memory, from the first allocation
+//! of the program on it. Earlier driver memory there is charged then, as far as there is room.
 
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_ulong, c_void};
@@ -54,7 +52,7 @@ struct Device {
     gpu: u8,
 }
 
-/// What is charged for one GPU.
+/// The charge for one GPU.
 struct Charged {
     gpu: u8,
     bytes: u64,
@@ -72,14 +70,14 @@ static MEMORY: Mutex<Memory> = Mutex::new(Memory::NONE);
 /// a launch.
 static LIMITS_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What each thread is about: nothing, or [`CHARGING`] and beyond.
+/// The state of each thread: null, or [`CHARGING`] and beyond.
 static ABOUT: ThreadWord = ThreadWord::new();
 
 /// In a thread's word: a charged call is under way, on a GPU that is not known yet. Each GPU is one
 /// more than its number beyond it.
 const CHARGING: usize = 1;
 
-/// Makes room for what threads are about.
+/// Allocates the key for the threads' state.
 ///
 /// # Errors
 /// The C library has no key left for values of threads.
@@ -88,11 +86,11 @@ pub fn prepare() -> Result<(), &'static str> {
 }
 
 fn set_about(about: usize) {
-    // A thread's first word may find no memory: then what comes counts as the driver's own.
+    // A thread's first word may find no memory: then the allocation counts as the driver's own.
     ABOUT.set(core::ptr::without_provenance(about));
 }
 
-/// A call whose memory is charged by itself; over when dropped.
+/// A call whose memory is charged separately; ends on drop.
 pub struct Charging {
     /// Whether it is this that the thread is about, and no call around it.
     is_outermost: bool,
@@ -185,14 +183,14 @@ pub unsafe fn on_alloc(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c
     let about = ABOUT.get().addr();
     let tenant = tenant::current().filter(|_| is_memory);
     let Some(tenant) = tenant else {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         return unsafe { ask(node, wanted, argument) };
     };
     if about != 0 {
         if let (Some(gpu), true) = (about.checked_sub(CHARGING + 1), tenant.gpus().len() > 1) {
             learn(tenant, &request, gpu as u8);
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         return unsafe { ask(node, wanted, argument) };
     }
     // SAFETY: it is a request for device memory.
@@ -206,7 +204,7 @@ pub unsafe fn on_alloc(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c
         };
         return 0;
     }
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     let asked = unsafe { ask(node, wanted, argument) };
     // SAFETY: the driver has written its answer.
     let (status, object, given) = unsafe {
@@ -230,8 +228,8 @@ pub unsafe fn on_alloc(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c
     asked
 }
 
-/// Takes out what is about to be freed, before the kernel is asked: afterwards the names may be
-/// other objects'. Returns whether there was any.
+/// Removes the objects of a release before the kernel is called: afterwards the names may belong to
+/// other objects. Returns whether there was any.
 pub fn on_free(client: u32, object: u32) -> bool {
     let mut memory = MEMORY.lock();
     let before = memory.taken.len();
@@ -243,14 +241,14 @@ pub fn on_free(client: u32, object: u32) -> bool {
     memory.taken.len() < before
 }
 
-/// Credits what was freed, once the kernel has done it.
+/// Credits released memory, once the kernel has released it.
 pub fn freed() {
     if let Some(tenant) = tenant::current() {
         MEMORY.lock().settle(tenant);
     }
 }
 
-/// Reserves what is about to be taken; false if the quota has no room for it.
+/// Reserves memory before it is taken; false if the quota has no room for it.
 fn take(tenant: &Tenant, taken: Taken) -> bool {
     let mut memory = MEMORY.lock();
     memory.taken.push(taken);
@@ -258,13 +256,13 @@ fn take(tenant: &Tenant, taken: Taken) -> bool {
     let wanted = memory.beyond_allowance(tenant, gpu);
     let held = memory.charged_mut(gpu.index);
     let missing = wanted.saturating_sub(*held);
-    // Pools are not trimmed for it: their locks may be held by who asks.
+    // Pools are not trimmed for it: the caller may hold their locks.
     if gpu.reserve(missing) {
         *held += missing;
         return true;
     }
     memory.taken.pop();
-    // What was free for it is free for other processes.
+    // Its unused allowance is available to other processes.
     memory.beyond_allowance(tenant, gpu);
     false
 }
@@ -299,7 +297,7 @@ impl Memory {
 
     /// Those of them that count against the quota.
     fn beyond_allowance(&self, tenant: &Tenant, gpu: &Gpu) -> u64 {
-        // Limits that change all the time are somebody's mischief; what is charged by then stays.
+        // Limits that change all the time are malicious; the current charge stays.
         let Ok(allowance) = gpu.limits.driver_allowance_bytes() else { return 0 };
         let own = self.own_bytes(tenant, gpu).saturating_sub(LIMITS_BYTES.load(Ordering::Relaxed));
         let bound = allowance.saturating_mul(DRIVER_ALLOWANCES);
@@ -315,8 +313,8 @@ impl Memory {
         &mut self.charged[place].bytes
     }
 
-    /// Makes the account what is taken, and shows it. More than before is charged only as far as
-    /// there is room: it is there already.
+    /// Adjusts the account to the taken memory, and shows it. An increase is charged only as far as
+    /// there is room, because the memory is already taken.
     fn settle(&mut self, tenant: &Tenant) {
         for gpu in tenant.gpus() {
             gpu.slot.show_driver(self.own_bytes(tenant, gpu));
@@ -342,8 +340,9 @@ pub fn limits_charged(before: u64, now: u64) {
 #[cold]
 fn told_refusal(bytes: u64) {
     report::once!(
-        "the driver wants {bytes} bytes more for itself (context, code, variables of modules or stacks), beyond what is free of charge, and \
-         the tenant's quota has no room for them; raise it with `partita set --mem`, or what is free with `--mem-driver`"
+        "the driver wants {bytes} bytes more for itself (context, code, variables of modules or \
+         stacks), beyond its allowance, and the tenant's quota has no room for them; raise the \
+         quota with `partita set --mem`, or the allowance with `--mem-driver`"
     );
 }
 

@@ -23,24 +23,24 @@ use crate::memory::holdings;
 use crate::memory::pools::{self, Source};
 use crate::sys::fork::{in_child, renew};
 
-/// The addresses of the memory of a graph's nodes, and what is charged for each.
+/// The addresses of the memory of a graph's nodes, and the charge of each.
 type Held = Vec<(u64, Charge)>;
 
 static GRAPHS: Mutex<Option<HashMap<usize, Held>>> = Mutex::new(None);
 /// Held while a graph that allocates is made or ended, with its executable.
 static ORDER: Mutex<()> = Mutex::new(());
-/// Whether a graph of this process has ever allocated: the driver keeps what one has had for
-/// others.
+/// Whether a graph of this process has ever allocated: the driver keeps a graph's memory for other
+/// graphs.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Whether what the driver takes at a graph's launch may be what is charged for nodes.
+/// Whether the driver's allocations at a graph's launch may be those that nodes are charged for.
 #[inline]
 pub fn is_any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// The right to make and end graphs with their executables, where graphs of this process allocate:
-/// two threads could otherwise end what one of them still needs.
+/// The right to make and destroy graphs with their executables, if graphs of this process allocate:
+/// two threads could otherwise destroy what one of them still needs.
 pub fn order() -> Option<Guard<'static, ()>> {
     is_any().then(|| ORDER.lock())
 }
@@ -119,8 +119,8 @@ pub fn captured(
 pub fn ended(tenant: &Tenant, graph: usize) {
     let Some(held) = GRAPHS.lock().as_mut().and_then(|graphs| graphs.remove(&graph)) else { return };
     for (address, charge) in held {
-        // What a launch allocated and nobody freed the program still frees as any other memory.
-        // Noted before the driver is asked: another thread may be freeing it.
+        // If a launch allocates memory that no node frees, the program frees it as any other
+        // memory. Recorded before the driver is called: another thread may be freeing it.
         holdings::hold(tenant, Kind::Pointer, address, charge, holdings::here(tenant));
         let is_gone = tenant.driver().range_of(address).is_none();
         match holdings::take_dead(tenant, Kind::Pointer, address, is_gone) {

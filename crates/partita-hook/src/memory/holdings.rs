@@ -1,23 +1,22 @@
-//! What this process holds of its tenant's memory: reserved, noted and credited.
+//! This process's holdings of its tenant's memory: reserved, recorded and credited.
 //!
 //! # The order of locks
-//! What a call takes is noted before the driver is asked, and taken back if the driver refuses.
-//! Plain allocations take no lock but the table's. Calls that change who holds something are made
-//! one at a time: two threads could otherwise make the driver's changes in one order and note them
-//! in the other. Locks are taken in this order:
+//! An allocation is recorded before the driver is called, and the record is removed if the driver
+//! refuses. Plain allocations take only the table's lock. Calls that change who holds something are
+//! made one at a time: two threads could otherwise make the driver's changes in one order and
+//! record them in the other. Locks are taken in this order:
 //!
-//! 1. `contexts`: contexts are made and ended, and their limits set;
+//! 1. `contexts`: contexts are made and destroyed, and their limits set;
 //! 2. `references`: physical memory is made, mapped, retained, released, exported or imported;
 //!    memory of other processes is opened or closed;
 //! 3. the memory of graphs ([`graph_memory`](crate::memory::graph_memory)): graphs that allocate,
-//!    and their executables, are made and ended;
-//! 4. `pools`: memory is allocated from a pool, or a pool is looked at;
-//! 5. `allocations`, the table, under which the driver is asked what it has at an address, and no
-//!    more;
+//!    and their executables, are made and destroyed;
+//! 4. `pools`: memory is allocated from a pool, or a pool is queried;
+//! 5. `allocations`, the table, under which the driver is only queried about an address;
 //! 6. `shares`, and the lists of one module.
 //!
-//! The first four are held across the driver's call. No lock is held by what the driver calls (a
-//! launch's callback, `ioctl`), but for that of [`driver_memory`](crate::memory::driver_memory),
+//! The first four are held across the driver's call. Code that the driver calls (a launch's
+//! callback, `ioctl`) takes no lock except that of [`driver_memory`](crate::memory::driver_memory),
 //! which comes last.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -61,20 +60,20 @@ pub struct Here {
     contexts_ended: u64,
 }
 
-/// Takes `bytes` from the quota if they fit, once idle memory of this process's pools is given
-/// back if need be.
+/// Takes `bytes` from the quota if they fit, after releasing idle memory of this process's pools if
+/// necessary.
 pub fn reserve(tenant: &Tenant, gpu: &Gpu, bytes: u64) -> bool {
     Charging::on(gpu);
     gpu.reserve(bytes) || (pools::reclaim(tenant, gpu) && gpu.reserve(bytes))
 }
 
-/// Takes what is to be charged from the quota; not for shared memory.
+/// Takes the bytes of a charge from the quota; not for shared memory.
 pub fn reserve_on(tenant: &Tenant, charge: Charge) -> bool {
     tenant.gpu(charge.gpu).is_some_and(|gpu| reserve(tenant, gpu, charge.bytes))
 }
 
-/// Tries something that the quota may have no room for, again if idle memory of this process's
-/// pools can be given back.
+/// Tries an action for which the quota may have no room, and again if idle memory of this process's
+/// pools can be released.
 ///
 /// # Errors
 /// Those of the last try.
@@ -89,8 +88,8 @@ pub fn with_room<R>(
     }
 }
 
-/// Gives what was charged back: to the quota, to the pool that it came from, or to those who
-/// share it.
+/// Credits a charge: to the quota, to the pool that it came from, or to the processes that share
+/// it.
 pub fn credit(tenant: &Tenant, charge: Charge) {
     let Some(gpu) = tenant.gpu(charge.gpu) else { return };
     match charge.account {
@@ -108,7 +107,7 @@ pub fn here(tenant: &Tenant) -> Here {
     Here { context: tenant.driver().current_context(), contexts_ended }
 }
 
-/// Records what the driver gave for bytes already reserved.
+/// Records the driver's allocation for bytes already reserved.
 pub fn hold(tenant: &Tenant, kind: Kind, handle: u64, charge: Charge, here: Here) {
     let bytes = || match kind {
         Kind::Pointer => tenant.driver().range_of(handle).map(|(_, bytes)| bytes),
@@ -122,7 +121,7 @@ pub fn hold(tenant: &Tenant, kind: Kind, handle: u64, charge: Charge, here: Here
     }
 }
 
-/// Credits a holding that is there no more, for certain or because the driver has no allocation
+/// Credits a holding that no longer exists, for certain or because the driver has no allocation
 /// there.
 pub fn bury(tenant: &Tenant, kind: Kind, handle: u64, is_gone: bool) {
     let charge = take_dead(tenant, kind, handle, is_gone);
@@ -143,7 +142,7 @@ pub fn take_dead(tenant: &Tenant, kind: Kind, handle: u64, is_gone: bool) -> Opt
 /// Credits everything that ended with a context. The caller has [`contexts`], so that no other
 /// context has its address yet.
 pub fn context_ended(tenant: &Tenant, context: usize) {
-    // Before the table is looked through: what is recorded later looks by itself.
+    // Before the search of the table: a record made later searches by itself.
     CONTEXTS_ENDED.fetch_add(1, Ordering::AcqRel);
     allocations::lock().remove_context(context, |ended| credit(tenant, ended));
 }

@@ -12,7 +12,7 @@ use crate::account::tenant::{self, Tenant};
 use crate::memory::allocations::{self, Kind};
 use crate::memory::{device, driver_memory, holdings, shares};
 
-/// Wraps `cuIpcGetMemHandle`: what another process can open from now on moves to an account that it
+/// Wraps `cuIpcGetMemHandle`: memory that another process can now open moves to an account that it
 /// can share.
 pub unsafe fn export(
     real: prototypes::cuIpcGetMemHandle,
@@ -123,8 +123,8 @@ pub unsafe fn destroy_external(real: prototypes::cuDestroyExternalMemory, memory
     device::released(Kind::External, memory as u64, || unsafe { real(memory) })
 }
 
-/// Wraps `cuMemMapArrayAsync`, which has memory outlive its handle inside of sparse arrays: what it
-/// holds is not followed yet, so a tenant with a quota is refused (`CUDA_ERROR_INVALID_VALUE`,
+/// Wraps `cuMemMapArrayAsync`, with which memory outlives its handle inside of sparse arrays: the
+/// hook does not track this yet, so a tenant with a quota is refused (`CUDA_ERROR_INVALID_VALUE`,
 /// which the call documents).
 pub unsafe fn map_array(
     real: prototypes::cuMemMapArrayAsync,
@@ -139,8 +139,8 @@ pub unsafe fn map_array(
     unsafe { real(list, count, stream) }
 }
 
-/// Wraps `cuLogicalEndpointBindAddr` of CUDA 13.3. What is bound to an endpoint outlives its
-/// handle, which is not followed yet: a tenant with a quota is refused
+/// Wraps `cuLogicalEndpointBindAddr` of CUDA 13.3. Memory bound to an endpoint outlives its handle,
+/// which the hook does not track yet: a tenant with a quota is refused
 /// (`CUDA_ERROR_NOT_SUPPORTED`).
 pub unsafe fn bind_endpoint_address(
     real: prototypes::cuLogicalEndpointBindAddr,
@@ -183,7 +183,7 @@ const LIMIT_PRINTF: c_uint = 1;
 const LIMIT_HEAP: c_uint = 2;
 
 /// Wraps `cuCtxSetLimit`: the heap of kernels and their output are device memory of the size that
-/// is set here. What goes beyond the size that they had at first is charged until the context ends.
+/// is set here. The part above the initial size is charged until the context ends.
 pub unsafe fn set_limit(real: prototypes::cuCtxSetLimit, limit: c_uint, value: usize) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let set = || unsafe { real(limit, value) };

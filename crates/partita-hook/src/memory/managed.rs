@@ -1,9 +1,9 @@
-//! Calls that move managed memory, or advise the driver where to have it.
+//! Calls that move managed memory, or advise the driver where to place it.
 //!
-//! What lies on the host because the quota had no room for it ([`crate::memory::spill`]) cannot be
-//! moved, and the driver knows it as pinned memory, about which these calls fail. Programs make
-//! them for speed alone, so for such memory they succeed and do nothing. Everything else goes to
-//! the driver.
+//! Memory that is on the host because the quota had no room for it ([`crate::memory::spill`])
+//! cannot be moved. The driver knows it as pinned memory, for which these calls fail. Programs make
+//! these calls only for speed, so for such memory they succeed without effect. The driver handles
+//! everything else.
 
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_uint, c_void};
@@ -75,7 +75,7 @@ pub unsafe fn attach(
     unless_it_stays(address, bytes.max(1), || unsafe { real(stream, address, bytes, flags) })
 }
 
-/// The entries of a batch that the driver is to hear of; none if that is all of them.
+/// The entries of a batch that the driver shall get; `None` if all.
 ///
 /// # Safety
 /// The arrays are null or have as many entries as said.
@@ -146,7 +146,8 @@ pub unsafe fn prefetch_batch(
     }
 }
 
-/// Wraps `cuMemDiscardBatchAsync`. What a discarded range holds is anything, what it held included.
+/// Wraps `cuMemDiscardBatchAsync`. The content of a discarded range is undefined, so it may stay
+/// unchanged.
 pub unsafe fn discard_batch(
     real: prototypes::cuMemDiscardBatchAsync,
     addresses: *mut u64,

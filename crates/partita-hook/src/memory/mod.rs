@@ -1,4 +1,4 @@
-//! Device memory: charged when a program obtains it, credited when it is given back.
+//! Device memory: charged when a program allocates it, credited when it is released.
 
 pub mod allocations;
 pub mod device;

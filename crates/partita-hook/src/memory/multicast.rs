@@ -1,5 +1,6 @@
-//! Multicast objects: memory of none of their own, but what is bound to them stays alive after its
-//! handle is released and its mappings are undone, so it stays charged until it is unbound.
+//! Multicast objects: they have no memory themselves, but memory that is bound to them stays alive
+//! after its handle is released and its mappings are removed, so it stays charged until it is
+//! unbound.
 
 use core::ffi::c_int;
 

@@ -1,15 +1,15 @@
-//! Memory pools: what a program frees into one stays charged while the driver keeps it.
+//! Memory pools: memory that a program frees into one stays charged while the driver caches it.
 //!
-//! Freed stream-ordered memory goes back to its pool, and the pool to the device no earlier than at
-//! the next synchronisation, and down to its release threshold only. Until then the device does not
-//! have it, so the tenant keeps paying: the bytes become the pool's *idle* bytes. They are the
-//! first that the pool's next allocations are paid from. They are credited when the driver says
-//! that it has given them up, which it is asked after synchronisations and trims, when the program
-//! asks how much is free, and before an allocation is refused: then every pool is trimmed first, as
-//! the driver itself does when the device is full. A pool that the program destroys lives on until
-//! then ([`destroy`]).
+//! Freed stream-ordered memory returns to its pool, and from the pool to the device no earlier than
+//! at the next synchronisation, and only down to its release threshold. Until then the device does
+//! not have it, so the tenant is still charged: the bytes become the pool's *idle* bytes. The
+//! pool's next allocations use them first. They are credited when the driver reports that it has
+//! released them. The hook queries that after synchronisations and trims, when the program queries
+//! free memory, and before an allocation is refused: then every pool is trimmed first, as the
+//! driver itself does when the device is full. A pool that the program destroys lives until then
+//! ([`destroy`]).
 //!
-//! Memory of graphs comes from a pool of the driver's own for each device, and is treated alike.
+//! Memory of graphs comes from a driver pool for each device, and is treated alike.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ use crate::driver::calls::calls;
 use crate::sys::fork::{in_child, renew};
 
 calls! {
-    /// Entry points that tell of pools, complete from CUDA 11.4 on.
+    /// Entry points for pools, complete from CUDA 11.4 on.
     struct PoolCalls;
     present = cuDeviceGetMemPool;
     attribute = cuMemPoolGetAttribute;
@@ -48,11 +48,11 @@ calls! {
 pub enum Source {
     /// A `CUmemoryPool`.
     Pool(u64),
-    /// What a device, by ordinal, keeps for graphs.
+    /// A device's pool for graphs, by ordinal.
     Graphs(u8),
 }
 
-/// What pools keep though nobody uses it.
+/// Unused memory in pools.
 pub struct Pools {
     /// GPU and bytes; no entries of no bytes.
     idle: Option<HashMap<Source, (u8, u64)>>,
@@ -75,7 +75,7 @@ in_child! {
     renew(&POOLS, Pools::new());
 }
 
-/// What the process's pools keep, locked.
+/// The process's pools, locked.
 pub fn lock() -> Guard<'static, Pools> {
     POOLS.lock()
 }
@@ -99,7 +99,7 @@ impl Pools {
         *held = held.saturating_add(bytes);
     }
 
-    /// Notes that `bytes`, which are charged, are not in use any more.
+    /// Records that `bytes`, which are charged, are not in use any more.
     pub fn let_go(&mut self, source: Source, bytes: u64) {
         let held = self.held.get_or_insert_default();
         if let Some(left) = held.get_mut(&source) {
@@ -124,7 +124,7 @@ impl Pools {
         }
     }
 
-    /// Takes up to `bytes` of what is idle on that GPU.
+    /// Takes up to `bytes` of the idle bytes on that GPU.
     pub fn take(&mut self, source: Source, gpu: u8, bytes: u64) -> u64 {
         let idle = self.idle.get_or_insert_default();
         let Some((of, kept)) = idle.get_mut(&source) else { return 0 };
@@ -173,10 +173,10 @@ impl Pools {
         Some(value)
     }
 
-    /// Frees what the driver has just given, in the order of a stream.
+    /// Frees what the driver has just allocated, in stream order.
     pub fn undo(&mut self, given: u64, stream: *mut c_void) {
         if let Some(calls) = self.calls() {
-            // SAFETY: what the driver has just given, on the stream that was given.
+            // SAFETY: the driver's latest allocation, on its own stream.
             let _ = unsafe { (calls.free_async)(given, stream) };
         }
     }
@@ -193,8 +193,8 @@ impl Pools {
         }
     }
 
-    /// What the driver does not keep any more of the idle bytes of the sources that `which` picks,
-    /// to be credited.
+    /// The idle bytes of the sources chosen by `which` that the driver has released, to be
+    /// credited.
     fn settle(&mut self, trim: bool, which: impl Fn(Source, u8) -> bool) -> alloc::vec::Vec<Charge> {
         let chosen: alloc::vec::Vec<(Source, u8, u64)> = self
             .idle
@@ -233,14 +233,14 @@ impl Pools {
         self.ending = full;
         if let Some(calls) = self.calls() {
             for pool in empty {
-                // SAFETY: the driver still has it, and the program has no use of it any more.
+                // SAFETY: the driver still has it, and the program does not use it any more.
                 let _ = unsafe { (calls.destroy)(pool as *mut c_void) };
             }
         }
     }
 
-    /// Does what destroying a pool does at once, and leaves the rest to [`Pools::destroy_empty`].
-    /// `None` for what is the driver's to refuse.
+    /// Applies the immediate effects of destroying a pool, and leaves the rest to
+    /// [`Pools::destroy_empty`]. `None` for a call that the driver must refuse.
     fn destroy_later(&mut self, pool: *mut c_void, devices: c_int) -> Option<()> {
         let calls = self.calls()?;
         for device in 0..devices {
@@ -277,14 +277,14 @@ fn settle(tenant: &Tenant, trim: bool, which: impl Fn(Source, u8) -> bool) -> bo
     freed.iter().any(|charge| charge.bytes > 0)
 }
 
-/// Credits what pools kept, which is this process's own.
+/// Credits released pool memory, which is charged to this process alone.
 fn credit(tenant: &Tenant, freed: &[Charge]) {
     for charge in freed {
         tenant.gpu(charge.gpu).into_iter().for_each(|gpu| gpu.credit(charge.bytes));
     }
 }
 
-/// Has the process's pools on a GPU give back what they keep unused; whether any bytes were
+/// Makes the process's pools on a GPU release unused memory; returns whether any bytes were
 /// credited.
 pub fn reclaim(tenant: &Tenant, gpu: &Gpu) -> bool {
     settle(tenant, true, |_, of| of == gpu.index)
@@ -295,7 +295,7 @@ pub fn look_after(tenant: &Tenant) {
     settle(tenant, false, |_, _| true);
 }
 
-/// Credits what pools have given up at a synchronisation.
+/// Credits memory that pools have released at a synchronisation.
 fn synchronized(result: CuResult) -> CuResult {
     if ANY.load(Ordering::Acquire)
         && result.is_ok()
@@ -330,10 +330,10 @@ pub unsafe fn trim_graphs(real: prototypes::cuDeviceGraphMemTrim, device: c_int)
     synchronized(unsafe { real(device) })
 }
 
-/// Wraps `cuMemPoolDestroy`. The driver returns at once and gives the memory back to the device
-/// later: when the last allocation is freed and the frees have come in their streams. Nothing tells
-/// of a pool that is gone. So a pool that has memory is kept, and destroyed when the driver says
-/// that the memory is back.
+/// Wraps `cuMemPoolDestroy`. The driver returns at once and releases the memory to the device
+/// later: when the last allocation is freed and the frees have come in their streams. A destroyed
+/// pool cannot be queried. So a pool that has memory is kept, and destroyed when the driver reports
+/// that the memory is released.
 pub unsafe fn destroy(real: prototypes::cuMemPoolDestroy, pool: *mut c_void) -> CuResult {
     // SAFETY: the caller's handle, passed on.
     let destroy = || unsafe { real(pool) };

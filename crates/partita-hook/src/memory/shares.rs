@@ -1,10 +1,10 @@
 //! Memory that several processes of the tenant hold: charged to one account that they share.
 //!
 //! How two processes know that they mean the same memory: a legacy handle (`CUipcMemHandle`) and a
-//! fabric handle are bytes that are the same for both. A file descriptor says nothing of the memory
-//! behind it, so the exporting process marks it: with a lock on the open file description, which
-//! travels with the descriptor wherever it is sent, conflicts with nobody, and is listed in
-//! `/proc/self/fdinfo` of whoever holds it. The lock's start is a random number and its length the
+//! fabric handle are bytes that are the same for both. A file descriptor does not identify the
+//! memory behind it, so the exporting process marks it: with a lock on the open file description,
+//! which is sent with the descriptor, conflicts with no other lock, and is listed in
+//! `/proc/self/fdinfo` of every holder. The lock's start is a random number and its length the
 //! memory's size. A descriptor without a mark comes from a process without the hook; its memory is
 //! charged when it is mapped.
 
@@ -149,8 +149,8 @@ impl core::fmt::Write for Line<'_> {
     }
 }
 
-/// Has what is charged to this process alone be shared under `key`. It stays this process's own
-/// where the ledger has no room for another shared memory.
+/// Moves a charge of this process to an account shared under `key`. It stays this process's own if
+/// the ledger has no room for another shared memory.
 pub fn share(tenant: &Tenant, charge: Charge, key: Key) -> Charge {
     let Some(gpu) = tenant.gpu(charge.gpu) else { return charge };
     if charge.account != Account::Own || charge.bytes == 0 {

@@ -40,7 +40,7 @@ calls! {
 }
 
 calls! {
-    /// Entry points that tell how rows of memory may lie.
+    /// Entry points for the alignment of rows of memory.
     struct PitchCalls;
     device = cuCtxGetDevice;
     attribute = cuDeviceGetAttribute;
@@ -49,8 +49,8 @@ calls! {
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
 const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 
-/// Allocates host memory for a request that there is no room for; none if the tenant has no such
-/// thing.
+/// Allocates host memory for a request that the quota cannot serve; `None` if the tenant may not
+/// spill.
 pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u64> {
     let spills = gpu.limits_now().is_some_and(|limits| limits.flags & FLAG_SPILL_HOST != 0);
     if !spills || bytes == 0 {
@@ -76,10 +76,10 @@ pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u6
     Some(address)
 }
 
-/// Allocates rows of host memory, and tells how many bytes lie between their beginnings: as many as
-/// on the device, so that what holds for a pitch of the driver's holds for this one. The driver
-/// aligns rows to its textures' alignment (512 bytes on all devices seen) and gives no pitch beyond
-/// what its copies take.
+/// Allocates rows of host memory, and returns the bytes between their beginnings: as many as on the
+/// device, so that this pitch has the properties of the driver's. The driver aligns rows to its
+/// textures' alignment (512 bytes on all devices seen) and returns no pitch beyond its limit for
+/// copies.
 pub fn allocate_rows(tenant: &Tenant, gpu: &Gpu, width: u64, height: u64) -> Option<(u64, u64)> {
     let calls = PitchCalls::resolve().ok()?;
     let mut device = 0;
@@ -102,7 +102,7 @@ pub fn allocate_rows(tenant: &Tenant, gpu: &Gpu, width: u64, height: u64) -> Opt
     Some((address, pitch))
 }
 
-/// Whether a range lies in one piece of host memory that the program was given as managed memory.
+/// Whether a range is inside one piece of host memory that the program got as managed memory.
 pub fn is_managed(address: u64, bytes: u64) -> bool {
     if spilled::bytes() == 0 {
         return false;
@@ -125,7 +125,7 @@ pub fn free(address: u64) -> CuResult {
     }
 }
 
-/// Waits for a stream in whose order such memory is to be freed; host memory has no such order.
+/// Waits for the stream in whose order such memory is freed; host memory has no such order.
 pub fn settle(pointer: u64, stream: *mut c_void) {
     if spilled::bytes() == 0 {
         return;

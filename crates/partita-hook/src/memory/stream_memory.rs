@@ -1,4 +1,4 @@
-//! Stream-ordered memory: allocated from pools, and paid with what they keep unused first.
+//! Stream-ordered memory: allocated from pools, and charged to their idle bytes first.
 
 use core::ffi::c_void;
 
@@ -14,7 +14,7 @@ use crate::memory::{device, graph_memory, holdings, spill};
 
 /// An allocation from a pool.
 struct Wanted<A, G, T> {
-    /// The pool; the device's present one where the call names none.
+    /// The pool; the device's present one if the call names none.
     pool: Option<u64>,
     bytes: u64,
     stream: *mut c_void,
@@ -51,8 +51,9 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
         }
     }
 
-    /// Reserves what idle bytes do not pay, allocates, and pays for what the driver obtained though
-    /// bytes were idle. One thread at a time, so that what the driver obtained is this call's.
+    /// Reserves what the idle bytes do not cover, allocates, and charges what the driver allocated
+    /// although bytes were idle. One thread at a time, so that the driver's allocation belongs to
+    /// this call.
     fn attempt(&self, tenant: &Tenant, gpu: &Gpu) -> CuResult {
         let mut pools = pools::lock();
         let Some(pool) = self.pool.or_else(|| pools.present(gpu.index)) else {
@@ -76,7 +77,7 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
         if idle > 0 {
             let after = pools.reserved(source);
             let grown = before.zip(after).map_or(0, |(before, after)| after.saturating_sub(before));
-            // As long as that is not more than was reserved, the idle bytes are what it reused.
+            // As long as that does not exceed the reservation, the driver reused the idle bytes.
             let unused = grown.saturating_sub(fresh).min(idle);
             let paid = gpu.reserve(unused);
             pools.put(source, gpu.index, if paid { unused } else { idle });
@@ -89,8 +90,8 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
         self.hold(tenant, gpu, pool, &mut pools)
     }
 
-    /// Notes what was given. Where a pool lies, its first bytes tell: if that is not the stream's
-    /// GPU, the charge moves, and the call is undone if that GPU's quota has no room for it.
+    /// Records an allocation. The first bytes show the pool's GPU: if it is not the stream's, the
+    /// charge moves, and the call is undone if that GPU's quota has no room for it.
     fn hold(&self, tenant: &Tenant, gpu: &Gpu, pool: u64, pools: &mut Pools) -> CuResult {
         let given = (self.given)();
         let there = match tenant.places() {
@@ -112,7 +113,7 @@ impl<A: Fn() -> CuResult, G: Fn() -> u64, T: Fn(u64)> Wanted<A, G, T> {
         if let Some(Charge { account: Account::Pool(former), bytes, .. }) = stale {
             pools.let_go(Source::Pool(former), bytes);
         }
-        // The pools are locked, and what is stale came from one that has it no more.
+        // The pools are locked, and the stale record came from one that no longer has it.
         stale
             .into_iter()
             .for_each(|stale| holdings::credit(tenant, Charge { account: Account::Own, ..stale }));
@@ -153,7 +154,7 @@ pub unsafe fn alloc_from_pool(
     Wanted { pool: Some(pool as u64), bytes: bytes as u64, stream, allocate, given, give }.charged()
 }
 
-/// Wraps `cuMemFreeAsync`. What a capture records frees nothing yet.
+/// Wraps `cuMemFreeAsync`. A captured free frees nothing yet.
 pub unsafe fn free_async(real: prototypes::cuMemFreeAsync, pointer: u64, stream: *mut c_void) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let free = || unsafe { real(pointer, stream) };

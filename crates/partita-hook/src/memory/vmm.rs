@@ -1,9 +1,9 @@
 //! Physical memory of the virtual memory management calls (`cuMemCreate`).
 //!
 //! Charged when created. Credited when nothing keeps it any more: the driver frees it once every
-//! handle is released and every mapping undone. These calls are made one at a time in a process:
-//! what the driver does to a handle and what is noted of it happen in one order, whatever threads
-//! map, release and retain it at the same moment.
+//! handle is released and every mapping removed. A process makes these calls one at a time: the
+//! driver's changes of a handle and their records have one order, whatever threads map, release and
+//! retain it at the same time.
 
 use core::ffi::{c_int, c_void};
 
@@ -109,8 +109,8 @@ pub unsafe fn map(
     let Some(tenant) = tenant::current() else { return map() };
     let _references = holdings::references();
     let held = allocations::lock().charge(Kind::Physical, handle);
-    // Imported without a size, or with a mark that says less than there is: what is mapped beyond
-    // the charge is charged, for as long as it is mapped.
+    // Imported without a size, or with a mark that understates it: mapped memory beyond the charge
+    // is charged, for as long as it is mapped.
     let end = (offset as u64).saturating_add(bytes as u64);
     let charge = held.filter(|held| held.bytes < end).map(|held| Charge::own(held.gpu, end - held.bytes));
     if let Some(charge) = charge
@@ -143,7 +143,7 @@ pub unsafe fn unmap(real: prototypes::cuMemUnmap, address: u64, bytes: usize) ->
     result
 }
 
-/// Wraps `cuMemExportToShareableHandle`: what another process can import from now on moves to an
+/// Wraps `cuMemExportToShareableHandle`: memory that another process can now import moves to an
 /// account that it can share.
 pub unsafe fn export(
     real: prototypes::cuMemExportToShareableHandle,
@@ -175,16 +175,16 @@ pub unsafe fn export(
         CU_MEM_HANDLE_TYPE_FABRIC => Some(shares::key_of_bytes(unsafe { &*shareable.cast::<[u8; 64]>() })),
         _ => None,
     };
-    // Without a key the memory is charged to whoever imports it as well.
+    // Without a key, every process that imports the memory is charged as well.
     if let Some(key) = key {
         allocations.change(Kind::Physical, handle, |charge| shares::share(tenant, charge, key));
     }
     result
 }
 
-/// Wraps `cuMemImportFromShareableHandle`. Importing takes no device memory, so what the tenant
-/// does not hold yet is charged after it; over the quota it is undone (`CUDA_ERROR_NOT_PERMITTED`,
-/// which the call documents).
+/// Wraps `cuMemImportFromShareableHandle`. Importing takes no device memory, so memory that the
+/// tenant does not hold yet is charged after it; beyond the quota it is undone
+/// (`CUDA_ERROR_NOT_PERMITTED`, which the call documents).
 pub unsafe fn import(
     real: prototypes::cuMemImportFromShareableHandle,
     handle: *mut u64,
@@ -196,7 +196,7 @@ pub unsafe fn import(
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { import() };
     };
-    // Before the call: the descriptor stays the caller's, but what it leads to is the driver's.
+    // Before the call: the descriptor stays the caller's, but the driver owns the memory behind it.
     let mark = match kind {
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => c_int::try_from(shareable.addr()).ok().and_then(Mark::of),
         _ => None,

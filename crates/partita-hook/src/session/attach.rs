@@ -54,11 +54,11 @@ pub unsafe fn init(real: prototypes::cuInit, flags: c_uint) -> CuResult {
     }
 }
 
-/// Makes the process part of its tenant before it makes a context or obtains memory: it may have
-/// reached the driver's `cuInit` by a way that the hook does not stand before.
+/// Makes the process part of its tenant before it creates a context or allocates memory: it may
+/// have reached the driver's `cuInit` by a way that the hook does not wrap.
 ///
 /// # Errors
-/// `CUDA_ERROR_NOT_INITIALIZED` where the process was refused.
+/// `CUDA_ERROR_NOT_INITIALIZED` if the process was refused.
 #[inline]
 pub fn late() -> Result<(), CuResult> {
     if tenant::current().is_some() || !is_tenant() {
@@ -111,9 +111,7 @@ fn attach() -> Result<&'static Tenant, String> {
     let driver = DriverCalls::resolve().map_err(no_call)?;
     let get_export_table = export_table()
         .ok_or_else(|| String::from("libcuda exports no cuGetExportTable: masks cannot be set"))?;
-    let uuids = driver
-        .gpu_uuids()
-        .map_err(|code| format!("the driver does not tell which GPUs there are ({code})"))?;
+    let uuids = driver.gpu_uuids().map_err(|code| format!("the driver does not report its GPUs ({code})"))?;
 
     let (claimed, compute_capability) = match origin::origin() {
         Origin::Environment => hami::enter(&uuids)?,

@@ -25,7 +25,7 @@ pub struct Part {
     pub limits: Limits,
 }
 
-/// What this process has claimed of its tenant on one GPU.
+/// This process's claim on its tenant on one GPU.
 pub struct Claim {
     /// The account, with a slot of this process.
     pub gpu: Gpu,
@@ -71,8 +71,8 @@ impl Part {
         Ok(Claim { gpu: Gpu { index, limits: self.map, slot, mask }, gate, meter })
     }
 
-    /// What launches need for the tenant's mechanism: where another one would be made ready. One
-    /// that this library does not know is refused, and never taken for none.
+    /// The masking data for the tenant's mechanism. An unknown mechanism is refused, and never
+    /// treated as no mechanism.
     fn mask(&self) -> Result<Option<LaunchMask>, String> {
         match self.limits.mechanism {
             MECHANISM_NONE => Ok(None),
@@ -103,7 +103,7 @@ impl Part {
         path(&of_gpu, GATE_FILE_NAME.to_bytes())
     }
 
-    /// What measures the tenant's share of time, if it was started with one.
+    /// The meter of the tenant's share of time, if it has one.
     fn meter(&self) -> Result<Option<Meter>, String> {
         if self.limits.flags & FLAG_TIMED == 0 {
             return Ok(None);
@@ -112,8 +112,8 @@ impl Part {
             TimeMap::open(&file(&self.directory, TIME_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let turns = match self.limits.mechanism {
             MECHANISM_NONE => match GateMap::open(&self.gate_path()?) {
-                // A tenant that was made without `partita run` may be alone with the directory, and
-                // has nobody to take turns with.
+                // Without `partita run`, the tenant may be alone in the directory, and does not
+                // take turns.
                 Err(error) if error.is_missing() => None,
                 opened => Some(opened.map_err(|error| format!("{error}"))?),
             },
@@ -132,10 +132,10 @@ impl Part {
     }
 }
 
-/// The path of what is called so in a directory.
+/// The path of a name in a directory.
 ///
 /// # Errors
-/// That there can be none.
+/// If there is no such path.
 pub fn path(directory: &CStr, rest: &[u8]) -> Result<CString, String> {
     CString::new([directory.to_bytes(), rest].concat())
         .map_err(|_| String::from("the tenant's directory has a zero byte in its name"))

@@ -1,8 +1,8 @@
 //! Tenants without `partita run`: the environment of HAMi-core (or of vgpu-manager) names them and
-//! their limits, so that this library can be put where theirs was (`docs/migrating-from-hami.md`).
+//! their limits, so that this library can replace theirs (`docs/migrating-from-hami.md`).
 //!
-//! What the variables mean is [`partita_core::hami`]'s. Here is whose environment counts, where the
-//! tenant lies, and who makes it.
+//! [`partita_core::hami`] interprets the variables. This module decides whose environment counts,
+//! where the tenant is, and which process makes it.
 
 mod directory;
 mod limits;
@@ -26,10 +26,10 @@ use crate::session::hami::tenancy::Tenancy;
 use crate::session::management;
 use crate::sys::report;
 
-/// What is asked for.
+/// The requested limits.
 ///
 /// # Errors
-/// That it is not understood.
+/// If they are invalid.
 fn asked() -> Result<&'static Asked, String> {
     match environment::says() {
         Says::Asks(asked) => Ok(asked),
@@ -40,11 +40,10 @@ fn asked() -> Result<&'static Asked, String> {
     }
 }
 
-/// Makes this process one of its tenant's, on the GPUs that it sees, and returns their compute
-/// capability.
+/// Adds this process to its tenant, on the GPUs that it sees, and returns their compute capability.
 ///
 /// # Errors
-/// Why it cannot be, and what to do.
+/// Why it cannot be added, and the remedy.
 pub fn enter(uuids: &[[u8; 16]]) -> Result<(Vec<Claim>, u32), String> {
     let asked = asked()?;
     tell_of_own(asked);
@@ -68,18 +67,17 @@ pub fn enter(uuids: &[[u8; 16]]) -> Result<(Vec<Claim>, u32), String> {
     Ok((claimed, compute_capability))
 }
 
-/// The tenant's ledgers that are there, to look at.
+/// The tenant's existing ledgers, for reading.
 ///
 /// # Errors
-/// That nobody knows where.
+/// If their place is unknown.
 pub fn views() -> Result<Vec<(LimitsMap, UsageView)>, String> {
     let tenancy = Tenancy::of(asked()?)?;
     let open = |directory: CString| Part::open(directory).and_then(Part::view).ok();
     Ok(tenancy.directories().iter().filter_map(|directory| open(directory.as_c().into())).collect())
 }
 
-/// The quota of a GPU on which nobody has made the tenant yet, in bytes; none without one. A quota
-/// that is not understood is none of anything.
+/// The quota of a GPU on which the tenant does not exist yet, in bytes; `None` without a valid one.
 pub fn quota_bytes(uuid: &[u8; 16]) -> Option<u64> {
     let Ok(asked) = asked() else { return Some(0) };
     match numbers(asked, core::slice::from_ref(uuid)) {
@@ -88,11 +86,11 @@ pub fn quota_bytes(uuid: &[u8; 16]) -> Option<u64> {
     }
 }
 
-/// The numbers that GPUs have in the container, which a process that sees some of them cannot tell
-/// by their ordinals.
+/// The numbers that GPUs have in the container. A process that sees some of them cannot conclude
+/// these from their ordinals.
 ///
-/// The container's list of UUIDs says so; else the management library, which shows what the
-/// container has and does not obey `CUDA_VISIBLE_DEVICES`; else the ordinals in that.
+/// The source is the container's list of UUIDs; else the management library, which shows the
+/// container's GPUs and ignores `CUDA_VISIBLE_DEVICES`; else the ordinals in that.
 fn numbers(asked: &Asked, uuids: &[[u8; 16]]) -> Result<Vec<usize>, String> {
     if !asked.is_numbered() {
         return Ok((0..uuids.len()).collect());
@@ -101,8 +99,8 @@ fn numbers(asked: &Asked, uuids: &[[u8; 16]]) -> Result<Vec<usize>, String> {
         let number = |uuid: &[u8; 16]| {
             listed.iter().position(|entry| names(entry, uuid)).ok_or_else(|| {
                 format!(
-                    "this program sees GPU-{}, which NVIDIA_VISIBLE_DEVICES does not name, so that nobody knows its limits; \
-                     choose others with CUDA_VISIBLE_DEVICES",
+                    "this program sees GPU-{}, which NVIDIA_VISIBLE_DEVICES does not name, so its \
+                     limits are unknown; choose others with CUDA_VISIBLE_DEVICES",
                     CUuuid { bytes: *uuid }
                 )
             })
@@ -122,13 +120,13 @@ fn numbers(asked: &Asked, uuids: &[[u8; 16]]) -> Result<Vec<usize>, String> {
     // SAFETY: getenv returned a string.
     let chosen = unsafe { CStr::from_ptr(chosen) }.to_str().ok().and_then(ordinals);
     chosen.filter(|chosen| chosen.len() >= uuids.len()).ok_or_else(|| {
-        "limits of single devices (_0, _1, …) need a list of UUIDs in NVIDIA_VISIBLE_DEVICES, or the management library \
-         (libnvidia-ml.so.1), to tell which device is which"
+        "limits of single devices (_0, _1, …) need a list of UUIDs in NVIDIA_VISIBLE_DEVICES, or the \
+         management library (libnvidia-ml.so.1), to identify the devices"
             .to_string()
     })
 }
 
-/// Says once that what this process was started with does not count, if it differs.
+/// Reports once that this process's own environment does not count, if it differs.
 fn tell_of_own(asked: &Asked) {
     let differs = environment::own().is_some_and(|own| own != environment::says());
     if differs && asked.log_level >= 1 {

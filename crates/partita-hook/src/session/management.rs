@@ -1,4 +1,4 @@
-//! The management library itself, and the UUIDs that it tells.
+//! The management library itself, and the UUIDs that it reports.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -28,7 +28,7 @@ pub type Device = *mut c_void;
 /// The library, once the hook itself has opened it.
 static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Its handle, null where there is none.
+/// Its handle, null without one.
 pub fn library() -> *mut c_void {
     let known = LIBRARY.load(Ordering::Acquire);
     if !known.is_null() {
@@ -75,7 +75,7 @@ pub fn uuid_of(device: Device) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// The UUIDs of the library's GPUs, in its order; empty where it does not tell them.
+/// The UUIDs of the library's GPUs, in its order; empty if it does not report them.
 pub fn uuids() -> Vec<[u8; 16]> {
     type Init = unsafe extern "C" fn() -> NvmlReturn;
     type Count = unsafe extern "C" fn(*mut c_uint) -> NvmlReturn;
@@ -105,7 +105,7 @@ pub fn uuids() -> Vec<[u8; 16]> {
         for index in 0..devices {
             let mut device = core::ptr::null_mut();
             let told = core::mem::transmute::<*mut c_void, Handle>(handle)(index, &mut device);
-            // One that cannot be told keeps its number.
+            // A GPU without a known UUID keeps its number.
             let uuid = if told == NvmlReturn::SUCCESS { uuid_of(device) } else { None };
             uuids.push(uuid.unwrap_or_default());
         }

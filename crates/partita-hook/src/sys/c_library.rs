@@ -1,10 +1,9 @@
-//! What the C library of the process may lack.
+//! Functions that the process's C library may lack.
 //!
-//! The library loads where glibc is as old as 2.17, and under musl, so it may ask the linker for
-//! nothing newer. The functions here have newer versions, or lie in libraries that older systems
-//! keep beside libc. Each is defined under its own name, hidden, so that every crate in this
-//! library is linked with it: as the system call that it is, or as a jump to the function that the
-//! process has.
+//! The library loads with glibc as old as 2.17, and with musl, so it must not import anything
+//! newer. The functions here have newer versions, or are in libraries that older systems have
+//! beside libc. Each is defined under its own name, hidden, so that every crate in this library is
+//! linked with it: as a system call, or as a jump to the function that the process has.
 
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -50,7 +49,7 @@ macro_rules! found_later {
                 found
             }
 
-            /// Goes on to what is found, with the arguments of the first call.
+            /// Continues in the function that is found, with the arguments of the first call.
             #[unsafe(naked)]
             unsafe extern "C" fn search() {
                 core::arch::naked_asm!(

@@ -1,12 +1,12 @@
 //! Finds functions in the libraries that the dynamic linker has loaded, without calling it.
 //!
-//! The hook exports `dlsym` itself, so asking for that name gives the hook. It reads the linker's
+//! The hook exports `dlsym` itself, so looking that name up gives the hook. It reads the linker's
 //! own list of loaded objects instead, the one that debuggers use, and each object's GNU hash
-//! table. Nothing is called, allocated or locked: a sanitizer's runtime resolves names before it is
-//! ready for any call of its own, `dl_iterate_phdr` among them.
+//! table. This calls, allocates and locks nothing: a sanitizer's runtime resolves names before any
+//! call is safe, `dl_iterate_phdr` among them.
 //!
-//! The list grows at its end, and only objects that were opened later leave it. Searches that end
-//! at an object that was there from the start are therefore safe beside other threads' `dlopen`.
+//! The list grows at its end, and only objects that were opened later leave it. So searches that
+//! end at an object from the start are safe beside other threads' `dlopen`.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -62,8 +62,8 @@ pub struct Loaded {
     next: *const Loaded,
 }
 
-// The linker's list: glibc's `_r_debug`, or what musl's `_dl_debug_addr` points to. Weak, so that
-// each is null where the other C library is.
+// The linker's list: glibc's `_r_debug`, or the target of musl's `_dl_debug_addr`. Weak, so that
+// each is null with the other C library.
 core::arch::global_asm!(
     ".weak _r_debug",
     ".weak _dl_debug_addr",
@@ -107,19 +107,19 @@ fn loaded() -> impl Iterator<Item = &'static Loaded> {
     core::iter::successors(first, |at| unsafe { at.next.as_ref() })
 }
 
-/// A function of the C library's own, null where it has none of that name.
+/// A function of the C library itself, null if it has none of that name.
 pub fn in_c_library(name: &CStr) -> *mut c_void {
     let mut libraries = loaded().filter(|object| object.is_c_library());
     libraries.find_map(|object| object.function(name)).unwrap_or(core::ptr::null_mut())
 }
 
-/// The next function of that name behind this library, null where there is none.
+/// The next function of that name behind this library, null if there is none.
 pub fn behind_this_library(name: &CStr) -> *mut c_void {
     let own = loaded().find(|object| object.is_own());
     own.and_then(|own| own.next_function(name)).unwrap_or(core::ptr::null_mut())
 }
 
-/// The object whose code or data is at an address; none where the C library cannot tell.
+/// The object whose code or data is at an address; `None` if the C library does not report it.
 pub fn holder(address: *const c_void) -> Option<&'static Loaded> {
     /// `RTLD_DL_LINKMAP` of glibc's dlfcn.h.
     const LINKMAP: c_int = 2;

@@ -1,20 +1,20 @@
-//! What a child of `fork` starts anew.
+//! Resets in a child of `fork`.
 //!
-//! A child has its parent's memory and none of its threads: locks may be held by nobody, and what
-//! belongs to the parent must stay with it. A module that keeps state of the process says with
-//! [`in_child!`] how a child makes the state good again. The linker collects what modules say in
-//! one section, and [`follow`] has the child run it all. The order is not defined: each module
-//! touches its own state only.
+//! A child has its parent's memory and none of its threads: a lock may have no living holder, and
+//! the parent's resources must stay with the parent. A module with state of the process registers
+//! with [`in_child!`] how a child resets it. The linker collects these functions in one section,
+//! and [`follow`] makes the child run them all. The order is undefined: each module touches only
+//! its own state.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_ledger::mutex::Mutex;
 
-/// What a module has a child run.
+/// A module's function for the child.
 pub type Reset = unsafe fn();
 
-/// Has every child of `fork` run some statements, in its only thread. They may call what is safe
-/// there alone.
+/// Makes every child of `fork` run some statements, in its only thread. They may only call
+/// functions that are safe there.
 macro_rules! in_child {
     ($($statement:tt)*) => {
         const _: () = {
@@ -43,7 +43,7 @@ unsafe extern "C" {
 // The linker defines both names. Hidden, so that the library does not export them.
 core::arch::global_asm!(".hidden __start_partita_in_child", ".hidden __stop_partita_in_child");
 
-/// Has the children of this process call what modules have named. Once for a process.
+/// Makes the children of this process run the registered functions. Once for a process.
 ///
 /// # Errors
 /// The C library's error number.
@@ -77,7 +77,7 @@ unsafe extern "C" fn child() {
 /// # Safety
 /// Called in the only thread of a forked child.
 pub unsafe fn renew<T>(mutex: &Mutex<T>, value: T) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { mutex.reset_after_fork() };
     core::mem::forget(core::mem::replace(&mut *mutex.lock(), value));
 }

@@ -27,7 +27,7 @@ pub fn sleep(ns: u64) {
     wait(&AtomicU32::new(0), 0, Some(ns));
 }
 
-/// Wakes everybody who waits for the word.
+/// Wakes all waiters of the word.
 pub fn wake_all(word: &AtomicU32) {
     // SAFETY: a word that outlives the call.
     unsafe {

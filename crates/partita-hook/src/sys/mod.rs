@@ -1,5 +1,4 @@
-//! The ground: the system, the loaded libraries, messages, what a forked child does, the one
-//! thread.
+//! The ground: the system, the loaded libraries, messages, resets after `fork`, the hook's thread.
 
 pub mod c_library;
 pub mod clock;

@@ -23,7 +23,7 @@ pub unsafe fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
     // SAFETY: the address is that of dlsym, whose type this is.
     let dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
         unsafe { core::mem::transmute(address) };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { dlsym(handle, name.as_ptr()) }
 }
 
@@ -52,13 +52,13 @@ pub type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 /// The next `ioctl` behind this library's; null before it is known.
 static NEXT_IOCTL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Finds what `ioctl` passes on to. At load: later a forked child may be the first to ask, without
+/// Finds the next `ioctl` at load time: later a forked child may be the first to call it, without
 /// the linker's lock.
 pub fn find_next_ioctl() {
     NEXT_IOCTL.store(elf::behind_this_library(c"ioctl"), Ordering::Release);
 }
 
-/// Passes a request on to what the process has behind this library.
+/// Passes a request on to the next `ioctl` behind this library.
 ///
 /// # Safety
 /// As for ioctl(2).
@@ -66,11 +66,11 @@ pub unsafe fn next_ioctl(node: c_int, wanted: c_ulong, argument: *mut c_void) ->
     let next = NEXT_IOCTL.load(Ordering::Acquire);
     if next.is_null() {
         // Before this library was initialised, or without a C library that has it.
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it.
         return unsafe { libc::syscall(libc::SYS_ioctl, node, wanted, argument) as c_int };
     }
     // SAFETY: the address is that of an ioctl, which is called like this on x86-64.
     let next: Ioctl = unsafe { core::mem::transmute(next) };
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { next(node, wanted, argument) }
 }

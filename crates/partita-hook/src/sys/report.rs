@@ -1,7 +1,7 @@
-//! One line on standard error, for what the tenant's user must know.
+//! One line on standard error, for the tenant's user.
 //!
-//! The process is the tenant's: nothing is ever written to standard output, and
-//! standard error gets a line only when the tenant's program cannot run.
+//! The process is the tenant's: the hook never writes to standard output, and standard error gets a
+//! line only when the tenant's program cannot run.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ pub fn line(message: fmt::Arguments<'_>) {
     // A message that is too long is cut, which Line never reports as an error.
     let _ = write!(line, "partita: {message}");
     line.bytes[line.used] = b'\n';
-    // SAFETY: the buffer holds used + 1 initialised bytes. A failed write has
-    // nobody left to be told.
+    // SAFETY: the buffer holds used + 1 initialised bytes. A failed write cannot be reported
+    // anywhere.
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.used + 1) };
 }
 
@@ -39,8 +39,8 @@ impl Once {
     }
 }
 
-/// As [`line`], but once in a process for each place that says it. What the message is made of is
-/// worked out only then.
+/// As [`line`], but once in a process for each place in the code. The arguments are evaluated only
+/// then.
 macro_rules! once {
     ($($message:tt)+) => {{
         static LINE: $crate::sys::report::Once = $crate::sys::report::Once::new();

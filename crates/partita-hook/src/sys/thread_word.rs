@@ -56,14 +56,13 @@ impl ThreadWord {
     pub fn set(&self, word: *const c_void) -> bool {
         match self.key.load(Ordering::Acquire) {
             0 => false,
-            // SAFETY: the key was made and is never deleted; nobody but its owner reads what the
-            // word means.
+            // SAFETY: the key was made and is never deleted; only its owner interprets the word.
             key => unsafe { libc::pthread_setspecific(key - 1, word) == 0 },
         }
     }
 }
 
-/// The calling thread's pointer: no two living threads of a process have the same, and none has 0.
+/// The calling thread's pointer: unique among the living threads of a process, and never 0.
 #[inline]
 pub fn this_thread() -> usize {
     let thread;

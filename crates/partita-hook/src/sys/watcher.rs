@@ -10,14 +10,13 @@ use partita_ledger::mutex::Mutex;
 use crate::sys::fork::in_child;
 use crate::sys::futex;
 
-/// What the thread does again and again: says in how many nanoseconds there is something to look
-/// at, if ever.
+/// The thread's periodic work: returns in how many nanoseconds to run again, if at all.
 pub type Look = fn() -> Option<u64>;
 
 /// The [`Look`]; null before the process attaches.
 static LOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets what the thread does, before anything can start it.
+/// Sets the thread's work, before anything can start it.
 pub fn prepare(look: Look) {
     LOOK.store(look as *mut (), Ordering::Release);
 }
@@ -118,7 +117,7 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
         let mut next = look();
         if next.is_none() {
             DOZES.store(true, Ordering::SeqCst);
-            // Whoever launches either sees that it dozes, or is seen here.
+            // A launching thread either sees that it sleeps, or is seen here.
             next = look();
         }
         looks = looks.wrapping_add(1);

@@ -13,14 +13,14 @@ pub fn processes(usage: &UsageView) -> usize {
 }
 
 /// Whether more than one process on the GPU of the tenant in `directory` has low priority, this one
-/// included. What cannot be read may have.
+/// included. True if the files are unreadable.
 pub fn are_several_low(directory: &CStr) -> bool {
     let Some(mut low) = low_processes(directory) else { return true };
     let known = for_each(directory, |other| low += low_processes(other).unwrap_or(1));
     known.is_none() || low > 1
 }
 
-/// Living processes of low priority; none if that cannot be told.
+/// Living processes of low priority; `None` if it is unknown.
 fn low_processes(directory: &CStr) -> Option<usize> {
     let file = |name: &CStr| CString::new([directory.to_bytes(), b"/", name.to_bytes()].concat()).ok();
     let limits = match Limits::read(&file(LIMITS_FILE_NAME)?) {
@@ -40,7 +40,7 @@ fn low_processes(directory: &CStr) -> Option<usize> {
     }
 }
 
-/// Calls `see` with the directory of each tenant beside this one; none if they cannot be listed.
+/// Calls `see` with the directory of each tenant beside this one; `None` if they cannot be listed.
 pub fn for_each(directory: &CStr, mut see: impl FnMut(&CStr)) -> Option<()> {
     // By its number: that of a tenant's second GPU goes by a link's name here.
     let own = inode(directory)?;
@@ -57,7 +57,7 @@ pub fn for_each(directory: &CStr, mut see: impl FnMut(&CStr)) -> Option<()> {
         if entry.is_null() {
             break;
         }
-        // SAFETY: what readdir returned, until its next call; the name ends with a zero.
+        // SAFETY: the result of readdir, until its next call; the name ends with a zero.
         let (found, name) = unsafe { ((*entry).d_ino, CStr::from_ptr((*entry).d_name.as_ptr())) };
         if name.to_bytes().starts_with(b".") || found == own {
             continue;

@@ -27,7 +27,7 @@ impl TimeCalls {
     /// Makes an event that has a time.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn new_event(&self) -> Result<*mut c_void, CuResult> {
         let mut event = core::ptr::null_mut();
         // SAFETY: a valid pointer. No flags: the event has a time.

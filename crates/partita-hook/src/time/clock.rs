@@ -7,15 +7,14 @@ use partita_abi::CuResult;
 use crate::time::calls::TimeCalls;
 use crate::time::units::Pool;
 
-/// How often the mark is renewed, in nanoseconds: the driver tells differences in milliseconds as
+/// How often the mark is renewed, in nanoseconds: the driver returns differences in milliseconds as
 /// an `f32`, which are exact to 0.1 µs up to a second.
 const MARK_NS: u64 = 1_000_000_000;
 
-/// Where the events of a context lie on the host's clock.
+/// Maps the events of a context to the host's clock.
 ///
-/// Differences of events are the GPU's. Where they lie as a whole is bounded by what is known: no
-/// event is before its work was submitted, and none is after it was seen. So the clocks may drift
-/// apart.
+/// Differences of events are the GPU's. Their offset is bounded: no event is before its work was
+/// submitted, and none is after it was seen. So the clocks may drift apart.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock {
     /// The context that it is of.
@@ -31,7 +30,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes it the clock of the pool's context at this time. Whether events can be told.
+    /// Makes it the clock of the pool's context at this time. Returns whether times of events are
+    /// available.
     pub fn keep(&mut self, calls: &TimeCalls, pool: &Pool, context: usize, now_ns: u64) -> bool {
         if self.context != context {
             let recorded_ns = pool.marked_ns.load(core::sync::atomic::Ordering::Relaxed);

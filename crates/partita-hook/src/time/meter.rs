@@ -36,7 +36,7 @@ static MEASURES: AtomicBool = AtomicBool::new(false);
 in_child! {
     MEASURES.store(false, Ordering::Relaxed);
     for meter in METERS.take() {
-        // The copies are the only use from here on: nobody finds the meter again.
+        // The copies are the only use from here on, because the meter cannot be found any more.
         core::ptr::read(&meter.map).abandon_in_fork_child();
         core::ptr::read(&meter.turns).into_iter().for_each(GateMap::abandon_in_fork_child);
     }
@@ -60,7 +60,7 @@ pub fn measures() -> bool {
     MEASURES.load(Ordering::Relaxed)
 }
 
-/// Marks the ends of what the program is about to wait for: a stream, or anything.
+/// Marks the ends of the work that the program is about to wait for: of a stream, or of all.
 #[cold]
 pub fn mark_each_end(stream: Option<*mut c_void>) {
     let Some(tenant) = tenant::current() else { return };
@@ -73,7 +73,7 @@ pub fn end_stream(stream: *mut c_void) {
     METERS.all().for_each(|meter| meter.end_stream(tenant, stream));
 }
 
-/// Forgets what was of a context that has ended. The caller keeps [`quiet`].
+/// Removes the data of a context that has ended. The caller holds [`quiet`].
 pub fn context_ended(context: usize) {
     METERS.all().for_each(|meter| meter.context_ended(context));
 }
@@ -82,7 +82,7 @@ pub fn context_ended(context: usize) {
 pub struct Meter {
     pub(super) map: TimeMap,
     pub(super) seat: Seat,
-    /// Where those take turns who have the whole GPU, if the tenant is one of them.
+    /// The gate for turns on the whole GPU, if the tenant takes turns.
     pub(super) turns: Option<GateMap>,
     /// The tenant's directory.
     pub(super) directory: CString,
@@ -107,11 +107,11 @@ pub enum NoMeter {
 }
 
 impl Meter {
-    /// The meter of the tenant in `directory`, with this time file; `turns` if it has the whole GPU
-    /// in turns with others.
+    /// The meter of the tenant in `directory`, with this time file; `turns` if it takes turns on
+    /// the whole GPU.
     ///
     /// # Errors
-    /// The first call that this driver does not have, or what is wrong with the file.
+    /// The first call that this driver lacks, or the defect of the file.
     pub fn new(map: TimeMap, turns: Option<GateMap>, directory: CString) -> Result<Self, NoMeter> {
         let page_calls = PageCalls::resolve().map_err(NoMeter::Call)?;
         let calls = TimeCalls::resolve().map_err(NoMeter::Call)?;
@@ -345,7 +345,7 @@ impl Meter {
         self.end(pool, number, stream, if busy { ENDED } else { ENDED_LATE });
     }
 
-    /// Begins a unit: what comes into the stream from here on waits for the gate and is measured.
+    /// Begins a unit: later work in the stream waits for the gate and is measured.
     fn begin(
         &'static self,
         pool: &Pool,
@@ -389,11 +389,11 @@ impl Meter {
         Ok(begun)
     }
 
-    /// Marks the end of a unit behind what is in the stream.
+    /// Marks the end of a unit behind the stream's work.
     fn end(&self, pool: &Pool, number: usize, stream: *mut c_void, how: u32) {
         let Some(unit) = pool.get(number) else { return };
-        // SAFETY: the program's stream, and an event of its context. Where it fails, the context
-        // runs nothing any more.
+        // SAFETY: the program's stream, and an event of its context. If it fails, the context runs
+        // nothing any more.
         let _ = unsafe { (self.calls.record)(unit.end(), stream) };
         unit.state.store(how, Ordering::Release);
     }
@@ -406,12 +406,12 @@ impl Meter {
         }
     }
 
-    /// So many are not any more.
+    /// So many units are finished.
     pub(super) fn leave(&self, units: u32) {
         self.in_flight.fetch_sub(units, Ordering::SeqCst);
     }
 
-    /// Marks the ends of what the program is about to wait for: a stream, or anything.
+    /// Marks the ends of the work that the program is about to wait for: of a stream, or of all.
     fn mark_ends(&self, tenant: &Tenant, stream: Option<*mut c_void>) {
         if self.in_flight.load(Ordering::Relaxed) == 0 {
             return;
@@ -429,8 +429,8 @@ impl Meter {
 
     fn mark_end(&self, tenant: &Tenant, known: &Stream, of_current: usize) {
         let key = known.key();
-        // The default stream of another context or thread is out of reach, and what is captured is
-        // not touched.
+        // The default stream of another context or thread is out of reach, and captures are not
+        // touched.
         let Some(handle) = stream::handle_of(key) else { return };
         if stream::is_legacy(key) && (key != of_current || capture::is_any()) {
             return;
@@ -456,7 +456,7 @@ impl Meter {
         self.streams.forget(at);
     }
 
-    /// Forgets what was of a context that has ended, by one who keeps [`quiet`].
+    /// Removes the data of a context that has ended; the caller holds [`quiet`].
     fn context_ended(&self, context: usize) {
         for (at, pool) in
             self.open_pools().filter(|(_, pool)| pool.context.load(Ordering::Acquire) == context)

@@ -1,17 +1,15 @@
-//! Shares of time: what the GPU does for the tenant is measured, and waits when the tenant's budget
-//! is spent.
+//! Shares of time: the tenant's GPU time is measured, and its work waits when the budget is spent.
 //!
 //! Launches go in units ([`units`]): a wait for the tenant's gate, an event, some launches, an
-//! event. How many launches make a unit follows from their measured length
+//! event. The number of launches in a unit follows from their measured length
 //! ([`Pacer`](partita_core::time::Pacer)), so that most launches cost no call of the driver. A
-//! graph is a unit of its own. What is captured is not touched; its graph is charged when it is
-//! launched.
+//! graph is a unit by itself. Captures are not touched; a graph is charged when it is launched.
 //!
-//! A thread looks at the events now and then ([`watch`]), reports to the tenant's account when the
-//! GPU was busy, and opens or closes the gate as the account says. The account lies in shared
-//! memory, any process of the tenant changes it ([`TimeMap`](partita_ledger::TimeMap)), and each
-//! has such a thread while it has work in flight; so it is nobody's task alone, and nobody's death
-//! stops the others.
+//! A thread polls the events now and then ([`watch`]), reports the GPU's busy times to the tenant's
+//! account, and opens or closes the gate as the account requires. The account is in shared memory,
+//! every process of the tenant changes it ([`TimeMap`](partita_ledger::TimeMap)), and each has such
+//! a thread while it has work in flight. So no single process is responsible, and no death stops
+//! the others.
 
 pub mod beside;
 pub mod calls;

@@ -9,8 +9,8 @@ use partita_ledger::{
 
 use crate::time::beside;
 
-/// How long an answer is good, in nanoseconds: a fraction of the period within which borrowed time
-/// is given back.
+/// How long an answer is valid, in nanoseconds: a fraction of the period within which borrowed time
+/// is returned.
 const ANSWER_NS: u64 = 10_000_000;
 
 /// The other tenants, as far as a soft share of time looks at them.
@@ -26,9 +26,8 @@ impl Neighbours {
         Self { looked_ns: 0, want: true, launches: 0 }
     }
 
-    /// Whether any of those beside the tenant in `directory` wants the GPU: has work in flight that
-    /// waits or runs, if it has a share of time, and has launched of late if it has none. What
-    /// cannot be read may want it.
+    /// Whether any tenant beside the one in `directory` wants the GPU: one with a share of time has
+    /// work in flight, one without has launched recently. True if the files are unreadable.
     pub fn want(&mut self, directory: &CStr, now_ns: u64) -> bool {
         if self.looked_ns != 0 && now_ns.saturating_sub(self.looked_ns) < ANSWER_NS {
             return self.want;
@@ -50,7 +49,7 @@ impl Neighbours {
 enum Use {
     /// It has a share of time.
     Wants(bool),
-    /// It has none; its launches so far.
+    /// It has no share; its launches so far.
     Launches(u64),
     Unknown,
 }
@@ -61,7 +60,7 @@ fn one(directory: &CStr, now_ns: u64) -> Use {
     if let Ok(view) = TimeView::open(&time) {
         return view.wants(now_ns).map_or(Use::Unknown, Use::Wants);
     }
-    // Without a partition nobody counts its launches: while it lives, it may want the GPU.
+    // Without a partition its launches are not counted: while it is alive, it may want the GPU.
     if let Ok(limits) = file(LIMITS_FILE_NAME)
         && Limits::read(&limits).is_ok_and(|(_, limits)| limits.mechanism == MECHANISM_NONE)
     {

@@ -12,7 +12,7 @@ pub const STREAMS: usize = 256;
 /// Places of the table that are tried for a stream.
 const TRIES: usize = 16;
 /// The longest pause between two launches of a unit, in nanoseconds. A longer one may be idle time,
-/// which nobody pays for.
+/// which must not be charged.
 const GAP_NS: u64 = 100_000;
 
 /// The unit that a stream is in, as one word: 0 for none, or one more than its number above 32
@@ -49,11 +49,11 @@ impl Present {
 
 /// A stream and its unit.
 pub struct Stream {
-    /// What tells it apart ([`key_of`]); 0 for none.
+    /// Its key ([`key_of`]); 0 for none.
     key: AtomicUsize,
     present: AtomicU64,
-    /// Of those who begin or end a unit, the one whose turn it is. Others wait here, and lend it
-    /// their priority.
+    /// Only one thread at a time begins or ends a unit. Others wait here, and lend it their
+    /// priority.
     turn: Mutex<()>,
     /// When the last launch was, by the clock of `now_ns`.
     launched_ns: AtomicU64,
@@ -63,7 +63,7 @@ pub struct Stream {
     pub pool: AtomicU32,
 }
 
-/// What a launch is to do.
+/// The action for a launch.
 pub enum Part<'s> {
     /// It belongs to the present unit.
     Inside,
@@ -100,8 +100,8 @@ impl Stream {
         }
     }
 
-    /// Takes a launch in. `alone`: it is a unit of its own. So is one after a pause, and one for
-    /// which the gate has closed since its unit was begun.
+    /// Adds a launch. `alone`: it is a unit by itself. So is one after a pause, and one for which
+    /// the gate has closed since its unit began.
     #[inline]
     pub fn part(&self, now_ns: u64, alone: bool, open: bool) -> Part<'_> {
         let paused = now_ns.saturating_sub(self.launched_ns()) > GAP_NS;
@@ -148,7 +148,7 @@ impl Stream {
         is_held.then_some((present, Held { stream: self, _turn: turn }))
     }
 
-    /// Whether it is in another unit than this by now, or in none; not while a thread holds it.
+    /// Whether it is in another unit than this by now, or in none; false while a thread holds it.
     pub fn has_left(&self, unit: usize) -> bool {
         let present = Present(self.present.load(Ordering::Acquire));
         !present.is_held() && present.unit() != Some(unit)
@@ -186,7 +186,7 @@ impl Streams {
         self.places(key).find(|&at| self.0[at].key() == key)
     }
 
-    /// The same, or a new one; none where there is no room.
+    /// The same, or a new one; `None` without room.
     pub fn find_or_add(&self, key: usize) -> Option<usize> {
         self.find(key).or_else(|| {
             self.places(key).find(|&at| {
@@ -212,7 +212,7 @@ impl Streams {
         self.0.iter().enumerate().filter(|(_, stream)| stream.key() != 0)
     }
 
-    /// Forgets a stream that has no unit and will have none.
+    /// Removes a stream that has no unit and will have none.
     pub fn forget(&self, at: usize) {
         if let Some(stream) = self.get(at) {
             stream.present.store(0, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Units of launches, and the events that measure them.
 //!
-//! A unit is what a stream runs between a wait for the tenant's gate and the next one: the wait, an
-//! event, some launches, an event. The events are the GPU's own clock. They are made when they are
-//! first needed and used again and again.
+//! A unit is a stream's work between a wait for the tenant's gate and the next one: the wait, an
+//! event, some launches, an event. The events use the GPU's own clock. They are created on demand
+//! and reused.
 
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -119,10 +119,10 @@ impl Pool {
         }
     }
 
-    /// Makes it that of the current context, whose number this is.
+    /// Makes it the pool of the current context, whose number this is.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn open(&self, calls: &TimeCalls, context: usize, gate: u64) -> Result<(), CuResult> {
         let mut stream = core::ptr::null_mut();
         // SAFETY: a valid pointer.
@@ -144,7 +144,7 @@ impl Pool {
         self.marks[which % 2].load(Ordering::Relaxed)
     }
 
-    /// Forgets what was of a context that has ended, and returns how many units it had in flight.
+    /// Removes the data of a context that has ended, and returns how many units it had in flight.
     pub fn close(&self) -> u32 {
         self.context.store(0, Ordering::Release);
         let mut ended = 0;
@@ -182,7 +182,7 @@ impl Pool {
     /// Takes a unit with its events. Waits while all are in flight.
     ///
     /// # Errors
-    /// The driver's, if events cannot be made.
+    /// Those of the driver, if events cannot be made.
     pub fn take(&self, calls: &TimeCalls) -> Result<usize, CuResult> {
         let mut round = 0u32;
         loop {
@@ -201,8 +201,8 @@ impl Pool {
                 }
                 return Ok(number);
             }
-            // The look under way may have passed what has ended since. What the next one does not
-            // find runs.
+            // The current look may have passed work that has ended since. Work that the next one
+            // does not find is running.
             if round % 3 < 2 {
                 watcher::await_look();
             } else {

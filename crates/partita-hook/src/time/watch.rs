@@ -1,4 +1,5 @@
-//! What the hook's thread does for a share of time: it looks, reports and opens or closes.
+//! The work of the hook's thread for a share of time: it polls, reports and opens or closes the
+//! gate.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,18 +24,18 @@ use crate::time::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool, Unit};
 
 const _: () = assert!(ACCOUNT_WORDS == TIME_WORDS);
 
-/// The longest time between two looks while work is in flight, in nanoseconds: what a process that
-/// is killed leaves unreported, and how far the account is behind.
+/// The longest time between two looks while work is in flight, in nanoseconds. It bounds what a
+/// killed process leaves unreported, and how far the account is behind.
 const LOOK_NS_MAX: u64 = 5_000_000;
 /// The shortest, in nanoseconds.
 const LOOK_NS_MIN: u64 = 50_000;
-/// For how long the thread goes on looking when nothing is in flight any more, in nanoseconds:
+/// How long the thread continues to poll when nothing is in flight any more, in nanoseconds:
 /// programs that launch again soon need not wake it.
 const LINGER_NS: u64 = 20_000_000;
-/// Who has reported nothing for so long and has work in flight may be dead.
+/// A process that has work in flight and has reported nothing for so long may be dead.
 const ORPHAN_NS: u64 = 20_000_000;
-/// What a dead process is charged beyond its last report: a look's time and what a late one may
-/// add.
+/// The charge of a dead process beyond its last report: the time of a look, and the delay of a late
+/// one.
 const ORPHAN_CHARGE_NS: u64 = 2 * LOOK_NS_MAX;
 
 /// For how long a unit in a stream that cannot be asked is thought of as unfinished, in
@@ -49,19 +50,19 @@ const BLOCKED_NS_MAX: u64 = 20_000_000;
 /// theirs.
 const TURN_SLACK_NS: u64 = 1_000_000;
 
-/// How long units of several launches are to be, in nanoseconds: half as long as a slice, since
-/// what passes after the gate has closed is a debt.
+/// The length of units of several launches, in nanoseconds: half of a slice, since work that passes
+/// after the gate has closed is a debt.
 const UNIT_NS: u64 = 1_000_000;
 const PACER: Pacer = Pacer::new(UNIT_NS, 256);
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_uint = 2;
 
-/// What the thread knows of units between its looks.
+/// What the thread knows about units between its looks.
 struct Inspection {
     clocks: [Clock; POOLS],
     pacers: Box<[Pacer]>,
-    /// Streams whose units have not all been measured.
+    /// Streams with unmeasured units.
     behind: Box<[bool]>,
     /// Units in flight, in the order in which they were begun.
     units: Vec<(u64, usize)>,
@@ -72,7 +73,7 @@ struct Inspection {
     is_relaxed: bool,
 }
 
-/// What one look has found.
+/// The result of one look.
 struct Busy {
     /// From when to when the GPU was busy.
     times: Vec<(u64, u64)>,
@@ -94,7 +95,7 @@ impl Inspection {
     }
 }
 
-/// What the thread remembers of one GPU.
+/// The thread's state of one GPU.
 struct Watch {
     looked_ns: u64,
     flew_ns: u64,
@@ -115,7 +116,7 @@ impl Watch {
     }
 }
 
-/// What the thread remembers of each GPU.
+/// The thread's state of each GPU.
 static WATCHES: Mutex<Vec<Watch>> = Mutex::new(Vec::new());
 
 // A forked child has no such thread.
@@ -123,8 +124,8 @@ in_child! {
     renew(&WATCHES, Vec::new());
 }
 
-/// Looks at every GPU where the tenant has a share of time, and says in how many nanoseconds to
-/// look again; none if there is nothing to look at until the program launches.
+/// Looks at every GPU where the tenant has a share of time, and returns in how many nanoseconds to
+/// look again; `None` if there is nothing to do until the program launches.
 pub fn look(tenant: &Tenant) -> Option<u64> {
     let mut watches = WATCHES.lock();
     watches.resize_with(tenant.gpus().len(), Watch::new);
@@ -132,18 +133,18 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
     gpus.filter_map(|(gpu, watch)| look_at(meter::of(gpu)?, gpu, watch, now_ns())).min()
 }
 
-/// How a unit stands.
+/// The state of a unit.
 enum Found {
-    /// The GPU has not come to it; what follows in its stream need not be asked about.
+    /// The GPU has not reached it; later units in its stream need not be queried.
     Waiting,
-    /// The GPU is at it; what follows in its stream need not be asked about.
+    /// The GPU is running it; later units in its stream need not be queried.
     Behind,
     /// The GPU is done with it.
     Done,
 }
 
-/// Looks, and says in how many nanoseconds to look again; none if there is nothing to look at
-/// until the program launches.
+/// Looks, and returns in how many nanoseconds to look again; `None` if there is nothing to do until
+/// the program launches.
 fn look_at(meter: &Meter, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u64> {
     let unreported = meter.map.in_flight_since(meter.seat);
     let in_flight = meter.in_flight.load(Ordering::SeqCst) > 0;
@@ -174,8 +175,8 @@ fn look_at(meter: &Meter, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u
             inspect(meter, &mut watch.inspection, now_ns);
             look(&watch.inspection.busy.times, &watch.inspection.busy.idle)
         }
-        // The program ends something that this would ask about. What is in flight is taken to
-        // run if it may: what waits must be let go on in the end, for the program may be
+        // The program is destroying something that this would query. Work in flight counts as
+        // running if it may: waiting work must be released in the end, for the program may be
         // waiting for it.
         None if in_flight && meter.map.is_open() => look(&[(watch.looked_ns, now_ns)], &[]),
         None => look(&[], &[]),
@@ -189,7 +190,7 @@ fn look_at(meter: &Meter, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u
     let look_in_ns = decision.look_in_ns.unwrap_or(LOOK_NS_MAX).clamp(LOOK_NS_MIN, LOOK_NS_MAX);
     let (open, look_in_ns) = match &meter.turns {
         Some(turns) => {
-            // What waits elsewhere than at the gate needs no turn yet.
+            // Work that waits elsewhere than at the gate needs no turn yet.
             let runs = !watch.inspection.busy.times.is_empty();
             let wants = is_flying && (runs || !meter.map.is_open());
             in_turn(meter, turns, decision.open, wants, others, now_ns, look_in_ns)
@@ -200,9 +201,9 @@ fn look_at(meter: &Meter, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u
     Some(look_in_ns)
 }
 
-/// Whether the gate opens, and when to look again: of those who have the whole GPU, one at a
-/// time. What waits for its turn is no use of time, and what two of them did at once would be
-/// charged to both. `others`: other processes of the tenant may need its turn.
+/// Whether the gate opens, and when to look again: of the tenants that have the whole GPU, one at a
+/// time. A wait for a turn is not a use of time, and concurrent work of two would be charged to
+/// both. `others`: other processes of the tenant may need its turn.
 fn in_turn(
     meter: &Meter,
     turns: &GateMap,
@@ -227,15 +228,15 @@ fn in_turn(
     }
 }
 
-/// Has what was in flight of dead processes charged.
+/// Charges the work that dead processes had in flight.
 fn charge_dead(meter: &Meter, law: Law, now_ns: u64) {
-    // What fails now is tried again.
+    // Failures are tried again.
     let _ = meter.map.charge_orphans(now_ns.saturating_sub(ORPHAN_NS), |since_ns| {
         charge_left(meter, law, since_ns, now_ns)
     });
 }
 
-/// Charges what a process that is gone had in flight since then.
+/// Charges the work that a dead process has had in flight since then.
 fn charge_left(meter: &Meter, law: Law, since_ns: u64, now_ns: u64) {
     let until_ns = now_ns.min(since_ns.saturating_add(ORPHAN_CHARGE_NS));
     meter.map.update(meter.seat, |words| {
@@ -245,7 +246,7 @@ fn charge_left(meter: &Meter, law: Law, since_ns: u64, now_ns: u64) {
     });
 }
 
-/// Charges what the process before this one in its seat has left.
+/// Charges what the previous process in this one's seat has left.
 pub fn settle_seat(meter: &Meter, limits: &Limits, now_ns: u64) {
     let since_ns = meter.map.in_flight_since(meter.seat);
     if since_ns != 0 {
@@ -401,7 +402,7 @@ fn inspect_unit(
     }
 }
 
-/// What is known of a unit whose end nothing marks: nothing if it may still grow, or runs.
+/// The state of a unit without an end mark: unknown if it may still grow, or runs.
 fn is_over(meter: &Meter, unit: &Unit, number: usize, now_ns: u64) -> Option<Tail> {
     let at = (unit.stream.load(Ordering::Relaxed) as usize).checked_sub(1)?;
     let stream = meter.streams.get(at).filter(|stream| stream.is_paused(now_ns))?;
@@ -452,9 +453,9 @@ fn set_target(meter: &Meter, unit: &Unit, launches: u32) {
         stream.target.store(launches.min(before.saturating_mul(2)).max(1), Ordering::Relaxed);
     }
 }
-/// What is known of a unit whose end nothing marks, with its launches.
+/// The state of a unit without an end mark, with its launches.
 enum Tail {
-    /// The GPU is done with it, since when nobody knows.
+    /// The GPU has finished it, at an unknown time.
     Over(u32),
     /// Its stream cannot be asked.
     Unknown(u32),

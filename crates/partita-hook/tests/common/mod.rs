@@ -1,4 +1,4 @@
-//! What the hook's tests share: the built library, C programs, a tenant's ledger.
+//! Shared by the hook's tests: the built library, C programs, a tenant's ledger.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -34,9 +34,9 @@ fn cc(arguments: &[&str], source: &str, output: &Path) {
     succeed(Command::new("cc").args(["-O1", "-w", "-o"]).arg(output).arg(source).args(arguments));
 }
 
-/// What a program has said.
+/// The output of a program.
 pub struct Said {
-    /// On standard output, but for what was answered.
+    /// Standard output, without the answers.
     pub lines: Vec<String>,
     /// On standard error.
     pub complaints: Vec<String>,
@@ -69,7 +69,7 @@ impl Fixture {
         self.directory.join(name)
     }
 
-    /// The GPU's gate file, made anew.
+    /// The GPU's gate file, newly made.
     pub fn gate(&self) -> GateMap {
         let path = self.of_gpu.path().join(GATE_FILE_NAME.to_str().expect("ASCII"));
         let path = CString::new(path.to_str().expect("UTF-8")).expect("no zero byte");
@@ -130,7 +130,7 @@ impl Fixture {
         Said { lines, complaints }
     }
 
-    /// What the tenant's processes have reported.
+    /// The reports of the tenant's processes.
     pub fn usage(&self) -> UsageView {
         UsageView::open(&self.file(USAGE_FILE_NAME.to_str().expect("ASCII"))).expect("usage")
     }

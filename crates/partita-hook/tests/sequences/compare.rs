@@ -16,8 +16,8 @@ use crate::plan::Operation;
 pub const INPUT: &str = "PARTITA_SEQUENCES_INPUT";
 pub const OUTPUT: &str = "PARTITA_SEQUENCES_OUTPUT";
 
-/// The tenants that are compared with a program without the hook, and what `partita run` is told
-/// for each.
+/// The tenants that are compared with a program without the hook, and their options of `partita
+/// run`.
 pub const TENANTS: [(&str, &str); 5] = [
     ("mask", "--sm 50%"),
     ("low priority", "--sm 50% --priority low"),
@@ -100,7 +100,7 @@ fn kind_of_difference(bare: &str, behind: &str) -> String {
     }
 }
 
-/// What has been compared for one tenant.
+/// The comparisons for one tenant.
 #[derive(Default)]
 struct Result {
     taken: Duration,

@@ -74,7 +74,7 @@ fn the_questions_have_the_same_answers_in_a_tenant() {
     World::new().compare_all(&questions());
 }
 
-/// What frameworks do first when they record a graph, and what a tenant could not do once.
+/// Frameworks do this first when they record a graph, and a tenant once could not.
 #[test]
 fn a_capture_of_nothing_can_be_executed_in_every_tenant() {
     let world = World::new();

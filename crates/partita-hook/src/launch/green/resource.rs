@@ -1,8 +1,8 @@
-//! SMs of the tenant as resources of the driver's interface, and how they are split.
+//! SMs of the tenant as resources of the driver's interface, and their splits.
 //!
-//! The sizes are the driver's: what it says of the device, or 2 SMs where co-scheduling is not
-//! asked for. Each group of a co-scheduled split has at least one unit of SMs of one GPC, as on an
-//! H200 (driver 580.159.04). Which TPCs it has beyond that the driver does not document.
+//! The sizes are the driver's: those of the device, or 2 SMs without co-scheduling. Each group of a
+//! co-scheduled split has at least one unit of SMs of one GPC, as on an H200 (driver 580.159.04).
+//! The driver does not document a group's other TPCs.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ pub struct Sms {
     pub device: c_int,
     /// Their TPCs, logical.
     pub set: TpcSet,
-    /// Which split they came from; 0 for what may be split.
+    /// The split that they came from; 0 if they can be split.
     pub split: u32,
     /// SMs of the least part.
     pub least_sms: u32,
@@ -162,7 +162,7 @@ pub fn split(
     Ok((groups, Sms { device, set: left, split, least_sms: FINEST_SMS, together_sms: FINEST_SMS }))
 }
 
-/// Unites resources into what one context gets.
+/// Unites resources for one context.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for none; `CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION` for several

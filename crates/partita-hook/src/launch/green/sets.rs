@@ -1,12 +1,11 @@
-//! The sets of TPCs that the program has made green contexts of, and the driver's contexts behind
-//! them.
+//! The sets of TPCs of the program's green contexts, and the driver's contexts behind them.
 //!
 //! The driver makes a green context of the device's TPCs and knows nothing of the tenant's. So each
-//! of its contexts is made of all of the device's TPCs but one, and each set that the program asks
-//! for lacks another one. A launch then comes to the callback with a mask that tells which set it
-//! belongs to, whatever stream, graph or library it comes from. The callback replaces that mask by
-//! the program's set, inside the tenant's. Contexts of equal sets share a mask. A set keeps its
-//! mask as long as the process lives: a graph outlives the context in which it was captured.
+//! of its contexts has all of the device's TPCs but one, and each set of the program lacks a
+//! different one. A launch then comes to the callback with a mask that identifies its set, whatever
+//! stream, graph or library it comes from. The callback replaces that mask by the program's set,
+//! inside the tenant's. Contexts of equal sets share a mask. A set keeps its mask for the life of
+//! the process: a graph outlives the context in which it was captured.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,7 +29,7 @@ use crate::launch::noted::{self, Call};
 use crate::sys::fork::{in_child, renew};
 
 /// The driver itself disables TPCs with this number and above for clusters of more than 2 blocks
-/// (`docs/hardware.md`), so they cannot tell contexts apart.
+/// (`docs/hardware.md`), so they cannot identify contexts.
 const SINGLETONS_FROM: usize = 72;
 /// SMs of the parts that the device is split into: as few as the driver gives.
 const PART_SMS: c_uint = 2;
@@ -58,7 +57,7 @@ driver_calls! {
 }
 
 driver_calls! {
-    /// The entry point that tells whose a stream is.
+    /// The entry point that returns a stream's context.
     struct StreamCalls;
     green_context = cuStreamGetGreenCtx;
 }
@@ -181,7 +180,7 @@ pub fn remember(context: Context) {
     CONTEXTS.lock().push(context);
 }
 
-/// Forgets all contexts of a device whose primary context has ended, and the kernel in it.
+/// Removes all contexts of a device whose primary context has ended, and the kernel in it.
 pub fn forget_all() {
     CONTEXTS.lock().clear();
     MAKER.lock().kernel = core::ptr::null_mut();
@@ -196,11 +195,11 @@ in_child! {
 
 /// Why there is no green context.
 pub enum NotMade {
-    /// The driver made none.
+    /// The driver refused.
     Driver(CuResult),
-    /// The program has used as many sets as can be told apart.
+    /// The program uses as many sets as can be distinguished.
     Full,
-    /// Launches of green contexts cannot be told apart on this driver.
+    /// Launches of green contexts cannot be distinguished on this driver.
     Alike,
 }
 
@@ -290,10 +289,10 @@ impl Green {
     }
 }
 
-/// What contexts are made with. One is made at a time.
+/// The data for creating contexts. One is created at a time.
 struct Maker {
     calls: Option<GreenCalls>,
-    /// A kernel of the primary context that ends at once; null while there is none.
+    /// A kernel of the primary context that ends at once; null before it is loaded.
     kernel: *mut c_void,
     /// The first part of the device that no set lacks yet.
     next: usize,
@@ -357,7 +356,7 @@ impl Maker {
     /// Destroys a context that is of no use; the reason again.
     fn destroyed(&self, green: &Green, why: NotMade) -> NotMade {
         if let Ok(calls) = self.calls() {
-            // SAFETY: the context was made by create(), and nobody else has its handle.
+            // SAFETY: the context was made by create(), and no other code has its handle.
             let _ = unsafe { (calls.destroy)(green.handle) };
         }
         why
@@ -399,8 +398,8 @@ impl Maker {
         Ok(())
     }
 
-    /// Launches the kernel in the current context, and waits for nothing: the GPU may be busy with
-    /// what waits for this thread.
+    /// Launches the kernel in the current context, without waiting: the GPU may be busy with work
+    /// that waits for this thread.
     fn launch(&self) -> Result<(), CuResult> {
         let calls = self.calls()?;
         let mut duration_ns = 0u64;

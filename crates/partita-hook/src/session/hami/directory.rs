@@ -20,7 +20,7 @@ const TMPFS: i64 = 0x0102_1994;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path(CString);
 
-/// What makes a directory the same one, whatever its path.
+/// The identity of a directory, whatever its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The file system's number.
@@ -36,7 +36,7 @@ impl Path {
         Self(CString::new(&bytes[..end]).unwrap_or_default())
     }
 
-    /// What is called so in it.
+    /// The path of a name in it.
     pub fn join(&self, name: &[u8]) -> Self {
         Self::new(&[self.0.to_bytes(), b"/", name].concat())
     }
@@ -57,7 +57,7 @@ impl Path {
         unsafe { (libc::lstat(self.0.as_ptr(), status.as_mut_ptr()) == 0).then(|| status.assume_init()) }
     }
 
-    /// The directory that is there now; none if there is none.
+    /// The directory that exists now, if any.
     pub fn identity(&self) -> Option<Identity> {
         self.status()
             .filter(|status| status.st_mode & libc::S_IFMT == libc::S_IFDIR)
@@ -72,7 +72,7 @@ impl Path {
     /// The directory that it leads to, by links too.
     ///
     /// # Errors
-    /// That there is none.
+    /// If there is none.
     pub fn directory(&self) -> Result<Identity, String> {
         let mut status = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: as in status().
@@ -88,9 +88,9 @@ impl Path {
         Ok(Identity { device: status.st_dev, inode: status.st_ino })
     }
 
-    /// Makes a directory in which everybody may make entries and nobody may remove those of others,
-    /// or checks that it is one, of root's or of this user's: any other owner could exchange what
-    /// is in it.
+    /// Makes a directory in which every user can create entries but not remove those of others, or
+    /// checks that it is one. It must belong to root or to this user: another owner could replace
+    /// its content.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -106,8 +106,8 @@ impl Path {
         };
         if !open.is_roots && !open.is_own {
             return Err(format!(
-                "{shown}: belongs to another user, who could exchange what is in it; remove it, or name a directory of your own with \
-                 PARTITA_RUN_DIR"
+                "{shown}: belongs to another user, who could replace its content; remove it, or name a \
+                 directory of your own with PARTITA_RUN_DIR"
             ));
         }
         if made && open.is_own {
@@ -119,7 +119,8 @@ impl Path {
         match open.mode & 0o022 == 0 || open.mode & 0o1000 != 0 {
             true => Ok(()),
             false => Err(format!(
-                "{shown}: has mode {:o}; `chmod 1777` it, so that everybody can make tenants there and nobody can remove those of others",
+                "{shown}: has mode {:o}; `chmod 1777` it, so that all users can make tenants there and \
+                 cannot remove those of others",
                 open.mode
             )),
         }
@@ -128,7 +129,7 @@ impl Path {
     /// Makes a directory that its owner alone changes.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn make(&self) -> Result<(), String> {
         // SAFETY: a valid path.
         if unsafe { libc::mkdir(self.0.as_ptr(), 0o755) } != 0 {
@@ -140,14 +141,13 @@ impl Path {
         }
     }
 
-    /// Whether it is a directory of root's or of this user's: what another user's says is not
-    /// believed.
+    /// Whether it is a directory of root or of this user: those of other users are not trusted.
     pub fn is_trusted(&self) -> bool {
         Open::at(libc::AT_FDCWD, &self.0).is_some_and(|open| open.is_own || open.is_roots)
     }
 
-    /// Opens it to remove what is in it, if it is root's or this user's: nobody else can exchange
-    /// that then.
+    /// Opens it to remove its content, if it belongs to root or this user, so that no other user
+    /// can replace it.
     pub fn open(&self) -> Option<Open> {
         Open::at(libc::AT_FDCWD, &self.0).filter(|open| open.is_own || open.is_roots)
     }
@@ -155,7 +155,7 @@ impl Path {
     /// Makes a file that its owner alone changes, with this content.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn write(&self, content: &[u8]) -> Result<(), String> {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         // SAFETY: a valid path; the descriptor is closed when dropped.
@@ -180,7 +180,7 @@ impl Path {
     /// Gives the directory another name, which nothing but an empty one may have.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn rename(&self, to: &Self) -> Result<(), String> {
         // SAFETY: valid paths.
         match unsafe { libc::rename(self.0.as_ptr(), to.0.as_ptr()) } {
@@ -189,7 +189,7 @@ impl Path {
         }
     }
 
-    /// The names in a directory; none of one that cannot be read.
+    /// The names in a directory; empty if it is unreadable.
     pub fn names(&self) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         // SAFETY: a valid path; the stream is used by this thread alone and closed once; an entry
@@ -221,8 +221,7 @@ impl Path {
     }
 }
 
-/// An open directory. What is done in it is done from its descriptor, whatever its path leads to by
-/// then.
+/// An open directory. Actions in it use its descriptor, wherever its path leads by then.
 pub struct Open {
     file: Descriptor,
     is_own: bool,
@@ -231,7 +230,7 @@ pub struct Open {
 }
 
 impl Open {
-    /// Opens a directory, no link; none if there is none.
+    /// Opens a directory, but not a link; `None` if there is none.
     fn at(directory: libc::c_int, path: &CStr) -> Option<Self> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: a valid path; the descriptor is closed when dropped.
@@ -285,7 +284,7 @@ impl Open {
         unsafe { libc::renameat(self.file.0, from.as_ptr(), self.file.0, to.as_ptr()) == 0 }
     }
 
-    /// Removes a directory of this user's with the files in it. What cannot be removed stays.
+    /// Removes a directory of this user with its files. Files that cannot be removed stay.
     pub fn remove(&self, name: &[u8]) {
         let (Some(directory), Ok(name)) = (self.own(name), CString::new(name)) else { return };
         // A path by which the kernel leads to the open directory and nowhere else.
@@ -301,15 +300,15 @@ impl Open {
     }
 }
 
-/// The right to make and remove tenants, of this library and of the command alike; the kernel takes
-/// it from whoever dies.
+/// The right to make and remove tenants, shared by this library and the command; the kernel
+/// releases it if the holder dies.
 pub struct Lock(#[expect(dead_code, reason = "holds the lock until it is closed")] Descriptor);
 
 impl Lock {
-    /// Waits for the lock of a directory; none once the wait has become needless.
+    /// Waits for the lock of a directory; `None` once the wait has become unnecessary.
     ///
     /// # Errors
-    /// That somebody holds it for longer than anything takes, or the system's.
+    /// If another process holds it for too long, or those of the system.
     pub fn take(root: &Path, is_needless: impl Fn() -> bool) -> Result<Option<Self>, String> {
         let path = root.join(b".lock");
         // Without O_CREAT first: the kernel refuses that on another user's file in a sticky

@@ -1,4 +1,4 @@
-//! From what an environment asks for to a ledger's limits.
+//! Converts the limits of an environment to those of a ledger.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -28,15 +28,15 @@ calls! {
 }
 
 calls! {
-    /// What tells MIG instances from GPUs: of an instance the first version of the call has its
-    /// GPU's UUID, and the second its own.
+    /// The calls that distinguish MIG instances from GPUs: for an instance, the first version
+    /// returns its GPU's UUID, and the second its own.
     struct InstanceCalls;
     of_gpu = cuDeviceGetUuid;
     own = cuDeviceGetUuid_v2;
 }
 
-/// Whether a device is a MIG instance. Drivers that cannot tell (before CUDA 11.4) name instances
-/// by their GPU's UUID.
+/// Whether a device is a MIG instance. Drivers that cannot report it (before CUDA 11.4) name
+/// instances by their GPU's UUID.
 fn is_instance(ordinal: c_int) -> bool {
     let Ok(calls) = InstanceCalls::resolve() else { return false };
     let (mut of_gpu, mut own) = (CUuuid { bytes: [0; 16] }, CUuuid { bytes: [0; 16] });
@@ -46,12 +46,12 @@ fn is_instance(ordinal: c_int) -> bool {
     told && of_gpu.bytes != own.bytes
 }
 
-/// A GPU, or a MIG instance of one, as the driver tells of it.
+/// A GPU, or a MIG instance of one, as the driver reports it.
 #[derive(Debug, Clone)]
 pub struct Board {
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// `GPU-…`, or `MIG-…` of a MIG instance, as everybody writes it.
+    /// `GPU-…`, or `MIG-…` for a MIG instance.
     pub name: String,
     /// Compute capability, major × 10 + minor.
     pub compute_capability: u32,
@@ -63,7 +63,7 @@ impl Board {
     /// The GPU with this ordinal.
     ///
     /// # Errors
-    /// What the driver does not tell.
+    /// What the driver does not report.
     pub fn of(ordinal: usize, uuid: [u8; 16]) -> Result<Self, String> {
         let no_call = |name: &CStr| format!("libcuda exports no {}", name.to_string_lossy());
         let calls = BoardCalls::resolve().map_err(no_call)?;
@@ -88,7 +88,7 @@ impl Board {
         })
     }
 
-    /// What was proved of it, if that was kept.
+    /// Its cached calibration, if there is one.
     fn measured(&self, asked: &Asked) -> Result<Measured, String> {
         let origin = Origin {
             uuid: self.name.clone(),
@@ -108,22 +108,21 @@ fn find(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(real::symbol(name))
 }
 
-/// What one device is asked to be limited to.
+/// The requested limits of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     quota_bytes: u64,
-    /// Percent of its cores; none for no limit.
+    /// Percent of its cores; `None` without a limit.
     pub percent: Option<u32>,
     spills: bool,
     priority: Priority,
 }
 
 impl Wanted {
-    /// What `asked` says of the device with this number.
+    /// The limits in `asked` of the device with this number.
     pub fn of(asked: &Asked, number: usize, board: &Board) -> Self {
         Self {
-            // More than the device has is what its scheduler calls oversold; the device has no more
-            // for that.
+            // A scheduler can oversell a device; the device still has no more memory.
             quota_bytes: asked.memory_bytes(number).map_or(NO_QUOTA, |bytes| bytes.min(board.memory_bytes)),
             percent: asked.cores_percent(number),
             spills: asked.spills(number),
@@ -131,7 +130,7 @@ impl Wanted {
         }
     }
 
-    /// Whether limits are what is wanted, as far as they can be.
+    /// Whether limits are the requested ones, as far as possible.
     pub fn is_in(&self, limits: &Limits) -> bool {
         let tpcs: u32 = limits.set.iter().map(|word| word.count_ones()).sum();
         let cores = match (self.percent, limits.mechanism) {
@@ -153,11 +152,11 @@ impl Wanted {
             && (priority == self.priority || (self.priority == Priority::High && !gated))
     }
 
-    /// The limits of a new tenant beside those present, and what of it is not as asked. `hash`
-    /// tells tenants apart; `in_memory` is whether its directory is.
+    /// The limits of a new tenant beside the existing ones, and the deviations from the request.
+    /// `hash` identifies the tenant; `in_memory` is whether its directory is in memory.
     ///
     /// # Errors
-    /// Why a limit cannot be enforced, and what to do.
+    /// Why a limit cannot be enforced, and the remedy.
     pub fn limits(
         &self,
         asked: &Asked,
@@ -188,7 +187,7 @@ impl Wanted {
         Ok(made)
     }
 
-    /// The limits as those read them who want to know.
+    /// The limits as text, for diagnostics.
     pub fn shown(&self, limits: &Limits) -> String {
         let mut text = match self.quota_bytes {
             NO_QUOTA => "no memory limit".to_string(),
@@ -241,9 +240,11 @@ impl Wanted {
             Err(reason) => {
                 let no_way = |no_time: String| {
                     format!(
-                        "a core limit of {percent}% needs what `partita doctor` proves and keeps of a GPU and its driver: run it once on \
-                         this machine, and let the program read its directory ({reason}); a share of time would need no proof, but \
-                         {no_time}; GPU_CORE_UTILIZATION_POLICY=disable runs without the core limit"
+                        "a core limit of {percent}% needs a calibration of the GPU and its driver, \
+                         which `partita doctor` proves and caches: run it once on this machine, \
+                         and let the program read its directory ({reason}); a share of time \
+                         would need no proof, but {no_time}; GPU_CORE_UTILIZATION_POLICY=disable \
+                         runs without the core limit"
                     )
                 };
                 check_memory(made.in_memory).map_err(no_way)?;
@@ -275,14 +276,14 @@ impl Wanted {
 pub struct Made {
     /// They.
     pub limits: Limits,
-    /// What is not as asked, and harms nobody.
+    /// Harmless deviations from the request.
     pub notes: Vec<String>,
     /// Whether some of the TPCs are other tenants' too.
     pub overlaps: bool,
     in_memory: bool,
 }
 
-/// Refuses what a GPU must map where it cannot.
+/// Refuses limits that a GPU must map if it cannot map them.
 fn check_memory(in_memory: bool) -> Result<(), String> {
     if !in_memory {
         return Err(

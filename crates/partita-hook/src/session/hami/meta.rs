@@ -1,4 +1,4 @@
-//! What the `partita` command shows of a tenant beside its limits: its `meta.json`.
+//! The data of a tenant for the `partita` command beside its limits: its `meta.json`.
 
 use alloc::format;
 use alloc::string::String;

@@ -1,12 +1,12 @@
-//! A tenant that nobody made beforehand: the first process makes it, the others find it.
+//! A tenant that was not made beforehand: its first process makes it, the others find it.
 //!
-//! It lies in `partita` beside the file that `CUDA_DEVICE_MEMORY_SHARED_CACHE` names, or in
-//! `PARTITA_RUN_DIR`, in the form of the registry of the `partita` command. That file itself is
-//! HAMi-core's and is neither read nor written.
+//! It is in `partita` beside the file that `CUDA_DEVICE_MEMORY_SHARED_CACHE` names, or in
+//! `PARTITA_RUN_DIR`, in the form of the registry of the `partita` command. That file itself
+//! belongs to HAMi-core and is neither read nor written.
 //!
-//! A tenant appears by one rename, under the directory's lock, which the kernel takes from whoever
-//! dies. A tenant without a living process keeps its TPCs until another needs them, or until the
-//! next process of it is asked to have other limits.
+//! A tenant appears by one rename, under the directory's lock, which the kernel releases if the
+//! holder dies. A tenant without a living process keeps its TPCs until another needs them, or until
+//! its next process requests other limits.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -41,7 +41,7 @@ impl Tenancy {
     /// The tenant that an environment names.
     ///
     /// # Errors
-    /// That it names none.
+    /// If it names none.
     pub fn of(asked: &Asked) -> Result<Self, String> {
         let cache = asked.cache();
         let shown = || format!("CUDA_DEVICE_MEMORY_SHARED_CACHE={:?}", String::from_utf8_lossy(cache));
@@ -83,11 +83,10 @@ impl Tenancy {
             .collect()
     }
 
-    /// Makes this process one of the tenant's on a GPU, whose number among the container's is
-    /// `number`.
+    /// Adds this process to the tenant on a GPU, whose number among the container's is `number`.
     ///
     /// # Errors
-    /// Why it cannot be, and what to do.
+    /// Why it cannot be added, and the remedy.
     pub fn enter(&self, asked: &Asked, board: &Board, number: usize, index: u8) -> Result<Claim, String> {
         let wanted = Wanted::of(asked, number, board);
         let of_gpu = self.of_gpu(&board.name);
@@ -99,8 +98,8 @@ impl Tenancy {
             };
             if !directory.is_trusted() && directory.identity() == Some(before) {
                 return Err(format!(
-                    "{}: belongs to another user, whose limits hold nobody else's program; name another cache, or a directory of \
-                     your own with PARTITA_RUN_DIR",
+                    "{}: belongs to another user, whose limits cannot apply to your program; name \
+                     another cache, or a directory of your own with PARTITA_RUN_DIR",
                     directory.as_c().to_string_lossy()
                 ));
             }
@@ -132,10 +131,13 @@ impl Tenancy {
                 _ => {}
             }
         }
-        Err(format!("{}: comes and goes; end what removes it", directory.as_c().to_string_lossy()))
+        Err(format!(
+            "{}: is removed again and again; stop the program that removes it",
+            directory.as_c().to_string_lossy()
+        ))
     }
 
-    /// Makes the tenant on a GPU, unless somebody else does.
+    /// Makes the tenant on a GPU, unless another process does.
     fn make(
         &self,
         of_gpu: &Path,
@@ -154,7 +156,7 @@ impl Tenancy {
         };
         let mut made = plan(&present(&self.root, &board.uuid))?;
         if made.overlaps {
-            // Those of whom nobody lives give up what they have.
+            // Tenants without a living process lose their TPCs.
             for name in tenants(of_gpu).into_iter().filter(|name| !is_alive(&of_gpu.join(name))) {
                 remove(of_gpu, &name);
             }
@@ -200,7 +202,7 @@ impl Tenancy {
         fresh.join(b"meta.json").write(meta::of(&self.name, &board.name, wanted.percent).as_bytes())
     }
 
-    /// Ends the tenant on a GPU, if nobody lives.
+    /// Ends the tenant on a GPU, if no process of it is alive.
     fn end(&self, of_gpu: &Path, directory: &Path) -> Result<(), String> {
         if let Some(_lock) = Lock::take(&self.root, || directory.identity().is_none())?
             && !is_alive(directory)
@@ -211,8 +213,8 @@ impl Tenancy {
     }
 }
 
-/// The file's name as far as a tenant's may hold it, and enough of the hash to tell namesakes
-/// apart.
+/// The part of the file's name that a tenant's name can contain, and enough of the hash to be
+/// unique.
 fn tenant_name(file: &[u8], hash: u64) -> String {
     let stem = file.strip_suffix(b".cache").unwrap_or(file);
     let kept =
@@ -227,13 +229,13 @@ fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// The names in a directory of tenants, or of GPUs, without those that are somebody's work.
+/// The names in a directory of tenants, or of GPUs, without unfinished ones.
 fn tenants(of_gpu: &Path) -> Vec<Vec<u8>> {
     of_gpu.names().into_iter().filter(|name| !name.starts_with(b".")).collect()
 }
 
 /// The tenants with a partition of a GPU, whatever its directory is called (that of a simulated one
-/// tells which simulation it is of). What cannot be read holds none.
+/// names its simulation). Unreadable ones count as without a partition.
 fn present(root: &Path, uuid: &[u8; 16]) -> Vec<Present> {
     let partition = |of_gpu: &Path, name: &[u8]| {
         let (_, limits) = Limits::read(of_gpu.join(name).join(LIMITS_FILE_NAME.to_bytes()).as_c()).ok()?;
@@ -248,8 +250,8 @@ fn present(root: &Path, uuid: &[u8; 16]) -> Vec<Present> {
     found
 }
 
-/// Whether a process of a tenant lives, or may: `partita run` has a lock of its own, which is not
-/// looked at here.
+/// Whether a process of a tenant is alive, or may be: `partita run` has a separate lock, which this
+/// does not check.
 fn is_alive(directory: &Path) -> bool {
     if directory.join(b"owner").exists() {
         return true;
@@ -261,8 +263,8 @@ fn has_live_slot(usage: At<'_>) -> bool {
     UsageView::open(usage).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
 }
 
-/// Removes a tenant of this user's of whom nobody lives, under the lock. A process that has entered
-/// in the meantime has it back; one that enters later finds that it has gone.
+/// Removes a tenant of this user without living processes, under the lock. If a process has entered
+/// in the meantime, the tenant is restored; a process that enters later finds that it is gone.
 fn remove(of_gpu: &Path, name: &[u8]) {
     let Some(of_gpu) = of_gpu.open().filter(|of_gpu| of_gpu.own(name).is_some()) else { return };
     let dead = [b".dead-", name, format!("-{}", own_pid()).as_bytes()].concat();
@@ -276,8 +278,8 @@ fn remove(of_gpu: &Path, name: &[u8]) {
     of_gpu.remove(&dead);
 }
 
-/// Removes what those of this user left who died while they made or removed a tenant. Nobody else
-/// does so under the lock.
+/// Removes what processes of this user left when they died while they made or removed a tenant. The
+/// lock excludes others.
 fn clear(of_gpu: &Path) {
     let names = of_gpu.names().into_iter();
     let left = names.filter(|name| name.starts_with(b".new-") || name.starts_with(b".dead-"));
@@ -286,7 +288,7 @@ fn clear(of_gpu: &Path) {
     }
 }
 
-/// Tells once for each tenant what is not as asked, and what is to those who want to know.
+/// Reports once for each tenant the deviations from the request, and its limits for diagnostics.
 fn tell(asked: &Asked, board: &Board, wanted: &Wanted, made: &Made) {
     if asked.log_level >= 1 {
         for note in &made.notes {
@@ -294,7 +296,8 @@ fn tell(asked: &Asked, board: &Board, wanted: &Wanted, made: &Made) {
         }
         if made.overlaps {
             report::line(format_args!(
-                "{}: other tenants' core limits leave no TPCs of its own; it has at most its own share, and shares some of it",
+                "{}: other tenants' core limits leave no TPCs for it alone; it has at most its share, \
+                 and shares some of it",
                 board.name
             ));
         }
