@@ -70,9 +70,9 @@ fn keep(arguments: &Keeper) -> anyhow::Result<()> {
     let cuda = Cuda::load(None).map_err(|error| anyhow::anyhow!("the driver: {error}"))?;
     let why = match keeper::run(&cuda, 0, &options)? {
         End::Told => "it was asked to",
-        // Whoever sent it knows.
+        // Its sender knows.
         End::Signal => return Ok(()),
-        End::Idle => "nobody needed it",
+        End::Idle => "it was unused",
     };
     tell(&format!("the keeper at {} has ended: {why}", options.socket.display()));
     Ok(())

@@ -64,7 +64,7 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
     }
 }
 
-/// Does what is asked. Returns the answer, and the tenant whose descriptors go with it.
+/// Handles a request. Returns the answer, and the tenant whose descriptors go with it.
 fn act(
     install: &Install,
     request: Request,
@@ -76,7 +76,7 @@ fn act(
     if !registry.is_system() {
         return Err(Error::RunDirectory {
             path: registry.root().to_owned(),
-            reason: "it is not in system mode; start `partitad --system` anew".to_owned(),
+            reason: "it is not in system mode; restart `partitad --system`".to_owned(),
         });
     }
     match request {
@@ -159,7 +159,7 @@ fn serve(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<(), Err
     })
 }
 
-/// Runs something and returns what it prints on stdout and stderr.
+/// Runs something and returns its output on stdout and stderr.
 fn captured(run: impl FnOnce() -> u8) -> io::Result<Answer> {
     let file = |name| -> io::Result<File> {
         Ok(File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?))

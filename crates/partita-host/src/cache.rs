@@ -1,4 +1,4 @@
-//! The directory of what was found out and is kept.
+//! The cache directory of findings.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) fn dir() -> PathBuf {
 /// Makes the directory of a cache, if it is missing.
 ///
 /// # Errors
-/// The system's.
+/// Those of the system.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }

@@ -1,10 +1,9 @@
-//! What had to be found out about a GPU before a mask may be written.
+//! The measurements that a GPU needs before a mask can be written.
 //!
-//! Launch descriptors number TPCs physically, with holes where a part of the
-//! chip is switched off, and every board has other holes. So the numbering, the
-//! GPC of each TPC and the descriptor's layout are measured in a child process
-//! on the bare device, once per driver build, and kept. What is kept is never
-//! believed for another driver, another board or another layout.
+//! Launch descriptors number TPCs physically, with holes where a part of the chip is switched off,
+//! and every board has different holes. So the numbering, the GPC of each TPC and the descriptor's
+//! layout are measured in a child process on the bare device, once per driver build, and cached. A
+//! cached measurement is never used for another driver, another board or another layout.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,7 +35,7 @@ const VERSION: u32 = kept::BOARD.1;
 /// Some hundred launches and a context: seconds at most. A probe that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// What was measured on one GPU.
+/// The measurements of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
@@ -48,10 +47,10 @@ pub struct Measured {
     pub sms_per_tpc: u32,
     /// Each TPC in logical order: its GPC and its bit in the descriptor's mask.
     pub tpcs: Vec<(u8, u16)>,
-    /// Whether the GPCs are proved: by clusters of blocks, or where there are none by the control
-    /// interface, with which the probe agrees. If not, each TPC counts as one of its own.
+    /// Whether the GPCs are proved: by clusters of blocks or, on devices without clusters, by the
+    /// control interface, with which the probe agrees. If not, each TPC counts as a separate GPC.
     pub gpcs_proved: bool,
-    /// What sources other than the probe say of where units lie.
+    /// The reports of other sources than the probe on where units are.
     pub evidence: Evidence,
     /// The device's memory as CUDA counts it, in bytes.
     pub memory_total_bytes: u64,
@@ -60,7 +59,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Everything that is known of where the units lie.
+    /// All that is known about where the units are.
     #[must_use]
     pub fn survey(&self, nvdebug: Result<NvdebugClaims, String>) -> Survey {
         Survey {
@@ -137,7 +136,7 @@ impl Cache {
         Ok(measured)
     }
 
-    /// Measures anew, whatever is kept, and keeps the result.
+    /// Measures again, even if there is a cached result, and caches the new one.
     ///
     /// # Errors
     /// [`Error::Unproved`].
@@ -163,7 +162,7 @@ impl Cache {
     fn turn(&self, driver: &str, gpu: &Gpu) -> Option<File> {
         cache::make_dir(&self.dir).ok()?;
         let path = self.path(driver, gpu).with_extension("lock");
-        // No other user can open it, and keep everybody waiting.
+        // Other users cannot open it, and so cannot block this one.
         let file = OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path).ok()?;
         file.lock().ok()?;
         Some(file)
@@ -217,7 +216,7 @@ fn check(record: Record, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
     Ok(record.measured)
 }
 
-/// What identifies the driver that a calibration holds for.
+/// The identity of the driver that a calibration is for.
 fn driver_build(install: &Install, gpu: &Gpu) -> Result<String, Error> {
     if gpu.sim().is_none() {
         return Ok(gpu.driver_version.clone());
@@ -245,7 +244,7 @@ fn measure(install: &Install, gpu: &Gpu) -> Result<Measured, Error> {
 /// The job: measures the first GPU that this process sees.
 ///
 /// # Errors
-/// What was disproved, or the driver's words.
+/// The contradiction, or the driver's message.
 pub fn measure_here() -> Result<Measured, String> {
     let cuda = Cuda::load(None).map_err(|error| format!("libcuda.so.1: {error}"))?;
     let gpu = partita_driver::Gpu::open(&cuda, 0).map_err(|error| error.to_string())?;
@@ -350,7 +349,8 @@ mod tests {
         assert_eq!(turn.metadata().unwrap().mode() & 0o777, 0o600);
         drop(turn);
         other.try_lock().unwrap();
-        // A GPU under another driver is another's turn; where nothing can be written nobody waits.
+        // A GPU under another driver has another lock; in a directory that is not writable there is
+        // no wait.
         assert!(cache.turn("580.2", &gpu()).is_some());
         assert!(Cache { dir: "/dev/null/cache".into() }.turn("580.1", &gpu()).is_none());
     }

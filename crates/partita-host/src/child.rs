@@ -1,11 +1,9 @@
 //! Risky jobs in child processes.
 //!
-//! Loading a driver can hang, crash or change the process that loads it, and
-//! the proofs of `partita doctor` do all three on purpose. So every job that
-//! touches a GPU runs in a child: the `partita` program itself with a hidden
-//! subcommand, an environment made for the job and a time limit. The job's
-//! result comes back as one marked line of JSON on its stdout, so that what a
-//! driver prints does no harm.
+//! Loading a driver can hang, crash or change the process that loads it, and the proofs of `partita
+//! doctor` do all three on purpose. So every job that touches a GPU runs in a child: the `partita`
+//! program itself with a hidden subcommand, an environment for the job and a timeout. The job's
+//! result is one marked line of JSON on its stdout, so that output of a driver does no harm.
 
 mod outcome;
 mod running;
@@ -32,7 +30,7 @@ const OUTPUT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// or redirects CUDA: a job is to see the bare device.
 const ENVIRONMENT_KEPT: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PARTITA_LIB_DIR"];
-/// What the names of the simulator's variables begin with: a job sees those too.
+/// The prefix of the simulator's variables, which a job sees too.
 const SIMULATOR_PREFIX: &[u8] = b"PARTITA_SIM";
 
 /// A job that is about to run in a child process.
@@ -100,7 +98,7 @@ impl Job {
         self
     }
 
-    /// Lets the job be told more while it runs: [`RunningJob::order`].
+    /// Lets the caller send the job further requests while it runs: [`RunningJob::order`].
     pub fn with_orders(mut self) -> Self {
         self.orders = Stdio::piped();
         self
@@ -111,8 +109,8 @@ impl Job {
     /// # Errors
     /// [`Error::Child`] if the program cannot be started.
     pub fn start(mut self) -> Result<RunningJob, Error> {
-        // A group of its own: ending a job ends what it started, and a signal
-        // from the terminal reaches the jobs through us and not beside us.
+        // A separate process group: ending a job ends the processes that it started, and only this
+        // process passes signals of the terminal on to jobs.
         self.command.stdin(self.orders).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let child = self
             .command
@@ -146,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// A stand-in for the `partita` program, which gets `internal-job NAME REQUEST`.
+    /// A replacement of the `partita` program, which gets `internal-job NAME REQUEST`.
     const PROGRAM: &str = r#"#!/bin/sh
 case "$2" in
 noise) echo hello; echo "partita-job-result {\"done\": 5}"; echo more ;;

@@ -1,21 +1,21 @@
-//! Contexts with some SMs each: the pool that the MPS guide (section 5.2) advises.
+//! Contexts with some SMs each: the pool that the MPS guide (section 5.2) recommends.
 //!
-//! For Rust programs that are clients of MPS and have kernels of their own. A context takes time
-//! and memory to make, so a program makes those that it will need beforehand and chooses among them
-//! at launch. MPS chooses the SMs; how many there are is all that is asked.
+//! For Rust programs that are clients of MPS and have their own kernels. To create a context takes
+//! time and memory, so a program creates its contexts beforehand and chooses among them at each
+//! launch. MPS chooses the SMs; a program only chooses their number.
 //!
-//! It is for kernels that the program knows. A library that asks how many SMs there are is told the
-//! context's number, and some compute wrong products with certain numbers, without an error
-//! (docs/hardware.md): do not hand these streams to cuBLAS or what is built on it.
-//! [`restrict`](crate::restrict) leaves the number alone, takes single TPCs, and needs no contexts;
-//! it is what tenants with a mask use.
+//! Use it only for kernels that the program knows. A library that queries the number of SMs gets
+//! the context's number, and some compute wrong products with certain numbers, without an error
+//! (docs/hardware.md): do not pass these streams to cuBLAS or to libraries that use it.
+//! [`restrict`](crate::restrict) does not change the number, takes single TPCs, and needs no
+//! contexts; tenants with a mask use it.
 //!
-//! Kernels belong to a context: load them in each, or as `CUkernel`s, which belong to none.
+//! Kernels belong to a context: load them in each, or as `CUkernel`s, which belong to no context.
 //!
-//! The command line does not offer this. An unmodified program works in the contexts that it makes
-//! itself, the GPU's primary one above all, and the driver takes a number of SMs only where a
-//! context is made; the percentages of [`crate::mps::provisioned`] are what a whole process gets.
-//! Components of a chain have such a pool of their own, `partita_chain::AffinityContexts`.
+//! The command line does not offer this. An unmodified program works in the contexts that it
+//! creates itself, above all the GPU's primary one, and the driver takes a number of SMs only when
+//! a context is created; the percentages of [`crate::mps::provisioned`] are for whole processes.
+//! Components of a chain have such a pool, `partita_chain::AffinityContexts`.
 
 use partita_driver::{AffinityContext, Cuda, Gpu, StreamRef};
 use partita_ledger::{LIMITS_FILE_NAME, LimitsMap, MECHANISM_NONE};
@@ -58,14 +58,14 @@ impl ContextPool {
     /// and with the driver's words.
     pub fn new(sms: &[u32]) -> Result<Self, Error> {
         check_no_mask()?;
-        // The driver library stays loaded, as it does for everybody.
+        // The driver library stays loaded, as in every process.
         let cuda: &'static Cuda = Box::leak(Box::new(Cuda::load(None).map_err(refuse)?));
         let gpu: &'static Gpu<'static> = Box::leak(Box::new(Gpu::open(cuda, 0).map_err(refuse)?));
         let facts = gpu.facts();
         if !facts.under_mps {
             return Err(refuse(
-                "contexts with a number of SMs are for clients of MPS, and this process is none: start it with the variables that \
-                 `partita mps status` shows",
+                "contexts with a number of SMs are for clients of MPS, and this process is not one: \
+                 start it with the variables that `partita mps status` shows",
             ));
         }
         let capability = facts.compute_capability;
@@ -95,7 +95,7 @@ impl ContextPool {
         self.contexts.iter().find(|context| context.sms() >= sms)
     }
 
-    /// The one with the most SMs; none of an empty pool.
+    /// The one with the most SMs; `None` for an empty pool.
     #[must_use]
     pub fn largest(&self) -> Option<&Context> {
         self.contexts.last()
@@ -109,15 +109,15 @@ impl Context {
         self.inner.sms()
     }
 
-    /// Its stream: what is launched there runs on its SMs.
+    /// Its stream, whose launches run on its SMs.
     #[must_use]
     pub fn stream(&self) -> StreamRef<'_> {
         self.inner.stream()
     }
 }
 
-/// A tenant's mask and a context's SMs would both hold, and the context's number would be none that
-/// it has.
+/// A tenant's mask and a context's SMs would both hold, and the context's number of SMs would be
+/// wrong.
 fn check_no_mask() -> Result<(), Error> {
     let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) else {
         return Ok(());

@@ -14,7 +14,7 @@ pub enum Error {
     /// The system refused something that normally works.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried, with its path.
+        /// The failed action, with its path.
         what: String,
         /// The system's reason.
         source: io::Error,
@@ -30,10 +30,10 @@ pub enum Error {
         /// Where it was looked for.
         searched: String,
     },
-    /// The text of `--gpu` is none of the accepted forms.
+    /// The text of `--gpu` has none of the accepted forms.
     #[error("GPU {text:?} is not understood: use an index (0), a UUID (GPU-…), or sim:NAME ({known})")]
     GpuSelector {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The simulated devices.
         known: String,
@@ -41,9 +41,9 @@ pub enum Error {
     /// No such GPU on this machine.
     #[error("there is no GPU {wanted} here: {present}")]
     NoSuchGpu {
-        /// What was asked for.
+        /// The requested GPU.
         wanted: String,
-        /// What there is, or what to use instead.
+        /// The existing ones, or what to use instead.
         present: String,
     },
     /// A GPU is named twice.
@@ -83,31 +83,31 @@ pub enum Error {
     /// The requested compute units cannot be had.
     #[error("{reason}")]
     Plan {
-        /// Why not and what would fit, in the planner's words.
+        /// Why not and what would fit, from the planner.
         reason: String,
     },
-    /// The quota exceeds what the device has.
+    /// The quota exceeds the device's memory.
     #[error("--mem {wanted}: {gpu} has {} ({} bytes); ask for at most that", .total, .total.0)]
     QuotaAboveDevice {
         /// What was asked for.
         wanted: ByteSize,
-        /// What the device has.
+        /// The device's memory.
         total: ByteSize,
         /// The device.
         gpu: String,
     },
-    /// The quotas of all tenants together would exceed what the device has.
+    /// The quotas of all tenants together would exceed the device's memory.
     #[error("--mem {wanted}: {gpu} has {} left of {}: {holders}; ask for --mem {} or less", .left.approximate(), .total.approximate(), .left)]
     QuotaPromised {
         /// What was asked for.
         wanted: ByteSize,
-        /// What no other tenant was promised.
+        /// The memory that is not promised to other tenants.
         left: ByteSize,
-        /// What the device has.
+        /// The device's memory.
         total: ByteSize,
         /// The device.
         gpu: String,
-        /// Who was promised what.
+        /// The tenants with promised memory.
         holders: String,
     },
     /// A quota of nothing.
@@ -142,13 +142,13 @@ pub enum Error {
     NoSuchTenant {
         /// The name.
         name: String,
-        /// Who is there, or what to do.
+        /// The existing tenants, or the remedy.
         present: String,
     },
-    /// Several users have a tenant of this name, and the user who asks has none.
+    /// Several users have a tenant of this name, and the calling user has none.
     #[error(
-        "users {users} have a tenant {name} each; run this as the user whose tenant is meant: \
-         `sudo -u '#{first}' partita kill {name}`"
+        "users {users} have a tenant {name} each; run this as the user of the right one: `sudo -u \
+         '#{first}' partita kill {name}`"
     )]
     SeveralTenants {
         /// The name.
@@ -163,10 +163,10 @@ pub enum Error {
     NoTenantOfProcess {
         /// Its number.
         pid: u32,
-        /// Why not, and what to do.
+        /// Why not, and the remedy.
         reason: String,
     },
-    /// The tenant belongs to somebody else.
+    /// The tenant belongs to another user.
     #[error(
         "tenant {name} belongs to {user}: only {user} changes it, and only {user} and root end it; ask {user}, or run this as {user}"
     )]
@@ -227,7 +227,7 @@ pub enum Error {
     /// The Multi-Process Service.
     #[error("{0}")]
     Mps(#[from] partita_mps::MpsError),
-    /// What is asked for cannot be done as it is written.
+    /// The request cannot be carried out as it is written.
     #[error("{what}: {reason}")]
     Refused {
         /// The thing, and which part of it.

@@ -1,9 +1,8 @@
-//! What the management library (NVML) tells of the GPUs of this machine.
+//! The management library's (NVML's) report on the GPUs of this machine.
 //!
-//! Read in a child process, for the real library and the simulated one alike:
-//! the library then sees the environment that was made for it, and a driver
-//! that hangs or crashes takes only the child along. What it said last may
-//! serve for a program that is about to start (`recent`).
+//! It is read in a child process, for the real library and the simulated one alike: the library
+//! then sees the environment that was made for it, and a driver that hangs or crashes affects only
+//! the child. A program that is about to start can use the last report (`recent`).
 
 pub(crate) mod fingerprint;
 pub(crate) mod recent;
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// The name of the job that reads the facts.
 pub const JOB: &str = "devices";
 
-/// One GPU as NVML tells it.
+/// One GPU as NVML reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFacts {
     /// NVML's index: the GPUs in the order of their PCI addresses.
@@ -26,25 +25,26 @@ pub struct GpuFacts {
     pub uuid: String,
     /// The product's name.
     pub name: String,
-    /// The PCI address; none where the board has none.
+    /// The PCI address, if the board has one.
     pub pci: Option<String>,
     /// The compute capability as major and minor number.
     pub compute_capability: (u32, u32),
     /// All device memory in bytes, as NVML counts it.
     pub memory_total_bytes: u64,
-    /// Device memory in use by anybody when NVML was asked, in bytes. 0 in what was kept of an
-    /// earlier answer.
+    /// Device memory in use by all processes at the time of the query, in bytes. 0 in a cached
+    /// answer.
     pub memory_used_bytes: u64,
-    /// Whether the GPU is cut up by MIG; none where it cannot be.
+    /// Whether MIG is on; `None` if the GPU does not support it.
     pub mig_enabled: Option<bool>,
     /// The instances into which it is cut up.
     #[serde(default)]
     pub mig_instances: Vec<InstanceFacts>,
-    /// Who may use it: `default`, `exclusive-process`, `prohibited`, or `exclusive-thread`.
+    /// Which processes may use it: `default`, `exclusive-process`, `prohibited`, or
+    /// `exclusive-thread`.
     pub compute_mode: String,
 }
 
-/// A MIG instance as NVML tells it.
+/// A MIG instance as NVML reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceFacts {
     /// `MIG-…`, as `CUDA_VISIBLE_DEVICES` takes it.
@@ -53,8 +53,8 @@ pub struct InstanceFacts {
     pub name: String,
     /// Its device memory in bytes, as NVML counts it.
     pub memory_total_bytes: u64,
-    /// Device memory in use by anybody when NVML was asked, in bytes. 0 in what was kept of an
-    /// earlier answer.
+    /// Device memory in use by all processes at the time of the query, in bytes. 0 in a cached
+    /// answer.
     pub memory_used_bytes: u64,
 }
 
@@ -82,11 +82,11 @@ pub struct Inventory {
 pub enum Reading {
     /// There is a driver.
     Driver(Inventory),
-    /// There is none, for this reason.
+    /// There is no driver, for this reason.
     NoDriver(String),
 }
 
-/// Loads the management library of this process's library path and reads what it tells.
+/// Loads the management library of this process's library path and reads its report.
 ///
 /// # Errors
 /// One line if there is a driver that does not work.

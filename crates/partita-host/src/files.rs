@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
 
-/// Whether what was written must be on the disk when the call returns.
+/// Whether the data must be on the disk when the call returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durable {
     /// It must be.
@@ -17,16 +17,16 @@ pub enum Durable {
     No,
 }
 
-/// Writes a file so that a reader sees the whole of it or of what was there before. Two processes
-/// may do so at the same time.
+/// Writes a file so that a reader sees either the old or the new content. Two processes can do so
+/// at the same time.
 ///
 /// # Errors
-/// The system's; then what was there before is there still.
+/// Those of the system; then the old content is unchanged.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32, durable: Durable) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(format!(".new-{}", std::process::id()));
     let fresh = PathBuf::from(fresh);
-    // What a process of this number has left, if it was killed.
+    // A file of a killed process with the same number.
     let _ = fs::remove_file(&fresh);
     let write = || {
         let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(&fresh)?;
@@ -42,11 +42,11 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32, durable: Durable) -> io::Re
     })
 }
 
-/// Opens a regular file to read. What another user put there may be anything: a pipe would keep us
-/// waiting for ever, a link would lead elsewhere.
+/// Opens a regular file to read. Another user may have put anything there: a pipe would block
+/// forever, a link would lead elsewhere.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::InvalidInput`] for anything else.
+/// Those of the system; [`io::ErrorKind::InvalidInput`] for anything else.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -56,8 +56,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
-/// Reads a regular file of so many bytes at most that nobody but the current user or root could
-/// have written.
+/// Reads a regular file of limited length that only the current user or root could have written.
 ///
 /// # Errors
 /// Why it is not read.

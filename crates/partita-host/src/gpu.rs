@@ -1,4 +1,4 @@
-//! Which GPU: `--gpu` and what it resolves to.
+//! The GPU that `--gpu` selects.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::simenv::{self, SimEnvironment};
 /// left, takes seconds per GPU.
 const NVML_LIMIT: Duration = Duration::from_secs(60);
 
-/// What names of MIG instances begin with.
+/// The prefix of names of MIG instances.
 pub(crate) const INSTANCE: &str = "MIG-";
 
 /// The value of `--gpu` or `PARTITA_GPU`.
@@ -27,8 +27,8 @@ pub(crate) const INSTANCE: &str = "MIG-";
 pub enum Selector {
     /// The GPU with this NVML index.
     Index(u32),
-    /// The GPU with this UUID, or the only one whose UUID begins so. The name of a MIG instance
-    /// (`MIG-…`) is understood, to say what it is: no tenant is made there.
+    /// The GPU with this UUID, or the only one whose UUID has this prefix. The name of a MIG
+    /// instance (`MIG-…`) is recognised, to explain that tenants are not made there.
     Uuid(String),
     /// A simulated device of the catalogue, and which of the simulated machine's GPUs.
     Sim(String, u32),
@@ -87,7 +87,7 @@ impl fmt::Display for Selector {
 /// A GPU of this machine, real or simulated.
 #[derive(Debug, Clone)]
 pub struct Gpu {
-    /// What NVML tells of it.
+    /// NVML's report.
     pub facts: GpuFacts,
     /// The driver's build.
     pub driver_version: String,
@@ -97,12 +97,12 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A real GPU, of which NVML tells this.
+    /// A real GPU with this report of NVML.
     pub fn of(facts: GpuFacts, driver_version: &str, cuda_version: u32) -> Self {
         Self { facts, driver_version: driver_version.to_owned(), cuda_version, sim: None }
     }
 
-    /// What `--gpu` takes to name it again.
+    /// The form for `--gpu` that names it again.
     pub fn selector(&self) -> Selector {
         match &self.sim {
             Some(sim) => Selector::Sim(sim.device().to_owned(), self.facts.index),
@@ -134,8 +134,8 @@ impl Gpu {
         self.sim.as_ref()
     }
 
-    /// A name for directories: unlike the UUID of a simulated device, it tells
-    /// two boards of the same device apart.
+    /// A name for directories: unlike the UUID of a simulated device, it distinguishes two boards
+    /// of the same device.
     pub fn key(&self) -> String {
         match &self.sim {
             Some(sim) => {
@@ -168,12 +168,12 @@ pub(crate) fn simulated_device(key: &str) -> Option<&str> {
     Some(device.split_once('.').map_or(device, |(device, _)| device))
 }
 
-/// What a selection came to.
+/// The result of a selection.
 #[derive(Debug, Clone)]
 pub struct Selected {
     /// The GPU.
     pub gpu: Gpu,
-    /// Why it is a simulated one although none was asked for; to be said on stderr.
+    /// Why it is a simulated one although none was requested; for stderr.
     pub notice: Option<String>,
 }
 
@@ -187,10 +187,10 @@ pub fn select(install: &Install, selector: Option<&Selector>) -> Result<Selected
     select_of(install, selector, &|| real(install))
 }
 
-/// What tells which real GPUs there are.
+/// Reports the real GPUs.
 pub(crate) type Tell<'t> = &'t dyn Fn() -> Result<Reading, Error>;
 
-/// [`select`], of the GPUs that `tell` tells if it comes to real ones.
+/// [`select`], with `tell` as the source of the real GPUs.
 pub(crate) fn select_of(
     install: &Install,
     selector: Option<&Selector>,
@@ -209,7 +209,7 @@ pub(crate) fn select_of(
         Reading::Driver(inventory) if selector.is_some() || !inventory.gpus.is_empty() => {
             return choose(inventory, selector.unwrap_or(&Selector::Index(0))).map(selected);
         }
-        Reading::Driver(_) => "the driver finds none".to_owned(),
+        Reading::Driver(_) => "the driver reports no GPU".to_owned(),
         Reading::NoDriver(reason) => reason,
     };
     match selector {
@@ -289,13 +289,13 @@ fn read(install: &Install, variables: Vec<(&'static str, OsString)>) -> Result<R
     })
 }
 
-/// Why no tenant is made in the MIG instance of that name, and what holds programs there instead.
+/// Why a tenant is not made in the MIG instance of that name, and the alternative.
 fn of_instance(name: &str, gpus: &[GpuFacts]) -> Error {
     let all = || gpus.iter().flat_map(|gpu| gpu.mig_instances.iter().map(move |instance| (gpu, instance)));
     let is_meant = |instance: &facts::InstanceFacts| {
         instance.uuid.to_ascii_lowercase().starts_with(&name.to_ascii_lowercase())
     };
-    // Drivers take the old form and tell the new one, so it is known by its GPU alone.
+    // Drivers accept the old form and report the new one, so it is identified by its GPU alone.
     let of_gpu = match Entry::parse(name) {
         Some(Entry::InstanceOf { gpu, .. }) => Some(format!("gpu-{}", gpu.to_ascii_lowercase())),
         _ => None,
@@ -324,7 +324,7 @@ fn of_instance(name: &str, gpus: &[GpuFacts]) -> Error {
     }
 }
 
-/// What to do where MIG is on.
+/// The remedy where MIG is on.
 pub const INSTANCES_INSTEAD: &str = "masks are not proved in MIG instances, and one is a partition itself: \
     give a program one with CUDA_VISIBLE_DEVICES=MIG-…, and a memory quota or a share of time in it with \
     libpartita.so and the variables of docs/migrating-from-hami.md";
@@ -349,7 +349,7 @@ pub(crate) fn choose(inventory: Inventory, selector: &Selector) -> Result<Gpu, E
             gpus.iter().map(|facts| format!("{} is {} {}", facts.index, facts.name, facts.uuid)).collect();
         let present = match (matching.len(), list.is_empty()) {
             (_, true) => {
-                format!("the driver finds none; a simulated one is --gpu sim:{}", simenv::DEFAULT_DEVICE)
+                format!("the driver reports no GPU; a simulated one is --gpu sim:{}", simenv::DEFAULT_DEVICE)
             }
             (0, _) => list.join(", "),
             _ => format!("more than one matches ({})", list.join(", ")),

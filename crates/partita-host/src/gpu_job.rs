@@ -1,4 +1,4 @@
-//! What a job on a GPU begins and ends with.
+//! The beginning and end of a job on a GPU.
 
 use std::mem::forget;
 

@@ -1,4 +1,4 @@
-//! Several GPUs: `--gpu 0,1` and what it resolves to.
+//! The GPUs that `--gpu 0,1` selects.
 
 use std::cell::Cell;
 use std::fmt;
@@ -59,12 +59,12 @@ impl fmt::Display for Selectors {
     }
 }
 
-/// What a selection came to.
+/// The result of a selection.
 #[derive(Debug, Clone)]
 pub struct SelectedGpus {
     /// The GPUs, in the order asked. Never empty.
     pub gpus: Vec<Gpu>,
-    /// Why one is simulated although nobody asked for that; to be said on stderr.
+    /// Why one is simulated although none was requested; for stderr.
     pub notice: Option<String>,
 }
 
@@ -77,9 +77,9 @@ pub fn select(install: &Install, selectors: Option<&Selectors>) -> Result<Select
     select_of(install, selectors, &|| gpu::real(install))
 }
 
-/// As [`select`], for a program that is about to start: where the kernel tells that nothing has
-/// changed, what NVML said last is taken, which is much faster. Memory in use is then 0. NVML is
-/// asked where the selection would be refused or a GPU is not `usable`.
+/// As [`select`], for a program that is about to start: if the kernel reports no change, NVML's
+/// last answer is used, which is much faster. Memory in use is then 0. NVML is queried if the
+/// selection would be refused or a GPU is not `usable`.
 ///
 /// # Errors
 /// As [`select`].
@@ -92,7 +92,7 @@ pub(crate) fn select_to_start(
     select_recent(install, selectors, usable, &recent, &|| gpu::real(install))
 }
 
-/// [`select_to_start`], where `recent` is what was said last, and `tell` asks.
+/// [`select_to_start`], with `recent` as the last answer, and `tell` for the query.
 fn select_recent(
     install: &Install,
     selectors: Option<&Selectors>,
@@ -108,12 +108,12 @@ fn select_recent(
         }
         None => tell(),
     });
-    // Nobody is refused for what was so some minutes ago.
+    // A cached answer never leads to a refusal.
     let serves = first.as_ref().is_ok_and(|selected| selected.gpus.iter().all(usable));
     if is_recent.get() && !serves { select_of(install, selectors, tell) } else { first }
 }
 
-/// [`select`], of the GPUs that `tell` tells if it comes to real ones.
+/// [`select`], with `tell` as the source of the real GPUs.
 fn select_of(
     install: &Install,
     selectors: Option<&Selectors>,
@@ -187,7 +187,8 @@ fn check(gpus: &[Gpu], selectors: &Selectors) -> Result<(), Error> {
         let first = &gpus[0];
         if gpu.facts.compute_capability != first.facts.compute_capability {
             return Err(refuse(format!(
-                "{} and {} are of different kinds, whose launches one program cannot have masked; start a tenant on each kind",
+                "{} and {} are of different kinds, and launches of one program can be masked only on \
+                 one kind; start a tenant on each kind",
                 first.label(),
                 gpu.label()
             )));
@@ -272,7 +273,7 @@ mod tests {
             Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
         };
         let usable = |gpu: &Gpu| gpu.facts.compute_mode != "prohibited";
-        // What NVML says now, and whether it was asked.
+        // NVML's present answer, and whether it was queried.
         let select = |selectors: &str, recent: Option<&[&str]>, now: &[&str]| {
             let asked = Cell::new(false);
             let tell = || {
@@ -293,12 +294,12 @@ mod tests {
         }
         assert_eq!(select("1,0", Some(&["a", "b"]), &["c", "d"]), (of(&["b", "a"]), false));
         assert_eq!(select("all", Some(&["a", "b"]), &["c", "d"]), (of(&["a", "b"]), false));
-        // It was of no use some minutes ago, it was not there, there were none.
+        // Some minutes ago the GPU was unusable, or missing, or there were none.
         assert_eq!(select("0", Some(&["prohibited"]), &["a"]), (of(&["a"]), true));
         assert_eq!(select("0,1", Some(&["a", "prohibited"]), &["b", "c"]), (of(&["b", "c"]), true));
         assert_eq!(select("2", Some(&["a", "b"]), &["a", "b", "c"]), (of(&["c"]), true));
         assert_eq!(select("0", Some(&[]), &["a"]), (of(&["a"]), true));
-        // Whoever is refused now is refused by what is so now.
+        // A refusal is based on the present answer.
         assert_eq!(select("2", Some(&["a"]), &["a"]), (None, true));
         assert_eq!(select("0", Some(&["prohibited"]), &["prohibited"]), (of(&["prohibited"]), true));
     }

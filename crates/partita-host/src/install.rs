@@ -24,7 +24,7 @@ pub const DAEMON: &str = "partitad";
 /// The command-line program.
 pub const COMMAND: &str = "partita";
 
-/// The exit code of Partita's own errors, as container tools have it.
+/// The exit code of Partita's own errors, as in container tools.
 pub const OWN_ERROR: u8 = 125;
 
 /// The parts of one installation.
@@ -38,7 +38,7 @@ impl Install {
     /// The installation that the running program belongs to.
     ///
     /// # Errors
-    /// [`Error::Program`] if the running program's path cannot be told.
+    /// [`Error::Program`] if the running program's path is unknown.
     pub fn of_this_program() -> Result<Self, Error> {
         let program = std::env::current_exe()
             .map_err(|source| Error::Io { what: "the path of the running program".to_owned(), source })?;

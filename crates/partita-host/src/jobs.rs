@@ -35,7 +35,7 @@ pub fn job<R: DeserializeOwned, T: Serialize>(
     request: &str,
     work: impl FnOnce(R) -> Result<T, String>,
 ) -> Result<String, String> {
-    // Nobody waits for a job whose parent is gone, and nobody would end it.
+    // A job without its parent has no reader, and nothing would end it.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let request = serde_json::from_str(request).map_err(|error| error.to_string())?;
     let outcome = match work(request) {

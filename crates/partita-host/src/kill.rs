@@ -18,11 +18,10 @@ use crate::mps::{self, end_work::end_work};
 use crate::process::{self, ProcessId};
 use crate::registry::{LEDGER_VARIABLE, Registry, Tenant, acting_user};
 
-/// How long processes get between SIGTERM and SIGKILL unless told otherwise.
+/// Default time between SIGTERM and SIGKILL.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
-/// How long the kernel may take to end processes after SIGKILL. One in the
-/// driver ends when the driver lets it, and one whose pages the machine has
-/// taken away when they are back.
+/// How long the kernel may take to end processes after SIGKILL. A process in the driver ends when
+/// the driver lets it, and one whose pages were swapped out when they are back.
 pub const KILL_LIMIT: Duration = Duration::from_secs(30);
 /// How long processes that a fault hit may take to end by themselves, before they are ended: the
 /// server waits for them.
@@ -33,12 +32,12 @@ const POLL: Duration = Duration::from_millis(10);
 /// The file in a tenant's directory that says that it was ended on purpose.
 const ENDED_MARK: &str = "ended";
 
-/// What `kill` did.
+/// The result of `kill`.
 #[derive(Debug, Clone, Default)]
 pub struct KillOutcome {
     /// How many processes were ended.
     pub processes: usize,
-    /// What did not go as it should, though the tenant is gone.
+    /// Problems that did not prevent the tenant's end.
     pub notices: Vec<String>,
 }
 
@@ -55,7 +54,7 @@ pub fn kill(
     kill_for(install, registry, name, grace, acting_user())
 }
 
-/// The same for another user who asks, where that user may do it and the current one may, too.
+/// The same for another calling user, if both that user and the current one may do it.
 ///
 /// # Errors
 /// As [`kill`].
@@ -71,7 +70,7 @@ pub fn kill_for(
     end(install, registry, name, &tenant, grace)
 }
 
-/// Whether the current user may end a tenant, and so may the one who asks.
+/// Whether both the current user and the calling user may end a tenant.
 ///
 /// # Errors
 /// [`Error::NotYours`].
@@ -164,8 +163,8 @@ pub fn end_those(
                 seen.extend(fresh);
             }
             if Instant::now() >= deadline {
-                // Judged by what was just seen: one that has begun since is not one that does not
-                // die.
+                // Uses the processes just found: one that has started since is not one that does
+                // not die.
                 if let (Signal::KILL, Some(process)) = (signal, processes.first()) {
                     return Err(does_not_die(name, *process));
                 }
@@ -213,14 +212,14 @@ pub fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
                 (process.start_ticks == slot.start_ticks).then_some(process)
             }));
         }
-        // The files are the owner's: what they name is believed only of the owner's processes.
+        // The files belong to the owner: they can only speak for the owner's processes.
         found.retain(|process| process.pid != own && process.user() == Some(part.user));
         all.extend(found);
     }
     all
 }
 
-/// Ends what these processes have on the GPU, for those that are clients of MPS.
+/// Ends the GPU work of those of these processes that are clients of MPS.
 fn terminate_clients(
     install: &Install,
     registry: &Registry,
@@ -243,11 +242,10 @@ fn terminate_clients(
     Ok(())
 }
 
-/// Waits for the tenant's `partita run` to notice and leave, then removes the tenant.
+/// Waits for the tenant's `partita run` to notice and exit, then removes the tenant.
 ///
 /// # Errors
-/// [`Error::Child`] if the tenant is there still: a process has it that could not be found or
-/// ended.
+/// [`Error::Child`] if the tenant still exists: a process of it could not be found or ended.
 fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
     let deadline = Instant::now() + REMOVE_LIMIT;
     let is_part = |other: &Tenant| tenant.iter().any(|part| part.dir == other.dir);
@@ -284,7 +282,7 @@ fn not_gone(part: &Tenant) -> Error {
     }
 }
 
-/// Ends what is left of the program of a tenant of this process's user.
+/// Ends the remaining processes of a tenant of this process's user.
 ///
 /// # Errors
 /// [`Error::NoSuchTenant`]; [`Error::NotYours`]; [`Error::Child`] if a process does not die.

@@ -40,12 +40,12 @@ pub fn service(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<S
     served.build(install, registry, sim)
 }
 
-/// What `partita mps start` takes.
+/// The options of `partita mps start`.
 #[derive(Debug, Clone, Default)]
 pub struct StartOptions {
     /// One server of root's for every user's programs.
     pub all_users: bool,
-    /// The processors that daemon and servers are kept to; none for all.
+    /// The processors of daemon and servers; `None` for all.
     pub cpus: Option<Vec<usize>>,
     /// Sets EXCLUSIVE_PROCESS, which is never done unasked.
     pub exclusive: bool,
@@ -139,7 +139,7 @@ impl Served {
         Self(gpus)
     }
 
-    /// What a tenant's owner wrote of its GPUs.
+    /// The owner's record of the tenant's GPUs.
     fn of_tenant(tenant: &Tenant) -> Self {
         match &tenant.meta {
             Ok(meta) if !meta.gpus.is_empty() => {
@@ -254,10 +254,10 @@ pub(crate) fn tenants_of(registry: &Registry, gpus: &[Gpu]) -> Result<usize, Err
     Ok(names.len())
 }
 
-/// The service whose clients a tenant's processes are, if they are and it is the current user's or
-/// root's for all. Where it is follows from the tenant's GPU, so that what its owner wrote can be
-/// damaged. Another user's own service is not asked: its directory is that user's, and whoever
-/// listens there, too.
+/// The service of a tenant's processes, if they are clients and it belongs to the current user, or
+/// is root's service for all. Its place follows from the tenant's GPU, so the owner's record may be
+/// damaged. Another user's own service is never queried: that user controls its directory and the
+/// process that listens there.
 ///
 /// # Errors
 /// As [`service`].
@@ -296,7 +296,7 @@ fn build(
     Ok(service)
 }
 
-/// What gives a daemon its own session, and its processors.
+/// The command prefix that gives a daemon its own session, and its processors.
 fn launcher(install: &Install, cpus: Option<&str>) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![install.program().into(), DETACH_SUBCOMMAND.into()];
     if let Some(cpus) = cpus {
@@ -306,8 +306,8 @@ fn launcher(install: &Install, cpus: Option<&str>) -> Vec<OsString> {
     words
 }
 
-/// Makes the directories of a service that is to run without a tenant, under
-/// the lock, so that nobody takes the GPU's empty directory away before.
+/// Makes the directories of a service that runs without a tenant, under the lock, so that no other
+/// command removes the GPU's empty directory before.
 ///
 /// # Errors
 /// [`Error::RunDirectory`]; [`Error::Mps`].
@@ -324,11 +324,11 @@ pub fn make_dirs(registry: &Registry, gpus: &[Gpu], service: &Service) -> Result
 pub fn remove(registry: &Registry, gpus: &[Gpu], service: &Service) -> Result<(), Error> {
     let lock = registry.lock()?;
     let root = service.dirs().root();
-    // Somebody may have started it again.
+    // Another process may have restarted it.
     if matches!(service.state(), Ok(State::Running { .. })) {
         return Ok(());
     }
-    // It lies in the directory of one of these GPUs, and the others' may be empty by now.
+    // It is in the directory of one of these GPUs, and the others' may be empty by now.
     let name = root.file_name().unwrap_or_default();
     gpus.iter().try_for_each(|gpu| lock.remove_from_gpu(&gpu.key(), name))
 }

@@ -16,9 +16,9 @@ pub const JOB: &str = "numerics";
 /// The vendor's matrix products on a partition.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NumericsResult {
-    /// cuBLAS's version; none if no cuBLAS was found.
+    /// cuBLAS's version; `None` if no cuBLAS was found.
     pub cublas: Option<String>,
-    /// The number of SMs that the job, as a program, is told.
+    /// The number of SMs that the job sees, as a program would.
     pub sms: u32,
     /// How many products were compared.
     pub products: usize,

@@ -1,4 +1,4 @@
-//! What this build enforces, and what it refuses because it does not.
+//! What this build enforces, and what it refuses because it cannot.
 
 use partita_core::words;
 
@@ -27,7 +27,7 @@ impl Via {
     /// Every way, the choice among them left out.
     pub const ALL: [Self; 5] = [Self::Mask, Self::Time, Self::Green, Self::Mps, Self::Persistent];
 
-    /// Why this build does not enforce it on any GPU, and what to use instead; none where it does.
+    /// Why this build does not enforce it on any GPU, and the alternative; `None` if it does.
     pub fn refusal(self) -> Option<&'static str> {
         match self {
             Self::Auto | Self::Mask | Self::Time => None,
@@ -46,8 +46,8 @@ impl Via {
     }
 }
 
-/// Refuses what this build would not enforce: better no tenant than one whose neighbours believe in
-/// limits that nobody keeps. `takes_turns`: a share of time or a priority is asked for;
+/// Refuses limits that this build would not enforce: no tenant is better than one whose neighbours
+/// rely on unenforced limits. `takes_turns`: a share of time or a priority is requested;
 /// `has_share`: compute units are.
 ///
 /// # Errors

@@ -1,9 +1,9 @@
-//! Which TPCs a tenant gets, who makes room for it, and what it can run there.
+//! Which TPCs a tenant gets, which tenants make room for it, and what it can run there.
 //!
-//! The choice is [`partita_core`]'s. Here is who may be moved, and the moving: a store into each
-//! tenant's limits, in an order in which no two tenants ever hold the same TPC. A tenant that is
-//! moved obeys at its next launch, like one that is changed with `partita set`; kernels that run
-//! keep the TPCs that they began with until they end.
+//! [`partita_core`] chooses. This module decides which tenants may be moved, and moves them: by a
+//! store into each tenant's limits, in an order in which no two tenants ever hold the same TPC. A
+//! moved tenant uses its new TPCs from its next launch on, as after `partita set`; running kernels
+//! keep their TPCs until they end.
 
 use partita_core::{
     Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology, TopologyError,
@@ -18,7 +18,7 @@ use crate::registry::{RegistryLock, Tenant};
 /// Clusters came with compute capability 9.0.
 const CLUSTER_CLASS_MIN: u32 = 90;
 
-/// What a tenant holds of a GPC.
+/// A tenant's part of a GPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct GpcRow {
     /// The GPC.
@@ -36,13 +36,13 @@ pub struct PartitionRow {
     pub tpcs: String,
     /// How many SMs they have.
     pub sms: u32,
-    /// What it has of each GPC; none where nobody knows which TPCs share one.
+    /// Its part of each GPC; `None` if GPCs are unknown.
     pub gpcs: Option<Vec<GpcRow>>,
-    /// What clusters of blocks it can run; none on devices without clusters.
+    /// The clusters of blocks that it can run; `None` on devices without clusters.
     pub clusters: Option<ClusterRow>,
 }
 
-/// What clusters a partition can run, with one block on each SM.
+/// The clusters that a partition can run, with one block on each SM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClusterRow {
     /// Blocks of the largest cluster; a larger one would never start.
@@ -61,7 +61,7 @@ pub struct ActiveClusters {
 }
 
 impl PartitionRow {
-    /// What these limits give.
+    /// What a partition with these limits offers.
     ///
     /// # Errors
     /// Why they describe no device.
@@ -88,7 +88,7 @@ impl PartitionRow {
     }
 }
 
-/// Without proved GPCs a cluster is promised one TPC: each counts as a GPC of its own.
+/// Without proved GPCs a cluster can rely on one TPC: each counts as a separate GPC.
 fn clusters_of_tpcs(topology: &Topology, set: &TpcSet) -> Clusters {
     let sms = topology.sms_per_tpc();
     Clusters {
@@ -97,7 +97,7 @@ fn clusters_of_tpcs(topology: &Topology, set: &TpcSet) -> Clusters {
     }
 }
 
-/// What a tenant gives up and gets, as commands print it.
+/// The TPCs that a tenant loses and gets, as commands print it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MoveRow {
     /// The tenant.
@@ -121,13 +121,13 @@ impl From<&Move> for MoveRow {
     }
 }
 
-/// What is asked for, beside whom.
+/// The request, and the other tenants.
 pub(crate) struct Wanted<'a> {
     pub topology: &'a Topology,
     /// Every tenant of this machine.
     pub tenants: &'a [Tenant],
     pub gpu_key: &'a str,
-    /// The tenant to change; none for a new one.
+    /// The tenant to change; `None` for a new one.
     pub name: Option<&'a str>,
     pub share: Share,
     pub place: Placement,
@@ -174,7 +174,7 @@ fn may_move(tenant: &Tenant) -> bool {
     tenant.check_yours().is_ok() && !has_named(tenant)
 }
 
-/// Brings the tenants of one GPU into fewer GPCs, and says who moved.
+/// Moves the tenants of one GPU into fewer GPCs, and returns the moves.
 ///
 /// # Errors
 /// [`Error::Plan`], [`Error::DamagedTenant`].
@@ -191,7 +191,7 @@ pub(crate) fn repack(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<MoveRow>, 
     let Some(first) = tenants.iter().find(is_masked) else { return Ok(Vec::new()) };
     let limits = first.limits()?;
     if limits.flags & FLAG_GPCS_UNPROVED != 0 {
-        // Nobody knows what would be packed.
+        // Without known GPCs there is nothing to pack.
         return Ok(Vec::new());
     }
     let topology = limits.topology().map_err(|error| first.damaged_limits(&error.to_string()))?;
@@ -230,10 +230,10 @@ pub(crate) fn store(
     Ok(())
 }
 
-/// Refuses placements of what names its own TPCs, and by GPCs that nobody knows.
+/// Refuses a placement for a share that names its TPCs, and placements by unknown GPCs.
 ///
 /// # Errors
-/// [`Error::NotOffered`] with what to do instead.
+/// [`Error::NotOffered`] with the alternative.
 pub(crate) fn check_place(
     place: Option<Placement>,
     share: Option<&Share>,

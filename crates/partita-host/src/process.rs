@@ -40,15 +40,15 @@ impl ProcessId {
         Self::living(self.pid) == Some(self)
     }
 
-    /// Whether it has ended, or the kernel is taking it apart, which goes on for as long as its
-    /// memory on a GPU takes to be freed. Its descriptors may be closed already, in any order, and
-    /// it runs no more.
+    /// Whether it has ended, or the kernel is removing it, which takes as long as its GPU memory
+    /// takes to be freed. Its descriptors may be closed already, in any order, and it no longer
+    /// runs.
     pub fn is_ending(self) -> bool {
         let stat = Stat::of(&self.pid.to_string()).filter(|stat| stat.start_ticks == self.start_ticks);
         stat.is_none_or(|stat| !stat.lives() || stat.flags & EXITING != 0)
     }
 
-    /// The user whom it runs as.
+    /// The user that it runs as.
     pub fn user(self) -> Option<u32> {
         fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.uid())
     }
@@ -97,10 +97,10 @@ impl ProcessId {
         stat.is_some_and(|stat| stat.start_ticks == self.start_ticks && matches!(stat.state, 'T' | 't'))
     }
 
-    /// Sends a signal to this very process and to no later one of its number.
+    /// Sends a signal to exactly this process, never to a later one with its number.
     ///
     /// # Errors
-    /// What the system said. A process that is gone is no error.
+    /// Those of the system. A process that is gone is not an error.
     pub fn signal(self, signal: Signal) -> io::Result<()> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return Ok(());
@@ -109,7 +109,7 @@ impl ProcessId {
             if error == rustix::io::Errno::SRCH { Ok(()) } else { Err(error.into()) }
         };
         match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-            // The descriptor holds on to the process; so what is checked now stays true.
+            // The handle refers to the process, so what is checked now stays true.
             Ok(handle) if self.lives() => rustix::process::pidfd_send_signal(handle, signal).or_else(gone),
             Ok(_) => Ok(()),
             Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.lives() => {
@@ -120,15 +120,14 @@ impl ProcessId {
     }
 }
 
-/// Every process that there is now, as this PID namespace numbers them; none where `/proc` cannot
-/// be read.
+/// Every process that exists now, as this PID namespace numbers them; none if `/proc` cannot be
+/// read.
 pub fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Every living process whose environment has `key=value`, as far as the
-/// caller may look.
+/// Every living process whose environment has `key=value`, as far as the caller may read it.
 pub fn with_variable(key: &str, value: &OsStr) -> Vec<ProcessId> {
     pids()
         .filter_map(ProcessId::living)
@@ -149,7 +148,7 @@ pub(crate) fn in_group(group: i32) -> Vec<ProcessId> {
 /// process that ends.
 const EXITING: u32 = 0x4;
 
-/// What `/proc/PID/stat` says of a process, proc(5).
+/// The data of a process in `/proc/PID/stat`, proc(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
     state: char,
@@ -188,7 +187,7 @@ impl Stat {
     }
 }
 
-/// The name of a user, or `user N` if it has none here.
+/// The name of a user, or `user N` without one here.
 pub fn user_name(user: u32) -> String {
     let passwd = fs::read_to_string(PathBuf::from("/etc/passwd")).unwrap_or_default();
     passwd

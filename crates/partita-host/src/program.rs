@@ -80,7 +80,8 @@ fn check(path: &Path, scripts_left: usize) -> Result<(), String> {
         return check(Path::new(OsStr::from_bytes(interpreter)), scripts_left - 1);
     }
     if !head.starts_with(b"\x7fELF") {
-        // The kernel refuses it too, unless binfmt_misc knows it: nobody can tell what then runs.
+        // The kernel refuses it too, unless binfmt_misc handles it: then the program that runs is
+        // unknown.
         return Err(format!("{} is neither an ELF program nor a script", path.display()));
     }
     let interpreter = elf_interpreter(&mut file, head)

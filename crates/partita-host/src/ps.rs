@@ -1,4 +1,4 @@
-//! `partita ps`: who runs where, with what limits and what use.
+//! `partita ps`: the tenants, their limits and their use.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use crate::process::user_name;
 use crate::registry::{Registry, Tenant, acting_user};
 use crate::time::{self, TimeRow};
 
-/// A tenant on one GPU as `ps` shows it. What a damaged file would tell is missing.
+/// A tenant on one GPU as `ps` shows it. Values of a damaged file are missing.
 #[derive(Debug, Clone, Serialize)]
 pub struct TenantRow {
     /// Its name.
@@ -27,7 +27,7 @@ pub struct TenantRow {
     pub gpu_uuid: Option<String>,
     /// Its TPCs, logical, as ranges; `all` without a partition.
     pub tpcs: Option<String>,
-    /// The GPCs that they lie in, where these are proved.
+    /// The GPCs of its TPCs, if these are proved.
     pub gpcs: Option<Vec<GpcRow>>,
     /// How many SMs they have.
     pub sms: Option<u32>,
@@ -40,9 +40,8 @@ pub struct TenantRow {
     /// Its limits; nothing where its files are damaged.
     #[serde(flatten, serialize_with = "LimitSet::in_ps")]
     pub limits: LimitSet,
-    /// Device memory that the driver has taken for itself in its living processes, in bytes:
-    /// contexts, code, variables of modules, stacks. What goes beyond the allowance in a process
-    /// counts as used.
+    /// Device memory that the driver itself uses in its living processes, in bytes: contexts, code,
+    /// variables of modules, stacks. The part beyond the allowance of a process counts as used.
     pub memory_driver_bytes: Option<u64>,
     /// Host memory that its living processes have beyond the quota, in bytes.
     pub memory_spilled_bytes: Option<u64>,
@@ -59,7 +58,7 @@ pub struct TenantRow {
     /// The static partition of the MPS service that it runs in, instead of a mask.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_partition: Option<String>,
-    /// What clusters of blocks it can run; none on devices without clusters.
+    /// The clusters of blocks that it can run; `None` on devices without clusters.
     pub clusters: Option<ClusterRow>,
     /// Whether its program was started.
     pub started: Option<bool>,
@@ -67,7 +66,7 @@ pub struct TenantRow {
     pub age_s: Option<u64>,
     /// The program and its arguments.
     pub command: Option<Vec<String>>,
-    /// What is wrong with it: a damaged file, or a process that its limits do not hold.
+    /// A problem: a damaged file, or a process that has escaped its limits.
     pub problem: Option<String>,
 }
 
@@ -128,7 +127,7 @@ fn row(tenant: &Tenant) -> TenantRow {
     let mut problems: Vec<String> = Vec::new();
     let limits = tenant.limits().map_err(|error| problems.push(error.to_string())).ok();
     let meta = tenant.meta().map_err(|error| problems.push(error.to_string())).ok();
-    // What others use is shown to root alone.
+    // Only root sees the use of other users.
     let may_look = [0, tenant.user].contains(&acting_user());
     let usage = may_look.then(|| tenant.usage().map_err(|error| problems.push(error.to_string())).ok());
     let usage = usage.flatten();
@@ -138,7 +137,7 @@ fn row(tenant: &Tenant) -> TenantRow {
     // Made by an environment without a core limit: nothing of the device is known but its SMs.
     let is_free =
         limits.zip(set).is_some_and(|(limits, set)| limits.mechanism == MECHANISM_NONE && set.is_empty());
-    // What MPS gives it only MPS knows.
+    // Only MPS knows what MPS gives it.
     let mps_partition = meta.and_then(|meta| meta.mps_partition.clone());
     let mut processes = Vec::new();
     for slot in

@@ -1,4 +1,4 @@
-//! What `partita run` is asked for.
+//! The request of `partita run`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::mps::ready::READY_LIMIT;
 use crate::offered::Via;
 use crate::text;
 
-/// What to run and how. Its serialized form is what a command sends to `partitad` in system mode.
+/// What to run and how. A command sends its serialized form to `partitad` in system mode.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RunRequest {
     /// `--gpu`.
@@ -20,9 +20,9 @@ pub struct RunRequest {
     pub gpus: Option<Selectors>,
     /// The limits.
     pub limits: LimitSet,
-    /// `--name`; none for one made of the program's name.
+    /// `--name`; `None` for one made from the program's name.
     pub name: Option<String>,
-    /// `--mps-deadline`: how long to wait for a server that is not ready; none for [`READY_LIMIT`].
+    /// `--mps-deadline`: the timeout for a server that is not ready; `None` for [`READY_LIMIT`].
     #[serde(skip)]
     pub mps_deadline: Option<Duration>,
     /// `--compact`: others make room, as few as need be.
@@ -30,7 +30,7 @@ pub struct RunRequest {
     /// `--mps-partition`: a static partition of the GPU's MPS service instead of a mask.
     #[serde(with = "text::option")]
     pub mps_partition: Option<PartitionName>,
-    /// What `ps` calls the program; none for its command line.
+    /// The program's description in `ps`; `None` for its command line.
     pub description: Option<String>,
     /// The program and its arguments.
     pub command: Vec<OsString>,

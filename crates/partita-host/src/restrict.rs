@@ -1,24 +1,22 @@
 //! Restricting a program's own launches to some TPCs, from inside it.
 //!
-//! For Rust programs that divide a GPU between their own streams. The unit is
-//! the [`TpcSet`], as everywhere in Partita. Three things can be restricted,
-//! and the nearest counts:
+//! For Rust programs that divide a GPU between their own streams. The unit is the [`TpcSet`], as
+//! everywhere in Partita. Three things can be restricted, and the most specific restriction counts:
 //!
 //! 1. [`Launch::restrict`]: the next kernel launch of the calling thread;
 //! 2. [`Stream::restrict`]: every launch on one stream;
 //! 3. [`Process::restrict`]: every other launch of the process.
 //!
-//! Each returns a [`Restriction`], and what was before comes back when that is
-//! dropped. Work that was launched keeps the set that it was launched with.
-//! Under `partita run` the tenant's partition holds as well: a program can
-//! narrow it, and never leave it; where the two share no TPC, the tenant's
-//! set alone holds, because a launch with no TPC would never end.
+//! Each returns a [`Restriction`], whose drop restores the previous one. Launched work keeps the
+//! set of its launch. Under `partita run` the tenant's partition holds as well: a program can
+//! narrow it, but never leave it. If the two share no TPC, only the tenant's set holds, because a
+//! launch with no TPC would never end.
 //!
-//! What a program must know: a grid of clusters needs a GPC with enough of its TPCs in the set
-//! ([`Topology::max_cluster_sms`](partita_core::Topology::max_cluster_sms)), and a cooperative grid
-//! no more blocks than the set's SMs hold; a launch that does not fit never ends. A CUDA graph
-//! keeps the sets that held when it was first launched. Green contexts must be made before the
-//! first [`Process`] or [`Launch`] is.
+//! The program must ensure that its launches fit: a grid of clusters needs a GPC with enough of its
+//! TPCs in the set ([`Topology::max_cluster_sms`](partita_core::Topology::max_cluster_sms)), and a
+//! cooperative grid no more blocks than the set's SMs hold; a launch that does not fit never ends.
+//! A CUDA graph keeps the sets of its first launch. Green contexts must be created before the first
+//! [`Process`] or [`Launch`].
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -32,14 +30,13 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
 
-/// What this process can be restricted with: the driver that it runs on, as it
-/// was proved for its GPU.
+/// The masks that this process can set: its driver, as proved for its GPU.
 pub struct Masks {
     install: Install,
     gpu: Gpu,
     measured: Measured,
     topology: Topology,
-    /// The driver library stays loaded, as it does for everybody.
+    /// The driver library stays loaded, as in every process.
     cuda: &'static Cuda,
     streams: OnceLock<StreamMasks<'static>>,
 }
@@ -75,7 +72,8 @@ impl Masks {
             }
             several => {
                 return Err(refuse(format!(
-                    "this process sees {} GPUs, whose launches cannot be told apart: set CUDA_VISIBLE_DEVICES={}",
+                    "this process sees {} GPUs, whose launches cannot be distinguished: set \
+                     CUDA_VISIBLE_DEVICES={}",
                     several.len(),
                     gpu.facts.uuid
                 )));
@@ -159,9 +157,8 @@ impl<'m> Launch<'m> {
         Ok(Self { masks: masks.process()?, _masks: PhantomData })
     }
 
-    /// Has the next kernel launch of this thread, on whichever stream, run on
-    /// `set` only. If none has come when the result is dropped, none is
-    /// restricted any more.
+    /// Restricts the next kernel launch of this thread to `set`, on any stream. If none has come
+    /// when the result is dropped, the restriction ends.
     ///
     /// The first launch of a CUDA graph counts as one for each kernel.
     ///
@@ -193,14 +190,13 @@ impl<'m> Stream<'m> {
         Self { masks, stream }
     }
 
-    /// Has every later launch on the stream run on `set` only. May be called
-    /// while the stream has work, and again to change the set.
+    /// Restricts every later launch on the stream to `set`. It can be called while the stream has
+    /// work, and again to change the set.
     ///
     /// # Errors
-    /// [`Error::Unproved`] if it could not be proved where this driver keeps
-    /// the masks of streams; [`Error::Restrict`] for a set that no launch could
-    /// run on, or that the driver's masks cannot name, and for a stream that is
-    /// no more.
+    /// [`Error::Unproved`] if the place of stream masks in this driver cannot be proved;
+    /// [`Error::Restrict`] for a set that no launch can run on, or that the driver's masks cannot
+    /// name, and for a destroyed stream.
     pub fn restrict(&self, set: &TpcSet) -> Result<Restriction<'m>, Error> {
         let streams = self.masks.streams()?;
         let former = streams.set(self.stream, set).map_err(refuse)?;
@@ -216,8 +212,8 @@ impl<'m> Stream<'m> {
     }
 }
 
-/// A restriction that holds until this is dropped; then what was before comes
-/// back. Drop restrictions of one thing in the reverse order of their making.
+/// A restriction that holds until this is dropped, which restores the previous one. Drop
+/// restrictions of one thing in the reverse order of their making.
 #[must_use = "the restriction ends when this is dropped"]
 pub struct Restriction<'m> {
     former: Option<Former<'m>>,
@@ -255,8 +251,8 @@ impl std::fmt::Debug for Restriction<'_> {
 
 impl Drop for Restriction<'_> {
     fn drop(&mut self) {
-        // What was there was accepted before. A stream that is gone has nothing to put back, and a
-        // driver whose launches cannot be masked any more has said so at the last restrict().
+        // The previous mask was accepted before. A destroyed stream has nothing to restore, and a
+        // driver whose launches cannot be masked any more has reported that at the last restrict().
         match self.former.take() {
             Some(Former::Process(masks, former)) => _ = masks.set_process(former.as_ref()),
             Some(Former::Launch(masks)) => _ = masks.set_next(None),

@@ -35,9 +35,9 @@ pub use crate::request::RunRequest;
 use crate::signals::{self, Signals};
 use crate::system;
 
-/// Runs the program to its end and returns its exit code: its own, or 128 and
-/// the signal's number. `say` gets what is to be told on stderr before the
-/// program starts, and why a client of MPS lost its work after it has ended.
+/// Runs the program until it ends and returns its exit code: its own, or 128 and the signal's
+/// number. `say` gets the messages for stderr before the program starts, and why a client of MPS
+/// lost its work after it has ended.
 ///
 /// # Errors
 /// Any [`Error`]; the program was not started then, and nothing is left behind.
@@ -66,7 +66,7 @@ fn start(
             reason: format!("this process runs in tenant {name} already; run the program directly"),
         });
     }
-    // What is cheap and common goes wrong first.
+    // Cheap and common errors first.
     let (program_name, arguments) = request.command.split_first().ok_or_else(|| Error::Program {
         program: "partita run".to_owned(),
         reason: "no program named; give one after `--`".to_owned(),
@@ -165,7 +165,7 @@ fn finish(registry: &Registry, tenant: OwnedTenant) {
     }
 }
 
-/// A name for a tenant that was given none: its program's and this process's number.
+/// The default name of a tenant: its program's name and this process's number.
 fn default_name(program: &Path) -> String {
     let stem: String = program
         .file_name()

@@ -22,7 +22,7 @@ use crate::process::ProcessId;
 use crate::registry::{GpuMeta, Isolation, META_VERSION, Meta, NewPart, OwnedTenant, Registry, c_path};
 use crate::run;
 
-/// A registry of its own on one GPU.
+/// A separate registry on one GPU.
 #[derive(Debug)]
 pub struct Sandbox<'a> {
     install: &'a Install,
@@ -119,7 +119,7 @@ impl<'a> Sandbox<'a> {
         update(tenant, |limits| limits.set_partition(&self.topology, set))
     }
 
-    /// Has a tenant's programs told another number of SMs, as `--sm-count` does.
+    /// Makes a tenant's programs see another number of SMs, as `--sm-count` does.
     ///
     /// # Errors
     /// [`Error::Io`].

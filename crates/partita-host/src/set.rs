@@ -27,7 +27,7 @@ pub enum Whose {
 }
 
 impl Whose {
-    /// Finds it for a user who asks: what it is on each of its GPUs.
+    /// Finds it for a calling user: its part on each of its GPUs.
     ///
     /// # Errors
     /// [`Error::NoSuchTenant`], [`Error::NoTenantOfProcess`], [`Error::Io`].
@@ -39,12 +39,12 @@ impl Whose {
     }
 }
 
-/// What to change. What is none stays.
+/// The changes. `None` leaves a limit unchanged.
 #[derive(Debug, Clone)]
 pub struct SetRequest {
     /// The tenant.
     pub whose: Whose,
-    /// `--gpu`: on which of its GPUs; none for all.
+    /// `--gpu`: on which of its GPUs; `None` for all.
     pub gpus: Option<Selectors>,
     /// The new limits: those that can change while the tenant runs.
     pub limits: LimitSet,
@@ -72,17 +72,17 @@ pub struct SetOutcome {
     pub sms: u32,
     /// Its memory quota in bytes, if it has one.
     pub memory_quota_bytes: Option<u64>,
-    /// What it holds of it, in bytes.
+    /// Its use of it, in bytes.
     pub memory_used_bytes: u64,
     /// Its share of time, if it has one.
     pub time: Option<TimeRow>,
-    /// What clusters of blocks it can run; none on devices without clusters.
+    /// The clusters of blocks that it can run; `None` on devices without clusters.
     pub clusters: Option<ClusterRow>,
-    /// Who made room.
+    /// The tenants that made room.
     pub moves: Vec<MoveRow>,
 }
 
-/// Changes a tenant's limits: on each of its GPUs that the request means, or on none. One outcome a
+/// Changes a tenant's limits: on each of its GPUs that the request names, or on none. One outcome a
 /// GPU.
 ///
 /// # Errors
@@ -92,11 +92,10 @@ pub fn set(registry: &Registry, request: &SetRequest) -> Result<Vec<SetOutcome>,
     set_for(registry, request, acting_user())
 }
 
-/// The same for another user who asks, where that user may do it and the current one may, too.
+/// The same for another calling user, if both that user and the current one may do it.
 ///
 /// # Errors
-/// As [`set`]; [`Error::NotOffered`] for `--compact`, which may move tenants that are not the
-/// asking user's.
+/// As [`set`]; [`Error::NotOffered`] for `--compact`, which may move tenants of other users.
 pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<Vec<SetOutcome>, Error> {
     if request.compact && user != 0 && user != acting_user() {
         return Err(Error::NotOffered {
@@ -247,7 +246,7 @@ impl<'a> Change<'a> {
         let (_, now) = file.load().map_err(damaged)?;
         let LimitSet { share, place, .. } = request.limits;
         if share.is_some() || place.is_some() {
-            // For `ps` and later plans; the limits are what counts.
+            // For `ps` and later plans; only the limits are enforced.
             let _ = part.update_share(share.map(|share| share.to_string()), place);
         }
         let set = TpcSet::from_words(now.set);
@@ -265,15 +264,14 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What a tenant asks for that is only to be placed anew: the TPCs that it named, or as many as it
-/// has.
+/// The share of a tenant that only moves: the TPCs that it named, or as many as it has.
 fn share_of(tenant: &Tenant, limits: &Limits) -> Share {
     let set = TpcSet::from_words(limits.set);
     if partition::has_named(tenant) { Share::Exact(set) } else { Share::Tpcs(set.len()) }
 }
 
-/// Brings tenants that came and went back into few GPCs, on every GPU: those of the caller that are
-/// packed and named no TPCs. Returns who moved.
+/// Moves scattered tenants back into few GPCs, on every GPU: those of the caller that are packed
+/// and named no TPCs. Returns the moves.
 ///
 /// # Errors
 /// [`Error::Plan`], [`Error::DamagedTenant`], [`Error::RunDirectory`], [`Error::Io`].

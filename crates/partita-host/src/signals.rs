@@ -1,11 +1,10 @@
 //! Signals that `partita run` gets and its program should get.
 //!
-//! A program that is started from a terminal is a process group of its own, and
-//! gets every signal by way of `partita`, which can end its work on the GPU
-//! first (see `terminal.rs`): what the terminal sends, and what asks it to end,
-//! goes to all of its group, as it would to a job; anything else to the program
-//! alone. Without a terminal it is in `partita`'s group, and whoever signals
-//! that group reaches both; so only what came to `partita` alone is sent on.
+//! A program that is started from a terminal is a separate process group, and gets every signal
+//! through `partita`, which can end its GPU work first (see `terminal.rs`). Signals from the
+//! terminal, and requests to end, go to its whole group, as for a job; other signals only to the
+//! program. Without a terminal it is in `partita`'s group, where a signal to the group reaches
+//! both; so only signals that came to `partita` alone are forwarded.
 
 use std::fs;
 use std::io;
@@ -38,14 +37,14 @@ const FORWARDED: [(i32, Signal); 8] = [
 /// The signals of [`FORWARDED`] that end a command that has not started its program yet.
 const ENDING: [i32; 4] = [number::SIGHUP, number::SIGINT, number::SIGQUIT, number::SIGTERM];
 
-/// Those that a program may have a use for, and that end a process that has none.
+/// Signals that programs use, and that end a process without a handler.
 const USERS: [i32; 3] = [number::SIGUSR1, number::SIGUSR2, number::SIGALRM];
 
-/// The signals by which a job is stopped from the terminal, and goes on.
+/// The signals by which the terminal stops and continues a job.
 const JOB_CONTROL: [i32; 2] = [number::SIGTSTP, number::SIGCONT];
 
-/// From now on a signal that would end this process only marks it as ending, so
-/// that it can clean up: waiting for a job stops, and [`ending`] tells.
+/// From now on a signal that would end this process only marks it as ending, so that it can clean
+/// up: waiting for a job stops, and [`ending`] returns the signal.
 ///
 /// # Errors
 /// If the system refuses the handlers.
@@ -104,8 +103,8 @@ impl Signals {
         Ok(Self { iterator: SignalsInfo::new(wanted)?, terminal: Terminal::of_job() })
     }
 
-    /// To be called just before the program is started: from then on it stops and goes on with this
-    /// process. Returns whether it is to be started as a process group of its own.
+    /// Call it just before the program is started: from then on the program stops and continues
+    /// with this process. Returns whether to start it in a separate process group.
     ///
     /// # Errors
     /// If the system refuses the handlers.
@@ -119,12 +118,12 @@ impl Signals {
         Ok(self.terminal.is_some())
     }
 
-    /// Waits until `child` has ended, sending on the signals that came and come. `before` is called
-    /// with each that may end a process of its, before it is sent on. A child is a process group of
-    /// its own exactly if `take_over_job` said so.
+    /// Waits until `child` has ended, and forwards past and new signals. `before` is called for
+    /// each process that a signal may end, before it is forwarded. A child has a separate process
+    /// group exactly if `take_over_job` said so.
     ///
     /// # Errors
-    /// If the system cannot tell how it ended.
+    /// If the system does not report how it ended.
     pub fn attend(
         &mut self,
         child: &mut Child,
@@ -148,7 +147,7 @@ impl Signals {
     }
 }
 
-/// Sends a signal on to whom it is for.
+/// Forwards a signal to its receivers.
 fn send_on(
     origin: &Origin,
     job: Option<&Job<'_>>,
@@ -164,14 +163,14 @@ fn send_on(
             }
             job.signal(signal);
         }
-        // The terminal has told it itself.
+        // The terminal has sent it itself.
         None if !was_sent(origin) => {}
         _ => {
             if let Some(process) = process {
                 if ends {
                     before(signal, process);
                 }
-                // The program may end at any moment; then there is nobody to tell.
+                // The program may end at any moment; then there is no receiver.
                 let _ = process.signal(signal);
             }
         }

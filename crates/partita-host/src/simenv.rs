@@ -42,7 +42,7 @@ pub const DEVICES: [&str; 17] = [
 /// The device that is simulated where no GPU is found.
 pub const DEFAULT_DEVICE: &str = "h200";
 
-/// What a simulated MPS service is to do wrong, and the version that it is to be of.
+/// The failures of a simulated MPS service, and its version.
 const MPS_VARIABLES: [&str; 2] = ["PARTITA_SIM_MPS_SCRIPT", "PARTITA_SIM_MPS_VERSION"];
 
 /// A simulated GPU that programs can be put on.
@@ -70,8 +70,8 @@ impl SimEnvironment {
         let mps = install.part(install::SIM_MPS_CONTROL)?;
         let board = install.part(install::SIMGPU)?;
         let dir = directory()?;
-        // The board removes its own directory with its last file, so the links
-        // lie beside it; another installation has links of its own.
+        // The board removes its own directory with its last file, so the links are beside it;
+        // another installation has other links.
         let mut links = links_beside(&dir).into_os_string();
         links.push(format!(".env-{:08x}", fnv1a(library.as_os_str().as_encoded_bytes()) as u32));
         let environment = Self { device: device.to_owned(), dir, links: links.into(), board };
@@ -101,7 +101,7 @@ impl SimEnvironment {
     /// [`Error::Io`] if it does not come up.
     pub(crate) fn start_board(&self, index: u32) -> Result<(), Error> {
         let failed = || Error::io(format!("the simulated GPU {}", self.board.display()));
-        // That others can enter it makes the board everybody's.
+        // All users can enter it, so they can use the board.
         match DirBuilder::new().mode(0o755).create(&self.dir) {
             Ok(()) => fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755)).map_err(failed())?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -161,8 +161,8 @@ pub(crate) fn known() -> String {
     DEVICES.map(|device| format!("sim:{device}")).join(", ")
 }
 
-/// The directory of the boards: `PARTITA_SIM_DIR`, or one per user under the
-/// temporary directory, as the simulated driver has it.
+/// The directory of the boards: `PARTITA_SIM_DIR`, or one per user under the temporary directory,
+/// as in the simulated driver.
 fn directory() -> Result<PathBuf, Error> {
     let dir = match env::var_os("PARTITA_SIM_DIR").filter(|value| !value.is_empty()) {
         Some(dir) => std::path::absolute(&dir).map_err(Error::io("PARTITA_SIM_DIR"))?,
@@ -174,8 +174,8 @@ fn directory() -> Result<PathBuf, Error> {
     Ok(dir)
 }
 
-/// The path that the links of this user lie beside: where the directory of boards is another
-/// user's, one of their own.
+/// The path beside which this user's links are: if the directory of boards is another user's, a
+/// private one.
 fn links_beside(boards: &Path) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let is_own = match (boards.symlink_metadata(), boards.parent()) {

@@ -1,16 +1,16 @@
-//! System mode: `partitad` makes and changes the tenants of all users of a machine, and users'
-//! commands ask it.
+//! System mode: `partitad` makes and changes the tenants of all users of a machine, at the request
+//! of users' commands.
 //!
-//! The run directory is root's alone then, and a user cannot write what limits that user's tenants.
-//! `partitad` accepts connections at [`SOCKET`] and gives each to a new process of root's,
-//! [`mod@crate::answer`], which asks the kernel whose connection it is and acts for that user. So
-//! nothing of one request is left for the next, and a request that crashes or hangs ends nobody
-//! else's. The registry itself is all that lasts: a `partitad` that was killed has nothing to
-//! restore, and tenants never notice.
+//! The run directory then belongs to root alone, and a user cannot write the limits of that user's
+//! tenants. `partitad` accepts connections at [`SOCKET`] and gives each to a new process of root,
+//! [`mod@crate::answer`], which gets the client's user from the kernel and acts for that user. So a
+//! request leaves nothing for the next, and a request that crashes or hangs does not affect others.
+//! Only the registry persists: a `partitad` that was killed has nothing to restore, and tenants
+//! never notice.
 //!
-//! One request a connection: JSON, then the end of the stream. The answer is JSON too. With a new
-//! tenant come the locked files that keep it alive, as descriptors: whoever has one of them is of
-//! the tenant, and nobody but the tenant's user can open those files.
+//! One request a connection: JSON, then the end of the stream. The answer is JSON too. A new tenant
+//! comes with the locked files that keep it alive, as descriptors: each holder of one belongs to
+//! the tenant, and only the tenant's user can open those files.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut, Write};
@@ -39,39 +39,39 @@ pub const SOCKET: &str = ".system.sock";
 /// The most that is read of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// What is asked of `partitad`.
+/// A request to `partitad`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// Do what this command line says.
+    /// Run this command line.
     Command { arguments: Vec<String> },
     /// Make a tenant for the process that asks.
     Make { name: String, gpus: String, request: Box<RunRequest> },
     /// Note which program a tenant has started.
     NoteChild { name: String, child: ProcessId },
-    /// Write down what happened to a tenant of an MPS service.
+    /// Record an incident of a tenant of an MPS service.
     NoteIncident { name: String, what: What },
-    /// End what is left of a tenant's program.
+    /// End the rest of a tenant's program.
     EndProcesses { name: String },
     /// Remove what ended tenants left.
     Clean,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Answer {
     /// It is done.
     Done,
-    /// What the command printed, and its exit code.
+    /// The command's output, and its exit code.
     Printed { code: u8, stdout: Vec<u8>, stderr: Vec<u8> },
-    /// The tenant: its directory and what is known of it, for each GPU.
+    /// The tenant: its directory and its metadata, for each GPU.
     Made { parts: Vec<(PathBuf, Meta)> },
     /// It is not done, and why.
     Refused { reason: String },
 }
 
-/// What a command has printed that `partitad` ran for this process.
+/// The output of a command that `partitad` ran for this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Printed {
     /// Its exit code.
@@ -140,18 +140,18 @@ pub(crate) fn note_child(registry: &Registry, meta: &Meta) {
     }
 }
 
-/// Has `partitad` write down what happened to a tenant of this user's.
+/// Makes `partitad` record an incident of a tenant of this user.
 pub(crate) fn note_incident(registry: &Registry, name: &str, what: What) -> Result<(), Error> {
     ask(registry, &Request::NoteIncident { name: name.to_owned(), what }).map(drop)
 }
 
-/// Has `partitad` end what is left of the program of a tenant of this user's.
+/// Makes `partitad` end the rest of the program of a tenant of this user.
 pub(crate) fn end_processes(registry: &Registry, name: &str) -> Result<(), Error> {
     ask(registry, &Request::EndProcesses { name: name.to_owned() }).map(drop)
 }
 
-/// Has `partitad` remove what ended tenants left. Nothing waits for it: whoever looks before passes
-/// over the dead.
+/// Makes `partitad` remove what ended tenants left. Nothing waits for it: earlier readers skip dead
+/// tenants.
 pub(crate) fn clean(registry: &Registry) -> Result<(), Error> {
     send(registry, &Request::Clean).map(drop)
 }

@@ -1,11 +1,11 @@
-//! The terminal of a job, and who is in its foreground.
+//! The terminal of a job, and the process group in its foreground.
 //!
-//! A program that `partita run` starts from a terminal is in a process group of its own, in the
-//! background. So what the terminal sends on Ctrl-C, Ctrl-\ and Ctrl-Z reaches `partita run` alone,
-//! which ends the program's work on the GPU first where it must, and sends the signal on. The
-//! kernel stops a program in the background that reads the terminal or sets its modes; then it is
-//! given the terminal, and goes on as if it had been in the foreground. From then on the terminal's
-//! signals are its own, until it ends.
+//! A program that `partita run` starts from a terminal is in a separate process group, in the
+//! background. So the terminal's signals of Ctrl-C, Ctrl-\ and Ctrl-Z reach only `partita run`,
+//! which first ends the program's GPU work if necessary, and forwards the signal. The kernel stops
+//! a program in the background that reads the terminal or sets its modes; then the program gets the
+//! terminal, and continues in the foreground. From then on it gets the terminal's signals directly,
+//! until it ends.
 
 use std::fs::File;
 use std::io;
@@ -24,8 +24,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The terminal, if there is one and this process's group has it or could be given it by a
-    /// shell.
+    /// The terminal, if there is one and this process's group owns it or could get it from a shell.
     pub fn of_job() -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
         let terminal = Self { tty, own: rustix::process::getpgrp() };
@@ -52,7 +51,7 @@ impl Terminal {
     }
 }
 
-/// A program that is a process group of its own.
+/// A program in a separate process group.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     terminal: &'a Terminal,
@@ -75,7 +74,7 @@ impl<'a> Job<'a> {
 
     /// Sends a signal to all of it.
     pub fn signal(&self, signal: Signal) {
-        // It may be gone at any moment; then there is nobody to tell.
+        // It may be gone at any moment; then there is no receiver.
         let _ = rustix::process::kill_process_group(self.group, signal);
     }
 
@@ -98,16 +97,16 @@ impl<'a> Job<'a> {
             }
         } else if signal == Signal::TSTP.as_raw() && self.is_given {
             if is_orphaned() {
-                // The kernel stops no job that nobody would continue.
+                // The kernel does not stop a job that no shell would continue.
                 self.signal(Signal::CONT);
             } else {
-                // The terminal has told the program's group alone.
+                // The terminal has sent it only to the program's group.
                 let _ = rustix::process::kill_current_process_group(Signal::STOP);
             }
         }
     }
 
-    /// The terminal, or somebody, asks the job to stop: the program, and then this process.
+    /// Stops the job, for the terminal or another sender: the program, and then this process.
     pub fn stop(&self) {
         if !is_orphaned() {
             self.signal(Signal::TSTP);
@@ -115,7 +114,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The job goes on, in the foreground or in the background.
+    /// Continues the job, in the foreground or in the background.
     pub fn go_on(&mut self) {
         self.is_given = self.is_given && self.terminal.is_ours() && self.terminal.give(self.group).is_ok();
         self.signal(Signal::CONT);
@@ -124,15 +123,15 @@ impl<'a> Job<'a> {
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        // For whoever is left of the job: the script around it, say.
+        // For the rest of the job, such as the script around it.
         if self.terminal.is_of(self.group) {
             let _ = self.terminal.give(self.terminal.own);
         }
     }
 }
 
-/// Whether nobody would continue this process's group if it stopped: no shell of the same session
-/// watches over it.
+/// Whether no shell would continue this process's group if it stopped: no shell of the same session
+/// controls it.
 fn is_orphaned() -> bool {
     let Some(own) = Stat::of("self") else { return true };
     let mut at = own;

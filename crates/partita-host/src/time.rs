@@ -1,4 +1,4 @@
-//! Shares of time: from what was asked to what the ledger says, and what `ps` tells of them.
+//! Shares of time: from the request to the ledger, and their display in `ps`.
 
 use partita_core::time::{Law, TimeAccount, TimeShare};
 use partita_ledger::{FLAG_TIMED, Limits, MECHANISM_NONE};
@@ -11,17 +11,17 @@ use crate::registry::Tenant;
 /// A tenant's share of the time of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TimeRow {
-    /// What it was promised, in percent.
+    /// Its promised share, in percent.
     pub share_percent: f64,
     /// `hard` or `soft`.
     pub policy: &'static str,
-    /// What it used of late, in percent: over about a second. None if its account cannot be read.
+    /// Its recent use, in percent: over about a second. `None` if its account cannot be read.
     pub used_percent: Option<f64>,
     /// GPU time that it used so far, in seconds.
     pub used_s: Option<f64>,
 }
 
-/// What a tenant that has a share of time was promised, and uses.
+/// The promise and the use of a tenant with a share of time.
 pub(crate) fn row(tenant: &Tenant, limits: &Limits) -> Option<TimeRow> {
     if !is_timed(limits) {
         return None;
@@ -59,8 +59,8 @@ fn is_timed(limits: &Limits) -> bool {
     limits.flags & FLAG_TIMED != 0
 }
 
-/// Refuses a share of the whole GPU's time that others were promised, or that those would not keep
-/// who have the whole GPU by their priority.
+/// Refuses a share of the whole GPU's time that others were promised, or that tenants with a
+/// priority on the whole GPU would not leave.
 ///
 /// # Errors
 /// [`Error::NotOffered`], [`Error::DamagedTenant`].
@@ -78,8 +78,8 @@ pub(crate) fn check_sum<'a>(
             return Err(Error::NotOffered {
                 option: "--via time".to_owned(),
                 reason: format!(
-                    "tenant `{}` has the whole of {gpu} by {by}, and who takes turns there must do it in one way; ask for \
-                     the same, or end it with `partita kill {}`",
+                    "tenant `{}` has the whole of {gpu} by {by}, and all tenants that take turns there \
+                     must do it in one way; request the same, or end it with `partita kill {}`",
                     tenant.name, tenant.name
                 ),
             });

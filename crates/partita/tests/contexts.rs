@@ -94,7 +94,7 @@ fn child_of_mps() {
 #[ignore = "run by the others as a program of its own"]
 fn child_outside() {
     let error = ContextPool::new(&[8]).unwrap_err().to_string();
-    assert!(error.contains("this process is none") && error.contains("partita mps status"), "{error}");
+    assert!(error.contains("this process is not one") && error.contains("partita mps status"), "{error}");
 }
 
 #[test]

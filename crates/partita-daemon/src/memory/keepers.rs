@@ -73,7 +73,7 @@ impl Keepers {
         }
         for (user, places) in of_users {
             let (sender, what) = (sender.clone(), Arc::clone(&what));
-            // Nobody may be waiting any more.
+            // The receiver may have given up.
             let asks = move || drop(sender.send((user, ask_each(user, &places, &*what))));
             match std::thread::Builder::new().name("keepers".to_owned()).spawn(asks) {
                 Ok(_) => waiting.push(user),
@@ -147,15 +147,15 @@ fn ask_each<T>(
 /// that names another user.
 fn connect(place: &Place, patience: Duration) -> Result<Connection, Error> {
     let is_theirs = place.socket.symlink_metadata().is_ok_and(|meta| meta.uid() == place.user);
-    let nobody = || Error::NoKeeper {
+    let no_keeper = || Error::NoKeeper {
         socket: place.socket.clone(),
         reason: io::Error::other(format!("it is not user {}'s", place.user)),
     };
     if !is_theirs {
-        return Err(nobody());
+        return Err(no_keeper());
     }
     let connection = Connection::connect(&place.socket, None, patience)?;
-    if connection.user() == place.user { Ok(connection) } else { Err(nobody()) }
+    if connection.user() == place.user { Ok(connection) } else { Err(no_keeper()) }
 }
 
 /// A keeper's refusal.

@@ -400,7 +400,7 @@ mod tests {
         let begin = Instant::now();
         assert_eq!(server.read(&mut [0; 8]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(begin.elapsed().as_secs(), 10);
-        // Nobody reads.
+        // There is no reader.
         let error = server.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(client);

@@ -244,7 +244,7 @@ fn findings() -> [Finding; 4] {
         Finding::Escape { escape, user: user(), driver_bytes: Some(7) },
         Finding::Stranger { gate: "/run/.gate".to_owned(), gpu: None, process: process(5), user: user() },
         Finding::Blind { gpu: Some(gpu), reason: "it is silent".to_owned() },
-        Finding::Blind { gpu: None, reason: "nobody lets us look".to_owned() },
+        Finding::Blind { gpu: None, reason: "access denied".to_owned() },
     ]
 }
 

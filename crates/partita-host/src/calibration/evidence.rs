@@ -1,5 +1,4 @@
-//! [`Evidence`]: what a calibration learnt of where units lie, beside what the probe saw, in the
-//! form in which it is kept.
+//! [`Evidence`]: the cached form of a calibration's findings beside the probe.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +11,8 @@ use serde::{Deserialize, Serialize};
 /// Where the kernel driver describes its GPUs, one directory each by PCI address.
 const PROC_GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// What the sources beside the probe said when the GPU was calibrated. Kept as they said it, and
-/// compared anew at every use.
+/// The reports of the sources beside the probe at the time of the calibration. Cached unchanged,
+/// and compared at every use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
@@ -33,7 +32,7 @@ impl Default for Evidence {
     }
 }
 
-/// What the control interface said.
+/// The report of the control interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControlRecord {
@@ -113,7 +112,7 @@ pub(crate) fn gather(
         survey.clusters = Err("no source says which TPCs to run them on".to_owned());
         if let Some(groups) = survey.control_groups() {
             partita_driver::prove_gpcs(gpu, mask, probe, &groups).map_err(|error| error.to_string())?;
-            survey.clusters = Err("one did not run in a GPC as the control interface has it".to_owned());
+            survey.clusters = Err("one did not run in a GPC that the control interface reports".to_owned());
         }
     }
     if probe.gpcs_proved {

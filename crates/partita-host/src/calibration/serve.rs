@@ -13,17 +13,17 @@ use crate::install::Install;
 /// The name of the job.
 pub const JOB: &str = "keep-calibration";
 
-/// What is asked for.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// The GPU's UUID; none for the simulated one of this environment.
+    /// The GPU's UUID; `None` for the simulated one of this environment.
     pub gpu: Option<String>,
     /// Whether the place of stream masks is wanted too.
     pub streams: bool,
 }
 
-/// What is kept.
+/// The cached findings.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Kept {
     /// The GPU.
@@ -34,7 +34,7 @@ pub struct Kept {
     pub place: Option<StreamPlace>,
 }
 
-/// The job: proves what is not kept yet, and keeps it.
+/// The job: proves what is not cached yet, and caches it.
 ///
 /// # Errors
 /// Why it is not proved.

@@ -1,10 +1,8 @@
-//! Where a driver keeps the mask of a stream, found in child processes and kept.
+//! Where a driver stores the mask of a stream, found in child processes and cached.
 //!
-//! A wrong place that is only asked can crash its process, and one that is
-//! written to can do anything, so searching, asking and verifying are jobs of
-//! their own. Only what was verified is kept, for this driver build and this
-//! GPU. Nothing but stream masks needs it, so it is looked for when those are
-//! first wanted.
+//! A trial at a wrong place can crash the process, and a write can do anything, so the search, each
+//! trial and the verification are separate jobs. Only a verified place is cached, for this driver
+//! build and this GPU. Only stream masks need it, so the search runs when they are first used.
 
 use partita_core::kept;
 use partita_driver::Cuda;
@@ -27,7 +25,7 @@ pub const VERIFY_JOB: &str = "verify-stream-mask";
 
 const MAGIC: &str = kept::STREAM_PLACE.0;
 const VERSION: u32 = kept::STREAM_PLACE.1;
-/// The most places that are asked each in a process of its own. An H200's driver leaves 12.
+/// The most candidates that are tried, each in a separate process. An H200's driver leaves 12.
 const PLACES_MAX: usize = 64;
 
 /// How a place was found.
@@ -43,7 +41,7 @@ pub enum FoundBy {
     List,
 }
 
-/// Where the mask of a stream lies, verified.
+/// The verified place of a stream's mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamPlace {
@@ -68,16 +66,16 @@ struct Record {
     place: StreamPlace,
 }
 
-/// What a job is told.
+/// The parameters of a job.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PlaceRequest {
-    /// What the calibration found.
+    /// The calibration.
     pub measured: Measured,
     /// The place to ask or verify, in bytes from the stream's structure; not for the search.
     pub offset_bytes: u32,
 }
 
-/// What the search job answers.
+/// The result of the search job.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchResult {
@@ -94,7 +92,7 @@ pub enum SearchResult {
     Listed(u32),
 }
 
-/// What the verification job answers.
+/// The result of the verification job.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct VerifyResult {
     /// How many sets were tried.
@@ -127,7 +125,7 @@ impl Cache {
         }
     }
 
-    /// Finds and verifies the place anew, whatever is kept, and keeps it.
+    /// Finds and verifies the place again, even if there is a cached one, and caches the result.
     ///
     /// # Errors
     /// As [`Cache::stream_place`].
@@ -183,10 +181,7 @@ fn find(install: &Install, gpu: &Gpu, measured: &Measured) -> Result<StreamPlace
         SearchResult::Candidates(places) => {
             let asked = first_that_answers(&places, |offset_bytes| job(ASK_JOB, offset_bytes)?.run())?;
             let found = asked.ok_or_else(|| {
-                refuse(format!(
-                    "none of the {} places that a launch reads as a mask's would be is one",
-                    places.len()
-                ))
+                refuse(format!("none of the {} candidate places of the mask is right", places.len()))
             })?;
             (found, FoundBy::Trace { places: places.len() as u32 })
         }
@@ -195,7 +190,7 @@ fn find(install: &Install, gpu: &Gpu, measured: &Measured) -> Result<StreamPlace
     Ok(StreamPlace { offset_bytes, found_by, sets: verified.sets, blocks: verified.blocks })
 }
 
-/// Asks each place in turn. One whose process dies or fails is not it.
+/// Tries each place in turn. If the process of a trial dies or fails, the place is wrong.
 fn first_that_answers(
     places: &[u32],
     mut ask: impl FnMut(u32) -> Result<Result<bool, JobError>, Error>,
@@ -249,7 +244,7 @@ pub fn ask_here(request: &PlaceRequest) -> Result<bool, String> {
 /// The job [`VERIFY_JOB`].
 ///
 /// # Errors
-/// What was disproved.
+/// The contradiction.
 pub fn verify_here(request: &PlaceRequest) -> Result<VerifyResult, String> {
     on_board(&request.measured, |gpu, board| stream_proof::verify(gpu, board, request.offset_bytes))
         .map(|proof| VerifyResult { sets: proof.sets, blocks: proof.blocks })

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// What a line with a job's result begins with.
+/// The prefix of the line with a job's result.
 pub const MARK: &str = "partita-job-result ";
 
-/// What a job prints: its result, or one line on why it has none.
+/// The output of a job: its result, or one line on why it has none.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome<T> {
@@ -47,7 +47,7 @@ pub enum JobError {
 }
 
 impl JobError {
-    /// The error of a call that cannot go on without the job's result.
+    /// The error of a call that needs the job's result.
     pub fn or(self, error: impl FnOnce(String) -> Error) -> Error {
         match self {
             Self::Interrupted { signal } => Error::Interrupted { signal },

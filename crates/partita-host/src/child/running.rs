@@ -1,4 +1,4 @@
-//! A job while it runs: what it says, what it is told, and its end.
+//! A running job: its output, further requests, and its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Child;
@@ -54,10 +54,10 @@ impl RunningJob {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// Tells the job something: one line of JSON on its stdin.
+    /// Sends the job a request: one line of JSON on its stdin.
     ///
     /// # Errors
-    /// [`JobError::Died`] if it does not listen any more.
+    /// [`JobError::Died`] if it does not read any more.
     pub fn order(&mut self, order: &impl Serialize) -> Result<(), JobError> {
         let died = |how: String| JobError::Died { how };
         let line = serde_json::to_string(order).map_err(|error| died(error.to_string()))?;
@@ -66,7 +66,7 @@ impl RunningJob {
         writeln!(stdin, "{line}").map_err(|error| died(error.to_string()))
     }
 
-    /// Tells the job that there are no more orders.
+    /// Ends the requests of the job.
     pub fn no_more_orders(&mut self) {
         if let Some(child) = &mut self.child {
             child.stdin = None;
@@ -84,7 +84,7 @@ impl RunningJob {
                 return Ok(rest.to_owned());
             }
             if let Some(json) = line.strip_prefix(MARK) {
-                // The result came before what was waited for: it is a failure.
+                // The result came before the expected line: it is a failure.
                 let reason = match serde_json::from_str::<Outcome<serde_json::Value>>(json) {
                     Ok(Outcome::Failed(reason)) => reason,
                     _ => format!("it ended before it said {:?}", prefix.trim_end()),
@@ -129,7 +129,7 @@ impl RunningJob {
         }
     }
 
-    /// The next line of the job's stdout. Remembers what it says on stderr.
+    /// The next line of the job's stdout. Stores its output on stderr.
     fn next_line(&mut self) -> Result<String, JobError> {
         loop {
             if let Some(line) = self.line_within(Duration::from_millis(50))? {
@@ -138,11 +138,10 @@ impl RunningJob {
         }
     }
 
-    /// The next line of the job's stdout, if it comes in that time: for whoever listens to several
-    /// jobs.
+    /// The next line of the job's stdout, if it comes in that time: for callers with several jobs.
     ///
     /// # Errors
-    /// [`JobError`] if the job ends or its own time is up first.
+    /// [`JobError`] if the job ends or its timeout passes first.
     pub fn line_within(&mut self, patience: Duration) -> Result<Option<String>, JobError> {
         let until = Instant::now() + patience;
         loop {
@@ -184,8 +183,8 @@ impl RunningJob {
         self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Lets a job that gave its result leave by itself: it may still have to
-    /// give back what it holds on the GPU.
+    /// Lets a job that has given its result exit by itself: it may still have to release its GPU
+    /// resources.
     fn reap(&mut self) {
         let patience = (Instant::now() + Duration::from_secs(5)).min(self.deadline + Duration::from_secs(1));
         while let Some(child) = &mut self.child {
@@ -228,7 +227,7 @@ impl Drop for RunningJob {
     }
 }
 
-/// Ends what is left of the group that a job and all that it started are in.
+/// Ends the rest of the process group of a job and all that it started.
 fn kill_group(child: &Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process_group(group, Signal::KILL);

@@ -1,6 +1,6 @@
-//! What the kernel and the file system tell cheaply of everything that decides what NVML answers:
-//! which start of the machine this is, the kernel module, the GPUs, which of them this process may
-//! open, their MIG instances, and which management library is found.
+//! Facts of the kernel and the file system that are cheap to read and decide NVML's answer: the
+//! boot of the machine, the kernel module, the GPUs, which of them this process may open, their MIG
+//! instances, and the management library's file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Inventory;
 
-/// No text that the kernel tells is longer, in bytes.
+/// The longest text from the kernel that is read, in bytes.
 const TEXT_BYTES_MAX: u64 = 64 * 1024;
 /// No list of it has more entries: 64 GPUs with seven instances, each of several files.
 const ENTRIES_MAX: usize = 4096;
@@ -36,9 +36,9 @@ pub struct Fingerprint {
     pub capabilities: BTreeSet<String>,
     /// `/dev/nvidiactl`.
     pub control: Option<Node>,
-    /// The loader's list of libraries, which is written anew when the driver's are exchanged.
+    /// The loader's list of libraries, which is rewritten when the driver's are replaced.
     pub libraries: Option<Stamp>,
-    /// `LD_LIBRARY_PATH`, as the child process has it that asks NVML.
+    /// `LD_LIBRARY_PATH` of the child process that queries NVML.
     pub library_path: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub struct Stamp {
 }
 
 impl Fingerprint {
-    /// Reads it below `root`, which is `/` for the machine. None where the kernel does not tell
+    /// Reads it below `root`, which is `/` for the machine. `None` if the kernel does not report
     /// enough: there is no driver, it is simulated, or a container hides it.
     #[must_use]
     pub fn read(root: &Path, library_path: Option<OsString>) -> Option<Self> {
@@ -137,7 +137,7 @@ impl Fingerprint {
     /// A short name of it for a file. Others may have the same; the file holds the whole.
     #[must_use]
     pub fn short(&self) -> String {
-        // What JSON could not be made of would share one file, and no more.
+        // Values that JSON cannot represent would share one file, which is harmless.
         format!("{:016x}", fnv1a(&serde_json::to_vec(self).unwrap_or_default()))
     }
 }

@@ -1,10 +1,10 @@
-//! The last answer of NVML, for a program that is about to start.
+//! NVML's last answer, for a program that is about to start.
 //!
-//! To start NVML takes two thirds of what `partita run` adds to a program's start: 22 to 24 of 33
-//! ms (H200, driver 580.159.04, 2026-11-22; `nvidia-smi -L` takes as long). So the answer is kept,
-//! with what the kernel told at that time, and taken again as long as the kernel tells the same and
-//! it is [not old](AGE_MAX). What decides nothing but changes all the time is not kept: how much
-//! memory is in use.
+//! Starting NVML takes two thirds of the time that `partita run` adds to a program's start: 22 to
+//! 24 of 33 ms (H200, driver 580.159.04, 2026-11-22; `nvidia-smi -L` takes as long). So the answer
+//! is cached, with the kernel's facts at that time, and used again as long as the facts are the
+//! same and the answer is [not old](AGE_MAX). The memory in use is not cached: it decides nothing
+//! and changes all the time.
 //!
 //! Nothing is enforced by it. The answer chooses a GPU; the hook compares the UUIDs of the GPUs
 //! that the driver gives a program with those in its tenant's limits, and refuses any other.
@@ -25,18 +25,18 @@ use crate::cache;
 use crate::error::Error;
 use crate::files::{self, Durable};
 
-/// An answer that is older is not taken. The kernel does not tell the compute mode, nor that MIG is
-/// on while there are no instances.
+/// An older answer is not used. The kernel does not report the compute mode, nor that MIG is on
+/// while there are no instances.
 pub const AGE_MAX: Duration = Duration::from_secs(5 * 60);
 /// Files that are so much older than a new one go. They are those of other starts of the machine,
 /// and of environments not met again.
 const REMAINS_MAX: Duration = Duration::from_secs(60 * 60);
 const MAGIC: &str = "partita-devices";
 const VERSION: u32 = 1;
-/// What the names of the files begin with.
+/// The prefix of the files' names.
 const PREFIX: &str = "devices-";
 
-/// An answer and what it holds for.
+/// An answer and its fingerprint.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -49,8 +49,8 @@ struct Record {
 }
 
 impl Record {
-    /// What is kept of an answer. None if it does not fit what the kernel tells: then they do not
-    /// mean the same GPUs.
+    /// The cached form of an answer. `None` if it does not match the kernel's facts: then they do
+    /// not mean the same GPUs.
     fn of(fingerprint: Fingerprint, asked: Duration, inventory: &Inventory) -> Option<Self> {
         let mut inventory = inventory.clone();
         for gpu in &mut inventory.gpus {
@@ -67,7 +67,7 @@ impl Record {
         })
     }
 
-    /// Whether NVML would say the same now, as far as that is told.
+    /// Whether NVML would still give this answer, as far as the facts show.
     fn holds(&self, fingerprint: &Fingerprint, now: Duration) -> bool {
         let age = now.checked_sub(Duration::from_millis(self.asked_ms));
         self.magic == MAGIC
@@ -78,7 +78,7 @@ impl Record {
     }
 }
 
-/// The time since the machine was started, with what it slept.
+/// The time since the machine was started, including sleep.
 pub fn now() -> Duration {
     let time = rustix::time::clock_gettime(ClockId::Boottime);
     // Both are positive.
@@ -106,7 +106,7 @@ impl Recent {
         Self { dir: dir.to_owned(), root: root.to_owned(), loader_path: None }
     }
 
-    /// What NVML said last, if it would say the same now. Memory in use is 0 in it.
+    /// NVML's last answer, if it would be the same now. Memory in use is 0 in it.
     pub fn inventory(&self, now: Duration) -> Option<Inventory> {
         let fingerprint = self.fingerprint()?;
         let bytes = files::read_trusted(&self.path(&fingerprint), kept::FILE_BYTES_MAX).ok()?;
@@ -114,7 +114,7 @@ impl Recent {
         record.holds(&fingerprint, now).then_some(record.inventory)
     }
 
-    /// Asks NVML, and keeps what it says in the place of what it said before.
+    /// Queries NVML, and caches the answer in place of the previous one.
     ///
     /// # Errors
     /// Those of `ask`.
@@ -124,7 +124,7 @@ impl Recent {
         if let Some(before) = before {
             let path = self.path(&before);
             let record = match &reading {
-                // What changes while NVML is asked is in its answer or is not.
+                // A change during the query may or may not be in the answer.
                 Ok(Reading::Driver(inventory)) if self.fingerprint().as_ref() == Some(&before) => {
                     Record::of(before, now, inventory)
                 }
@@ -154,8 +154,8 @@ impl Recent {
         self.sweep(path)
     }
 
-    /// Removes what nobody takes any more. Files are compared with each other, as they may be
-    /// another machine's, with another clock.
+    /// Removes files that are not used any more. Files are compared with each other, as they may
+    /// come from another machine with another clock.
     fn sweep(&self, fresh: &Path) -> io::Result<()> {
         let now = fresh.metadata()?.modified()?;
         for entry in fs::read_dir(&self.dir)?.flatten() {

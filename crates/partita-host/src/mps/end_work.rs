@@ -1,4 +1,4 @@
-//! Ends what a client has on the GPU, before its process is ended.
+//! Ends a client's GPU work, before its process is ended.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::process::{ProcessId, user_name};
 /// How long each command to the service may take before a signal is sent on.
 const BEFORE_SIGNAL_LIMIT: Duration = Duration::from_secs(3);
 
-/// Refuses to end the work of another user's process, for all but root: everybody can reach a
+/// Refuses to end the work of another user's process, except for root: every user can reach a
 /// service for all users.
 ///
 /// # Errors
@@ -27,14 +27,14 @@ pub fn check_may_end(client: Pid) -> Result<(), Error> {
     }
 }
 
-/// Has the server end a client's work. Returns whether there was any: false for a client that has
+/// Makes the server end a client's work. Returns whether there was any: false for a client that has
 /// left.
 ///
-/// A stopped process is woken first: the server waits for it, and answers nobody meanwhile (seen on
-/// an H200, CUDA 13.0).
+/// A stopped process is continued first: the server waits for it, and answers no command meanwhile
+/// (seen on an H200, CUDA 13.0).
 ///
 /// # Errors
-/// What the command ends with.
+/// Those of the command.
 pub fn end_work(control: &Control, server: Pid, client: Pid) -> Result<bool, MpsError> {
     if let Some(process) = ProcessId::living(client).filter(|process| process.is_stopped()) {
         // One that is another user's is left to the server.
@@ -97,7 +97,7 @@ mod tests {
         let mut line = [0];
         std::io::Read::read_exact(deaf.stdout.as_mut().unwrap(), &mut line).unwrap();
         assert!(!dies_of(deaf.id(), Signal::TERM));
-        // Not HUP: `nohup` has it ignored by all that it starts.
+        // Not HUP: all programs started by `nohup` ignore it.
         assert!(dies_of(deaf.id(), Signal::USR1));
         drop(deaf.stdin.take());
         deaf.wait().unwrap();

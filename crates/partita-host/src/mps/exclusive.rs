@@ -7,7 +7,7 @@ use partita_mps::Service;
 use crate::error::Error;
 use crate::gpu::Gpu;
 
-/// The file that remembers whose setting it is.
+/// The file that records whose setting it is.
 const MARK: &str = "exclusive";
 
 /// Lets the server alone onto the GPUs: programs that are no clients fail from then on.
@@ -23,7 +23,7 @@ pub fn set(service: &Service, gpus: &[Gpu]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets everybody in again, if [`set`] has changed it. To be called before the service's
+/// Admits all processes again, if [`set`] has changed that. Call it before the service's
 /// directories are removed.
 ///
 /// # Errors

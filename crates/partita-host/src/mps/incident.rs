@@ -1,8 +1,8 @@
-//! What happened to tenants of a service beside the service's own logs: one line of JSON each, next
-//! to them.
+//! Incidents of a service's tenants beside the service's own logs: one line of JSON each, next to
+//! them.
 //!
-//! Written by the `partita run` that saw it, or in system mode by `partitad` for it; read by
-//! others' to know why their program failed, by `partita mps logs` and by the metrics.
+//! The `partita run` that saw it writes it, or in system mode `partitad`. Other tenants' `partita
+//! run` read it to explain why their program failed; so do `partita mps logs` and the metrics.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -36,7 +36,7 @@ pub struct Incident {
     pub what: What,
 }
 
-/// What happened to a tenant.
+/// The kind of an incident.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "incident", rename_all = "snake_case")]
 pub enum What {
@@ -52,7 +52,7 @@ pub enum What {
     Hit {
         /// The server.
         server: Pid,
-        /// Who caused it, in words.
+        /// The cause, in words.
         cause: String,
     },
     /// A fault that its own work caused.
@@ -60,7 +60,7 @@ pub enum What {
         /// The server.
         server: Pid,
     },
-    /// Its program was started anew after a neighbour's fault.
+    /// Its program was restarted after a neighbour's fault.
     Restarted {
         /// How often, this time counted.
         restarts: u32,
@@ -70,7 +70,8 @@ pub enum What {
 }
 
 impl What {
-    /// What another user's process says happened, as it may be written for all users.
+    /// An incident that another user's process reports, in the form that may be written for all
+    /// users.
     pub(crate) fn of_another_user(mut self) -> Self {
         match &mut self {
             Self::Hit { cause, .. } => *cause = escape(cause).chars().take(CAUSE_CHARACTERS_MAX).collect(),
@@ -99,8 +100,7 @@ fn file(service: &Service) -> PathBuf {
     service.dirs().log().join("incidents.jsonl")
 }
 
-/// Writes an incident down. What cannot be written is lost: nothing depends on it but what people
-/// are told.
+/// Records an incident. If writing fails it is lost: only messages depend on it.
 pub fn note(service: &Service, incident: &Incident) {
     let Ok(mut line) = serde_json::to_vec(incident) else { return };
     line.push(b'\n');
@@ -114,7 +114,7 @@ pub fn note(service: &Service, incident: &Incident) {
     let _ = opened.and_then(|mut file| file.write_all(&line));
 }
 
-/// The incidents of a service, oldest first. Lines that are none are passed over.
+/// The incidents of a service, oldest first. Invalid lines are skipped.
 #[must_use]
 pub fn all(service: &Service) -> Vec<Incident> {
     let newest = newest_bytes(&file(service)).unwrap_or_default();

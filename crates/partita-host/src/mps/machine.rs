@@ -11,7 +11,7 @@ use crate::process::{ProcessId, pids};
 /// The name of servers, as far as the kernel keeps it.
 const SERVER_NAME: &str = "nvidia-cuda-mps";
 
-/// Gathers them for a service of these GPUs. `own` tells whether a server is one of Partita's.
+/// Gathers them for a service of these GPUs. `own` returns whether a server is one of Partita's.
 #[must_use]
 pub fn machine(gpus: &[Gpu], multi_user: bool, own: impl Fn(u32) -> bool) -> Machine {
     let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
@@ -32,8 +32,8 @@ pub fn machine(gpus: &[Gpu], multi_user: bool, own: impl Fn(u32) -> bool) -> Mac
     }
 }
 
-/// What a daemon that is started now would lack of what it and its clients share, each with its
-/// remedy: open files, and `/dev/shm`.
+/// What a daemon that starts now would lack of the resources that it shares with its clients, each
+/// with its remedy: open files, and `/dev/shm`.
 #[must_use]
 pub fn shortages(gpus: &[Gpu]) -> Vec<String> {
     let machine =
@@ -74,7 +74,7 @@ fn servers(own: impl Fn(u32) -> bool) -> Vec<RunningServer> {
         .collect()
 }
 
-/// Control daemons have the same 15 letters; their command line tells them apart.
+/// Control daemons have the same 15 letters; their command line distinguishes them.
 fn is_server(pid: u32) -> bool {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().starts_with(SERVER_NAME)

@@ -1,4 +1,4 @@
-//! What is measured of services, and the same in the text format of Prometheus.
+//! Measurements of services, also in the text format of Prometheus.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use partita_mps::ServerStatus;
 
 use super::status::{ServerRow, ServiceState, ServiceStatus};
 
-/// Names and values that tell one sample from another.
+/// Names and values that identify a sample.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// What a family of samples counts.
+/// The kind of a family of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Something that goes up and down.
@@ -23,7 +23,7 @@ pub enum Kind {
 pub struct Family {
     /// Its name, without the prefix `partita_` and without a counter's ending `_total`.
     pub name: &'static str,
-    /// What it is, without a full stop.
+    /// Its description, without a full stop.
     pub help: &'static str,
     /// What it counts.
     pub kind: Kind,
@@ -90,7 +90,7 @@ const COUNTERS: [Counter; 7] = [
     ("mps_faults", "Fatal faults", |one| one.counts.faults),
     ("mps_clients_hit", "Clients that a fault was reported to", |one| one.counts.clients_hit),
     ("mps_clients_killed", "Clients killed from outside beside others", |one| one.counts.clients_killed),
-    ("mps_restarts", "Programs started anew after a neighbour's fault", |one| one.counts.restarts),
+    ("mps_restarts", "Programs restarted after a neighbour's fault", |one| one.counts.restarts),
 ];
 
 fn states(services: &[ServiceStatus]) -> Vec<(Labels, f64)> {

@@ -1,9 +1,9 @@
-//! Static SM partitions of a service: SMs that one client has for itself, by MPS's own means.
+//! Static SM partitions of a service: SMs for one client alone, by MPS itself.
 //!
-//! Control programs have them from CUDA 13.1 on, which is found by trying; a daemon, if it was
-//! started with them, and then every client needs one. A client sees only its SMs. Since some
-//! libraries compute wrong products when they are told of fewer SMs than there are
-//! (docs/hardware.md), products are proved in each new partition, as for percentages.
+//! Control programs have them from CUDA 13.1 on, which a trial shows; a daemon has them if it was
+//! started with them, and then every client needs one. A client sees only its SMs. Some libraries
+//! compute wrong products when they see fewer SMs than there are (docs/hardware.md), so products
+//! are proved in each new partition, as for percentages.
 
 use partita_mps::partition::{PARTITION_VARIABLE, PartitionName, PartitionRow};
 use partita_mps::{MpsError, Service};
@@ -66,7 +66,7 @@ pub fn check_offered(service: &Service) -> Result<(), Error> {
     }
 }
 
-/// The partitions, and what is free, as the daemon lists them.
+/// The partitions, and the free SMs, as the daemon lists them.
 ///
 /// # Errors
 /// As [`check_offered`]; [`Error::Mps`].
@@ -80,15 +80,15 @@ pub fn list(service: &Service) -> Result<Vec<PartitionRow>, Error> {
 pub struct Made {
     /// Its name.
     pub name: PartitionName,
-    /// What was proved of products in it.
+    /// The result of the proof of products in it.
     pub products: Products,
 }
 
-/// Makes a partition of so many chunks and proves products in it; takes it back where they are
-/// wrong, or where nobody knows and `trusted` does not say that this is well.
+/// Makes a partition of so many chunks and proves products in it. Removes it if they are wrong, or
+/// if the proof is impossible and `trusted` does not allow that.
 ///
 /// # Errors
-/// As [`check_offered`]; [`Error::Mps`] with the daemon's words where it does not fit;
+/// As [`check_offered`]; [`Error::Mps`] with the daemon's message if it does not fit;
 /// [`Error::NotOffered`] naming wrong products.
 pub fn add(
     install: &Install,
@@ -119,17 +119,17 @@ pub fn add(
     }
 }
 
-/// Removes a partition that nobody uses.
+/// Removes an unused partition.
 ///
 /// # Errors
-/// As [`check_offered`]; [`Error::Mps`] with the daemon's words for one in use.
+/// As [`check_offered`]; [`Error::Mps`] with the daemon's message for one in use.
 pub fn remove(service: &Service, name: &PartitionName) -> Result<(), Error> {
     check_offered(service)?;
     Ok(service.control().remove_sm_partition(name)?)
 }
 
-/// Refuses a tenant that names a partition where there is none, and one that names none where each
-/// client needs one.
+/// Refuses a tenant that names a partition of a service without any, and one that names none if
+/// each client needs one.
 pub(crate) fn check_named(
     service: &Service,
     gpus: &[Gpu],
@@ -139,8 +139,9 @@ pub(crate) fn check_named(
     match named {
         None if service.has_static_partitions()? => refuse(
             &format!("a mask on {label}"),
-            "its MPS service has static partitions, of which each client needs one; name one with --mps-partition \
-             (`partita mps partitions` lists them), or start the service anew without them",
+            "its MPS service has static partitions, of which each client needs one; name one with \
+             --mps-partition (`partita mps partitions` lists them), or restart the service \
+             without them",
         ),
         None => Ok(()),
         Some(name) => match gpus {

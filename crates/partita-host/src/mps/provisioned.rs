@@ -1,9 +1,8 @@
-//! Active thread percentages of a service: by policy, and only where the vendor's products come out
-//! right.
+//! Active thread percentages of a service: by policy, and only if cuBLAS's products are correct.
 //!
-//! A percentage lowers the SM count that libraries are told. On some devices their matrix products
-//! are wrong then, without an error (docs/hardware.md), so each percentage that is to be set is
-//! proved first: a client of the service with just that percentage multiplies.
+//! A percentage lowers the SM count that libraries see. On some devices their matrix products are
+//! wrong then, without an error (docs/hardware.md), so each percentage is proved before it is set:
+//! a client of the service with exactly that percentage multiplies.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ const NUMERICS_LIMIT: Duration = Duration::from_secs(120);
 /// The variable by which a client lowers its own percentage.
 pub const PERCENTAGE_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-/// What is known of the products under a percentage.
+/// The result of the products under a percentage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Products {
@@ -91,7 +90,7 @@ pub(super) fn products_with<const N: usize>(
 /// Divides a GPU's SMs by a policy.
 ///
 /// # Errors
-/// [`Error::NotOffered`] with what is wrong with the policy.
+/// [`Error::NotOffered`] with the mistake in the policy.
 pub fn plan(gpu: &Gpu, sms: Sms, policy: &Policy) -> Result<Vec<Allotment>, Error> {
     divide(sms, policy)
         .map_err(|reason| Error::NotOffered { option: format!("--policy on {}", gpu.label()), reason })
@@ -110,7 +109,7 @@ pub fn check(gpu: &Gpu, percent: f64, products: &Products, trusted: bool) -> Res
     check_products(gpu, &what, products, trusted, &mask)
 }
 
-/// Refuses what products are wrong with, or might be; `instead` is offered.
+/// Refuses settings with wrong or unproved products, and names `instead` as the alternative.
 pub(super) fn check_products(
     gpu: &Gpu,
     what: &str,

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::signals;
 
-/// How long newcomers wait for a server that recovers from a fault, unless told otherwise.
+/// Default time that new clients wait for a server that recovers from a fault.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -26,8 +26,8 @@ pub fn admit(service: &Service, gpus: &[Gpu], tenants: usize) -> Result<(), Erro
     Ok(capacity(service, gpus).admit(others)?)
 }
 
-/// Whether a server of the service is in a fault, until everybody whom that hit has left. One that
-/// cannot be asked is not known to be.
+/// Whether a server of the service is in a fault, until all affected clients have left. False if it
+/// does not answer.
 pub fn is_in_fault(service: &Service) -> bool {
     let control = service.control();
     let servers = control.server_list().unwrap_or_default();
@@ -50,8 +50,8 @@ pub fn wait(service: &Service, limit: Duration) -> Result<Duration, Error> {
             match control.server_status(server) {
                 Ok(ServerStatus::Active) => {}
                 Ok(status) => waits_for = Some((server, status)),
-                // It ended meanwhile, or this driver does not tell: then the newcomer sees for
-                // itself.
+                // It ended meanwhile, or this driver does not report it: then the new client will
+                // see.
                 Err(
                     MpsError::NoSuchServer { .. }
                     | MpsError::UnknownCommand { .. }

@@ -1,4 +1,4 @@
-//! What a service does and for whom: for `partita mps status` and `clients`, and for metrics.
+//! The state and the clients of a service: for `partita mps status` and `clients`, and for metrics.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,11 +49,11 @@ pub struct ServiceStatus {
     pub all_users: bool,
     /// The most client contexts of a GPU.
     pub contexts_max: u32,
-    /// What its next server, or its next clients, get.
+    /// The limits of its next server, or of its next clients.
     pub limits: Option<DefaultLimits>,
     /// Its servers.
     pub servers: Vec<ServerRow>,
-    /// What its logs count.
+    /// The counts of its logs.
     pub counts: Counts,
 }
 
@@ -66,12 +66,12 @@ pub struct GpuName {
     pub uuid: String,
 }
 
-/// What servers that are yet to start get.
+/// The limits of servers that are yet to start.
 #[derive(Debug, Clone, Serialize)]
 pub struct DefaultLimits {
     /// Active thread percentage.
     pub thread_percentage: f64,
-    /// Priority of clients; none where this driver does not tell.
+    /// Priority of clients; `None` if this driver does not report it.
     pub priority: Option<ClientPriority>,
     /// Limit of device memory for each client, in bytes, by the GPU's UUID; only those that are
     /// set.
@@ -85,9 +85,9 @@ pub struct ServerRow {
     pub pid: Pid,
     /// Its user.
     pub user: Option<u32>,
-    /// Where it is in its life; none where it does not tell.
+    /// Its state; `None` if it does not report it.
     pub status: Option<ServerStatus>,
-    /// What clients that come from now on get.
+    /// The limit of future clients.
     pub thread_percentage: Option<f64>,
     /// Its clients.
     pub clients: Vec<Client>,
@@ -106,21 +106,21 @@ pub struct Client {
     pub device: Option<String>,
     /// The program.
     pub command: Option<String>,
-    /// Its tenant; none for a program that was started without Partita, or another user's.
+    /// Its tenant; `None` for a program that was started without Partita, or another user's.
     pub tenant: Option<String>,
 }
 
-/// A fault, with who caused it in words.
+/// A fault, with its cause in words.
 #[derive(Debug, Clone, Serialize)]
 pub struct FaultRow {
     /// Everything that is known of it.
     #[serde(flatten)]
     pub fault: Fault,
-    /// Who caused it.
+    /// Its cause.
     pub culprit: Culprit,
 }
 
-/// What the logs of a service count, since its directory was made.
+/// The counts of a service's logs, since its directory was made.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Counts {
     /// Servers that were started.
@@ -135,7 +135,7 @@ pub struct Counts {
     pub clients_hit: u64,
     /// Clients that were killed from outside with other clients beside them.
     pub clients_killed: u64,
-    /// Programs that were started anew after a neighbour's fault.
+    /// Programs that were restarted after a neighbour's fault.
     pub restarts: u64,
 }
 
@@ -166,12 +166,12 @@ const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// The longest log that is counted, in bytes.
 const LOG_BYTES_MAX: u64 = 256 << 20;
 
-/// The current user's service of each of these GPUs, and those of the tenants there. They are asked
-/// at the same time, with one deadline for all: one that does not answer, as another user's may
-/// not, is told as if it did not run, and delays nobody.
+/// The current user's service of each of these GPUs, and those of the tenants there. They are
+/// queried in parallel, with one deadline for all: one that does not answer, as another user's may
+/// not, is reported as if it did not run, and delays no other.
 ///
 /// # Errors
-/// As [`Registry::lock`]; [`Error::Mps`] where there is no control program.
+/// As [`Registry::lock`]; [`Error::Mps`] without a control program.
 pub fn all(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Vec<ServiceStatus>, Error> {
     let mut services: Vec<(Service, Vec<Gpu>)> = Vec::new();
     let mut add = |service: Service, gpus: Vec<Gpu>| {
@@ -213,7 +213,7 @@ pub fn all(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Vec<S
     }))
 }
 
-/// What is known of a service without asking it.
+/// The data about a service that need no query.
 fn unasked(service: &Service, gpus: &[Gpu], counts: Counts) -> ServiceStatus {
     let dirs = service.dirs();
     ServiceStatus {
@@ -241,7 +241,7 @@ pub fn capacity(service: &Service, gpus: &[Gpu]) -> Capacity {
         .unwrap_or(Capacity::of((7, 0), version))
 }
 
-/// The answer to a command that older drivers do not know, or whose subject has gone meanwhile.
+/// The answer to a command that older drivers do not know, or whose subject has ended meanwhile.
 fn if_told<T>(answer: Result<T, MpsError>) -> Result<Option<T>, MpsError> {
     match answer {
         Ok(value) => Ok(Some(value)),

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub(crate) struct Dir {
     fd: OwnedFd,
-    /// What it was opened as, for messages.
+    /// The path under which it was opened, for messages.
     path: PathBuf,
     /// Whose it is.
     pub user: u32,
@@ -44,7 +44,7 @@ impl Dir {
         Ok(Self { fd, path, user: stat.st_uid, mode: stat.st_mode & 0o7777, device: stat.st_dev })
     }
 
-    /// What it was opened as.
+    /// The path under which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -54,8 +54,8 @@ impl Dir {
         self.user == own_user()
     }
 
-    /// Opens what has this name here: no link, and nothing on another file system, whose server may
-    /// never answer.
+    /// Opens the entry of this name: not a link, and nothing on another file system, whose server
+    /// may never answer.
     fn enter(&self, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
         if name.as_bytes().contains(&b'/') || name == ".." {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -65,7 +65,7 @@ impl Dir {
         loop {
             match rustix::fs::openat2(&self.fd, name, flags, Mode::empty(), resolve) {
                 // Not EAGAIN, which a single name gives for one reason only: the file's owner holds
-                // a lease on it, and may take it anew for ever.
+                // a lease on it, and may renew it forever.
                 Err(Errno::INTR) => {}
                 // Linux before 5.6, or a filter of system calls that does not know it.
                 Err(Errno::NOSYS | Errno::PERM) => break,
@@ -82,15 +82,14 @@ impl Dir {
         Self::of(self.enter(name.as_ref(), DIRECTORY)?, self.path.join(name))
     }
 
-    /// Opens a directory in it, if it has the same owner: nobody else makes entries there or
-    /// exchanges them.
+    /// Opens a directory in it, if it has the same owner: then no other user creates or replaces
+    /// entries there.
     pub fn sub_of_owner(&self, name: &str) -> io::Result<Self> {
         let dir = self.sub(name)?;
         if dir.user == self.user { Ok(dir) } else { Err(Errno::PERM.into()) }
     }
 
-    /// Makes a directory in it that everybody may look into, or opens the one that is there,
-    /// whoever it belongs to.
+    /// Makes a directory in it that all users can list, or opens the existing one, whoever owns it.
     pub fn make(&self, name: &str) -> io::Result<Self> {
         let made = match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => true,
@@ -111,7 +110,7 @@ impl Dir {
         self.sub_of_owner(name)
     }
 
-    /// Lets one other user enter it and list it, and nobody else.
+    /// Lets exactly one other user enter it and list it.
     pub fn open_to(&self, user: u32) -> io::Result<()> {
         // An entry of `struct posix_acl_xattr_entry`, linux/posix_acl_xattr.h: tag, permissions,
         // user.
@@ -170,7 +169,7 @@ impl Dir {
         Ok(names)
     }
 
-    /// The names in it that are text; none if its owner does not let us look.
+    /// The names in it that are text; empty if its owner does not allow listing.
     pub fn texts(&self) -> io::Result<Vec<String>> {
         match self.names() {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Vec::new()),
@@ -195,10 +194,10 @@ impl Dir {
         Ok(file)
     }
 
-    /// Writes a file so that a reader sees the whole of it or of what was there before.
+    /// Writes a file so that a reader sees either the old or the new content.
     pub fn replace(&self, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
         let fresh = format!("{name}.new-{}", std::process::id());
-        // What a process of this number has left, if it was killed.
+        // A file of a killed process with the same number.
         let _ = self.unlink(fresh.as_ref());
         let written = self.create(&fresh, mode).and_then(|mut file| file.write_all(bytes));
         let replaced = written.and_then(|()| self.rename(&fresh, name));
@@ -210,7 +209,7 @@ impl Dir {
     /// Reads a regular file of so many bytes at most.
     pub fn bytes(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
         let file = self.file(name)?;
-        // One that is too long costs nobody the time to read it.
+        // A file that is too long is not read.
         let mut is_longer = file.metadata()?.len() > bytes_max;
         let mut bytes = Vec::new();
         if !is_longer {
@@ -244,8 +243,7 @@ impl Dir {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes an entry with all that is in it. Directories of other users stay, and so what they
-    /// are in.
+    /// Removes an entry with its content. Directories of other users stay, and so do their parents.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         match self.unlink(name) {
             Err(error) if error.raw_os_error() == Some(Errno::ISDIR.raw_os_error()) => {}
@@ -264,9 +262,10 @@ impl Dir {
         Ok(rustix::fs::fstatfs(&self.fd)?.f_type == kind)
     }
 
-    /// Locks the directory itself, without waiting; the lock lasts as long as what is returned.
+    /// Locks the directory itself, without waiting; the lock lasts as long as the returned
+    /// descriptor.
     pub fn try_lock(&self) -> io::Result<Option<OwnedFd>> {
-        // A description of its own: locks exclude descriptions from each other.
+        // A new open file description: locks exclude descriptions from each other.
         let fd = self.enter(".".as_ref(), DIRECTORY)?;
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(fd)),

@@ -1,4 +1,4 @@
-//! What is where in a run directory, and whose.
+//! The layout of a run directory, and the owners of its parts.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -20,7 +20,7 @@ pub const DEFAULT_ROOT: &str = "/dev/shm/partita";
 /// Where they are instead while that directory is in system mode.
 pub const SYSTEM_ROOT: &str = "/run/partita";
 
-/// The variable whose value is the directory of the tenant that a process is of.
+/// The variable with the directory of a process's tenant.
 pub const LEDGER_VARIABLE: &str = match partita_ledger::LEDGER_VARIABLE.to_str() {
     Ok(name) => name,
     Err(_) => panic!("it is ASCII"),
@@ -28,9 +28,9 @@ pub const LEDGER_VARIABLE: &str = match partita_ledger::LEDGER_VARIABLE.to_str()
 
 pub(super) const META: &str = "meta.json";
 pub(super) const OWNER: &str = "owner";
-/// In the directory of a GPU, as [`GATE_FILE_NAME`] has it.
+/// In the directory of a GPU, equal to [`GATE_FILE_NAME`].
 pub(super) const GATE: &str = ".gate";
-/// What the directories of users in a run directory that is not theirs begin with.
+/// The prefix of users' directories in a run directory of another user.
 const USER_PREFIX: &str = "user-";
 /// The file that says that a run directory is in system mode.
 pub(super) const SYSTEM_MARK: &str = ".system";
@@ -40,8 +40,8 @@ pub(super) fn refuse_root(path: &Path, reason: String) -> Error {
     Error::RunDirectory { path: path.to_owned(), reason }
 }
 
-/// Opens the run directory, and checks that nobody but its owner removes or exchanges what is in
-/// it, and that its owner is root or the current user.
+/// Opens the run directory, and checks that only its owner can remove or replace its content, and
+/// that its owner is root or the current user.
 pub(super) fn open_root(path: &Path) -> Result<Dir, Error> {
     let dir = Dir::open(path).map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOTDIR | Errno::LOOP) => {
@@ -58,7 +58,7 @@ pub(super) fn open_root(path: &Path) -> Result<Dir, Error> {
         let owner = user_name(dir.user);
         return Err(refuse_root(
             path,
-            format!("it belongs to {owner}, who could exchange what is in it; {remedy}"),
+            format!("it belongs to {owner}, who could replace its content; {remedy}"),
         ));
     }
     if dir.mode & 0o022 != 0 && dir.mode & 0o1000 == 0 {
@@ -72,7 +72,7 @@ pub(super) fn open_root(path: &Path) -> Result<Dir, Error> {
     Ok(dir)
 }
 
-/// What the directory of a user is called in a run directory of root's.
+/// The name of a user's directory in a run directory of root.
 pub(super) fn home_name(user: u32) -> String {
     format!("{USER_PREFIX}{user}")
 }
@@ -85,8 +85,8 @@ pub(super) struct Home {
     pub user: u32,
 }
 
-/// The directory of a user in a run directory that is another user's. Anybody may take any name:
-/// the kernel says whose it is.
+/// The directory of a user in a run directory of another user. Any user can take any name: the
+/// kernel reports the owner.
 pub(super) fn home_of(root: &Dir, user: u32, is_system: bool) -> Option<Dir> {
     let keeper = if is_system { 0 } else { user };
     root.sub(&home_name(user)).ok().filter(|home| home.user == keeper)
@@ -111,14 +111,14 @@ pub(super) fn is_system(root: &Dir) -> bool {
     root.user == 0 && root.mode & 0o022 == 0 && root.file(SYSTEM_MARK).is_ok()
 }
 
-/// The GPUs that the owner of a directory has tenants on. What others have put there is nobody's.
+/// The GPUs on which the owner of a directory has tenants. Other users' entries are ignored.
 pub(super) fn gpus(home: &Dir) -> Result<Vec<(String, Dir)>, Error> {
     let names = home.texts().map_err(Error::io(home.path().display().to_string()))?;
     let names = names.into_iter().filter(|name| is_gpu_key(name));
     Ok(names.filter_map(|name| home.sub_of_owner(&name).ok().map(|gpu| (name, gpu))).collect())
 }
 
-/// Whether `name` could be a GPU's: a UUID, or what tells simulated boards apart.
+/// Whether `name` can be the key of a GPU: a UUID, or the key of a simulated board.
 fn is_gpu_key(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
         && !name.starts_with(['.', '-'])
@@ -182,13 +182,13 @@ pub(super) fn open_lock(home: &Dir) -> io::Result<File> {
         return Ok(file);
     }
     Err(io::Error::other(format!(
-        "it belongs to {}, who could hold it for ever; have root remove it: `sudo rm -r {}`",
+        "it belongs to {}, who could hold it forever; have root remove it: `sudo rm -r {}`",
         user_name(owner),
         home.path().join(LOCK).display()
     )))
 }
 
-/// Refuses what only `partitad` and root do in system mode.
+/// Refuses an action that only `partitad` and root may do in system mode.
 pub fn only_the_daemon(root: &Path) -> Error {
     Error::RunDirectory {
         path: root.to_owned(),

@@ -29,8 +29,8 @@ use crate::process::{ProcessId, user_name};
 
 /// Holders need milliseconds; this covers a machine that swaps.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
-/// How long those who plan wait for planners of other users. Whoever holds that lock for longer
-/// does not plan.
+/// How long planners wait for planners of other users. A process that holds that lock for longer is
+/// not planning.
 const OTHERS_LIMIT: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(1);
 
@@ -38,24 +38,24 @@ const POLL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct RegistryLock<'a> {
     registry: &'a Registry,
-    /// The current user's directory; none as long as that user has made nothing.
+    /// The current user's directory; `None` before this user has made anything.
     home: Option<Arc<Dir>>,
     _own: Option<File>,
     _common: Option<OwnedFd>,
 }
 
 impl Registry {
-    /// Waits for the current user's lock: nobody else of this user makes, changes or removes
+    /// Waits for the current user's lock: no other process of this user makes, changes or removes
     /// tenants meanwhile.
     ///
     /// # Errors
-    /// [`Error::RunDirectory`] if somebody holds it for longer than anything takes.
+    /// [`Error::RunDirectory`] if another process holds it for too long.
     pub fn lock(&self) -> Result<RegistryLock<'_>, Error> {
         RegistryLock::take(self)
     }
 
-    /// The same for those who change what tenants have: as long as all users mean each other well,
-    /// none of them plans meanwhile.
+    /// The same for changes of what tenants have: if all users cooperate, none of them plans
+    /// meanwhile.
     ///
     /// # Errors
     /// As [`Registry::lock`].
@@ -63,7 +63,7 @@ impl Registry {
         RegistryLock::take_to_plan(self, false)
     }
 
-    /// The same for those who make tenants or services. Makes the current user's directory if it is
+    /// The same for making tenants or services. Makes the current user's directory if it is
     /// missing.
     ///
     /// # Errors
@@ -186,7 +186,7 @@ impl<'a> RegistryLock<'a> {
             if tenant.alive {
                 living.push(tenant);
             } else if tenant.is_own() {
-                // What is left of it is removed by the next command, if not by this one.
+                // If this fails, the next command removes the rest.
                 is_any_removed |= self.remove(&tenant).unwrap_or(false);
             }
         }
@@ -215,9 +215,9 @@ impl<'a> RegistryLock<'a> {
         Ok(self.home.iter().map(|dir| Home { dir: Arc::clone(dir), user }).collect())
     }
 
-    /// The living tenant of this name: what it is on each of its GPUs, in the order in which its
-    /// programs see them. Never empty. Of several users' tenants of one name, the current user's is
-    /// meant.
+    /// The living tenant of this name: its part on each of its GPUs, in the order in which its
+    /// programs see them. Never empty. If several users have a tenant of this name, the current
+    /// user's.
     ///
     /// # Errors
     /// [`Error::NoSuchTenant`]; [`Error::SeveralTenants`] if the current user has none of them;
@@ -226,7 +226,7 @@ impl<'a> RegistryLock<'a> {
         self.tenant_of_user(name, self.registry.user)
     }
 
-    /// The same for a user who asks: of several tenants of one name, that user's is meant.
+    /// The same for another calling user: if several users have a tenant of this name, that user's.
     ///
     /// # Errors
     /// As [`RegistryLock::tenant`].
@@ -289,13 +289,13 @@ impl<'a> RegistryLock<'a> {
         }
     }
 
-    /// The tenants of one GPU as the planner takes them.
+    /// The tenants of one GPU in the planner's form.
     ///
     /// # Errors
     /// [`Error::DamagedTenant`] if the limits of a living tenant of the current user cannot be
-    /// read: what it holds is then unknown, and giving it away would break its promise. Another
-    /// user's that cannot be read is promised nothing: its owner alone writes there, and must not
-    /// be able to stop everyone else.
+    /// read: its TPCs are then unknown, and must not be given to others. An unreadable tenant of
+    /// another user is promised nothing: only its owner writes there, and must not be able to stop
+    /// all others.
     pub fn present(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<Present>, Error> {
         let here = || tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.counts());
         let mut own = TpcSet::EMPTY;
@@ -304,7 +304,7 @@ impl<'a> RegistryLock<'a> {
         }
         here()
             .map(|tenant| {
-                // What another user claims of the current user's is not that user's.
+                // Another user's claim on the current user's TPCs does not count.
                 let taken = if tenant.is_own() { TpcSet::EMPTY } else { own };
                 Ok(Present { name: tenant.name_among_all(), set: tenant.set()? - taken })
             })
@@ -325,7 +325,7 @@ impl<'a> RegistryLock<'a> {
                 return Err(other.name_in_use());
             }
         }
-        // The first comes last: it links to the others, and until it is there they are nobody's.
+        // The first part comes last: it links to the others, and makes them part of a tenant.
         let links: Vec<PathBuf> = parts
             .iter()
             .skip(1)
@@ -417,7 +417,7 @@ impl<'a> RegistryLock<'a> {
     }
 
     /// Removes a tenant of the current user, and its GPU's directory if that is empty then. False
-    /// if the tenant is another user's, or a process has it still.
+    /// if the tenant is another user's, or a process still uses it.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -443,15 +443,15 @@ fn make_home(root: &Dir, user: u32) -> Result<Dir, Error> {
     home_of(root, user, true).ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))
 }
 
-/// Removes a tenant's directory, and its GPU's if that is empty then. False if a process has it
-/// still.
+/// Removes a tenant's directory, and its GPU's if that is empty then. False if a process still uses
+/// it.
 fn remove_dir(home: &Dir, gpu_key: &str, name: &str) -> Result<bool, Error> {
     let Ok(gpu) = home.sub_of_owner(gpu_key) else { return Ok(true) };
     let gone = format!(".dead-{name}-{}", std::process::id());
     let failed = || Error::io(gpu.path().join(name).display().to_string());
     match gpu.rename(name, &gone) {
-        // A process needs no `partita run` to enter a tenant that an environment names. One that
-        // has has it back.
+        // A process can enter a tenant that an environment names without `partita run`. If one has,
+        // the tenant is restored.
         Ok(())
             if gpu.sub_of_owner(&gone).is_ok_and(|dir| has_live_slot(&dir))
                 && gpu.rename(&gone, name).is_ok() =>

@@ -7,35 +7,34 @@
 //!     .mps-0/                     its owner's MPS service of this GPU
 //!     train/                      a tenant
 //!       limits, usage             the ledger
-//!       meta.json                 who runs what, since when
+//!       meta.json                 the program, its user and its start
 //!       owner                     locked by `partita run` and by every process it started
 //!       gpu-1                     of a tenant on several GPUs: a link to its directory on the next
 //!   user-1000/                    the same of user 1000
 //! ```
 //!
-//! In system mode `partitad` alone makes, changes and removes tenants, of every user:
+//! In system mode only `partitad` makes, changes and removes tenants, for every user:
 //!
 //! ```text
 //! /run/partita/                   root's, mode 755
-//!   .system                       says that it is in system mode
+//!   .system                       marks system mode
 //!   .lock                         held while tenants are planned, made, changed or removed
 //!   GPU-1b2c…/.mps-0/             the MPS service of this GPU, for every user
 //!   user-1000/                    root's too; only user 1000 can enter it, and cannot write in it
 //!     GPU-1b2c…/train/            of user 1000, who owns `usage`, `time` and `owner`
 //! ```
 //!
-//! A directory belongs to one user with all that is in it, and only that user makes, changes and
-//! removes entries there: root too leaves alone what is another user's. Whose a directory is the
-//! kernel says of the open one (`dir`). Others may read `limits`, `meta.json` and `owner`, to plan
-//! beside the tenant and to see that it lives. They cannot open what the tenant's processes lock
+//! A directory and all of its content belong to one user, and only that user makes, changes and
+//! removes entries there: even root does not touch another user's. The kernel reports the owner of
+//! an open directory (`dir`). Others may read `limits`, `meta.json` and `owner`, to plan beside the
+//! tenant and to see that it is alive. They cannot open the files that the tenant's processes lock
 //! and map.
 //!
-//! A tenant lives while its `owner` file is locked for writing or a process holds a slot
-//! of its ledger. The kernel drops both with the last process, so what a
-//! killed `partita run` leaves is recognised and removed by its user's next command.
-//! A tenant appears and goes by one rename: nobody sees half of one. A tenant on
-//! several GPUs has such a directory on each, all made or none under the lock;
-//! it lives while any of them does.
+//! A tenant is alive while its `owner` file is locked for writing or a process holds a slot of its
+//! ledger. The kernel releases both with the last process, so its user's next command recognises
+//! and removes what a killed `partita run` leaves. A tenant appears and disappears by one rename,
+//! so that readers never see half of one. A tenant on several GPUs has such a directory on each,
+//! all made or none under the lock; it is alive while any of them is.
 
 mod dir;
 mod layout;

@@ -18,12 +18,12 @@ use crate::error::Error;
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// A part of a tenant that is to be made: what it is on one GPU.
+/// A part of a tenant to make: the one on one GPU.
 #[derive(Debug)]
 pub struct NewPart {
     /// The name of the GPU's directory.
     pub gpu_key: String,
-    /// What is known of it.
+    /// Its metadata.
     pub meta: Meta,
     /// Its limits there.
     pub limits: Limits,
@@ -59,12 +59,12 @@ impl OwnedTenant {
         self.parts.iter().map(|part| &part.owner)
     }
 
-    /// What is known of the tenant on its first GPU.
+    /// The metadata of the tenant on its first GPU.
     pub fn meta(&self) -> &Meta {
         &self.parts[0].meta
     }
 
-    /// Changes what is known of the tenant, for others to read.
+    /// Changes the metadata of the tenant, for readers.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -79,7 +79,7 @@ impl OwnedTenant {
     }
 
     /// The tenant that `partitad` has made for this process: for each of its GPUs the directory,
-    /// what is known of it, and the locked file that keeps it alive.
+    /// the metadata, and the locked file that keeps it alive.
     pub(crate) fn received(parts: impl IntoIterator<Item = (PathBuf, Meta, File)>) -> Self {
         let part = |(path, meta, owner): (PathBuf, Meta, File)| OwnedPart {
             dir: None,
@@ -91,7 +91,7 @@ impl OwnedTenant {
         Self { parts: parts.into_iter().map(part).collect() }
     }
 
-    /// What a client needs to have it: see [`OwnedTenant::received`].
+    /// The data for a client that gets it: see [`OwnedTenant::received`].
     pub(crate) fn handed_out(&self) -> impl Iterator<Item = (&Path, &Meta, &File)> {
         self.parts.iter().map(|part| (part.path.as_path(), &part.meta, &part.owner))
     }
@@ -119,8 +119,8 @@ pub(super) fn make(
         }
     }
     let ledger = |error: LedgerError| Error::io("the ledger")(io::Error::other(error.to_string()));
-    // Others read the limits to plan beside the tenant. What its processes lock and map is theirs
-    // alone.
+    // Others read the limits to plan beside the tenant. Only its user can open the files that its
+    // processes lock and map.
     LimitsFile::create(dir.at(LIMITS_FILE_NAME), limits, 0o644).map_err(ledger)?;
     UsageMap::create(dir.at(USAGE_FILE_NAME), 0o600).map_err(ledger)?;
     if limits.flags & FLAG_TIMED != 0 {
@@ -136,7 +136,7 @@ pub(super) fn make(
         for name in [Some(USAGE_FILE_NAME), time].into_iter().flatten() {
             dir.give(&name.to_string_lossy(), user).map_err(Error::io(describe()))?;
         }
-        // Nobody but the user can open it, and so nobody else can lock it.
+        // Only the user can open it, and so no other user can lock it.
         dir.give(OWNER, user).map_err(Error::io(describe()))?;
         rustix::fs::fchmod(&owner, rustix::fs::Mode::from_raw_mode(0o600))
             .map_err(|error| Error::io(describe())(error.into()))?;
@@ -145,9 +145,9 @@ pub(super) fn make(
     Ok(owner)
 }
 
-/// Refuses a directory whose files no GPU maps, where tenants are to be given what needs that.
+/// Refuses a directory whose files GPUs cannot map, if tenants need that.
 ///
-/// The driver is to map them, and long-lasting pins are for memory: the kernel refuses them for
+/// The driver must map them, and long-lasting pins are for memory: the kernel refuses them for
 /// pages that a file system writes back.
 fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
     if dir.is_on(TMPFS).map_err(Error::io(dir.path().display().to_string()))? {
@@ -162,8 +162,8 @@ fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
     })
 }
 
-/// Makes the gate between the tenants of a user on a GPU, if it is missing. It is that user's
-/// alone: whoever could write it could end every process that has it mapped.
+/// Makes the gate between the tenants of a user on a GPU, if it is missing. Only that user can
+/// write to it: a writer could end every process that has it mapped.
 pub(super) fn make_gate(gpu: &Dir, user: u32) -> Result<(), Error> {
     check_memory(gpu, "no priority and no share of time")?;
     let made = match GateMap::create(gpu.at(GATE_FILE_NAME), 0o600) {

@@ -15,15 +15,15 @@ use super::name::check_name;
 use super::user::acting_user;
 use crate::error::Error;
 
-/// Who makes, changes and removes tenants in a run directory.
+/// Which processes make, change and remove tenants in a run directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Each user their own tenants: user mode.
     User,
     /// `partitad` all of them, and this process asks it: a user's command in system mode.
     Client,
-    /// This process, which is root's, all of them: `partitad`, what it starts, and root's commands
-    /// in system mode.
+    /// This process of root, for all users: `partitad`, the processes that it starts, and root's
+    /// commands in system mode.
     Planner,
 }
 
@@ -109,7 +109,7 @@ impl Registry {
                 let dir = open_root(root)?;
                 if own_user() == 0 {
                     let failed = |error: io::Error| refuse_root(root, error.to_string());
-                    // Before anybody else can: nobody takes this name in root's directory then.
+                    // Before other users can: none can take this name in root's directory then.
                     open_lock(&dir).map_err(failed)?;
                     dir.set_mode(0o1777).map_err(failed)?;
                 }
@@ -139,7 +139,7 @@ impl Registry {
         self.role == Role::Client
     }
 
-    /// The same run directory, as root has it for itself: where services for all users are.
+    /// The same run directory, as root's own: the place of services for all users.
     pub(crate) fn of_root(&self) -> Self {
         Self { home: self.root.clone(), user: 0, ..self.clone() }
     }
@@ -159,8 +159,8 @@ impl Registry {
         self.home.join(gpu_key)
     }
 
-    /// The current user's directory of one GPU, or root's, if it is there and really that user's:
-    /// then nobody else can exchange it.
+    /// The current user's directory of one GPU, or root's, if it exists and belongs to that user:
+    /// then no other user can replace it.
     ///
     /// # Errors
     /// [`Error::RunDirectory`].
@@ -193,8 +193,8 @@ impl Registry {
         Ok(found)
     }
 
-    /// The directories that could be tenants', living or not: the GPU's name for directories, the
-    /// tenant's name, the path, and the user whom it belongs to.
+    /// The directories that may be tenants', living or not: the GPU's key, the tenant's name, the
+    /// path, and the owner.
     ///
     /// # Errors
     /// [`Error::RunDirectory`], [`Error::Io`].

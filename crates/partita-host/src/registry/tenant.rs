@@ -27,8 +27,8 @@ const LIMITS: &str = "limits";
 /// The most that is read of a `meta.json`, in bytes: a long command line fits.
 const META_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// What is still read of a user's tenants in one look. Whoever looks pays for the reading, so that
-/// of others is bounded.
+/// The remaining limits of reading a user's tenants in one pass. The reader pays for the reading,
+/// so that of other users' files is limited.
 #[derive(Debug)]
 pub(super) struct Patience {
     tenants: usize,
@@ -91,7 +91,7 @@ pub struct GpuMeta {
 }
 
 impl GpuMeta {
-    /// What is kept of a GPU.
+    /// The stored data of a GPU.
     pub fn of(gpu: &Gpu) -> Self {
         let sim =
             |sim: &SimEnvironment| SimMeta { device: sim.device().to_owned(), dir: sim.dir().to_owned() };
@@ -117,8 +117,8 @@ impl GpuMeta {
     }
 }
 
-/// `meta.json`: what is known of a tenant beside its limits. Its owner writes
-/// it, so it is believed only as far as its owner could act anyway.
+/// `meta.json`: data about a tenant beside its limits. Its owner writes it, so it is trusted only
+/// as far as its owner could act anyway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// [`META_VERSION`].
@@ -132,13 +132,13 @@ pub struct Meta {
     pub gpus: Vec<GpuMeta>,
     /// The `partita run` that made it.
     pub run: ProcessId,
-    /// The program that it runs; none before it is started.
+    /// The program that it runs; `None` before it is started.
     pub child: Option<ProcessId>,
     /// The program and its arguments.
     pub command: Vec<String>,
     /// When it was made, in seconds since 1970.
     pub started_unix_s: u64,
-    /// `--sm` as it was given; none for whatever was free.
+    /// `--sm` as given; `None` for all that was free.
     pub share: Option<String>,
     /// `--place`.
     #[serde(default, with = "crate::text")]
@@ -169,26 +169,25 @@ pub struct Tenant {
     pub name: String,
     /// The name of its GPU's directory.
     pub gpu_key: String,
-    /// Its directory's path, for messages and as its processes know it. What is in there is reached
-    /// from `home`.
+    /// Its directory's path, for messages and for its processes. Its files are opened from `home`.
     pub dir: PathBuf,
     /// The open directory of its user.
     pub(super) home: Arc<Dir>,
-    /// The user whom it belongs to.
+    /// Its user.
     pub user: u32,
     /// The user whose processes change it: the same one, or root in system mode.
     keeper: u32,
     /// Whether a process of it lives.
     pub alive: bool,
-    /// What is known of it, or what is wrong with the file.
+    /// Its metadata, or the defect of the file.
     pub meta: Result<Meta, String>,
-    /// Its limits, or what is wrong with the file.
+    /// Its limits, or the defect of the file.
     pub limits: Result<Limits, String>,
 }
 
 impl Tenant {
-    /// Reads the tenant in `dir`. Nothing in it is mapped, and what another user wrote is believed
-    /// only as far as it concerns that user's processes.
+    /// Reads the tenant in `dir`. Nothing in it is mapped, and another user's files are trusted
+    /// only about that user's processes.
     pub(super) fn read(home: &Home, gpu_key: &str, name: &str, dir: &Dir, patience: &mut Patience) -> Self {
         let user = home.user;
         let limits = Limits::read(dir.at(LIMITS_FILE_NAME)).map(|(_, limits)| limits);
@@ -214,15 +213,14 @@ impl Tenant {
         }
     }
 
-    /// Whether this process may change it: it is the user's for whom the process acts, or any in
-    /// root's own commands in system mode.
+    /// Whether this process may change it: it belongs to the user for whom the process acts, or
+    /// this is a command of root in system mode.
     pub fn is_own(&self) -> bool {
         let (own, acting) = (own_user(), acting_user());
         self.keeper == own && (acting == own || acting == self.user)
     }
 
-    /// Whether plans reckon with it: another user's whose limits cannot be read is promised
-    /// nothing.
+    /// Whether plans include it: an unreadable tenant of another user is promised nothing.
     pub(crate) fn counts(&self) -> bool {
         self.is_own() || self.limits.is_ok()
     }
@@ -232,7 +230,7 @@ impl Tenant {
         (self.user, &self.name) == (other.user, &other.name)
     }
 
-    /// What plans call it. Other users may give theirs any name.
+    /// Its name in plans. Other users can give theirs any name.
     pub(crate) fn name_among_all(&self) -> String {
         if self.user == acting_user() {
             self.name.clone()
@@ -257,7 +255,7 @@ impl Tenant {
         open(dir.at(name)).map_err(|error| self.damaged(&file, &error.to_string()))
     }
 
-    /// What the parts of one tenant on several GPUs have in common; none for a tenant on one.
+    /// The common identity of the parts of one tenant on several GPUs; `None` for a tenant on one.
     pub(super) fn group(&self) -> Option<(String, u32, ProcessId)> {
         let meta = self.meta.as_ref().ok().filter(|meta| !meta.gpus.is_empty())?;
         Some((self.name.clone(), self.user, meta.run))
@@ -282,7 +280,7 @@ impl Tenant {
         self.limits.as_ref().map_err(|reason| self.damaged(LIMITS, reason))
     }
 
-    /// What is known of it.
+    /// Its metadata.
     ///
     /// # Errors
     /// [`Error::DamagedTenant`].
@@ -302,7 +300,7 @@ impl Tenant {
         self.damaged(LIMITS, reason)
     }
 
-    /// For whoever wants its name.
+    /// The error of a process that wants its name.
     pub(crate) fn name_in_use(&self) -> Error {
         let (gpu, what) = match &self.meta {
             Ok(meta) => (meta.gpu.label.clone(), meta.command.join(" ")),
@@ -315,7 +313,7 @@ impl Tenant {
         Error::NameInUse { name: self.name.clone(), user: user_name(self.user), gpu, what }
     }
 
-    /// Checks that this process changes it: nobody changes another user's, root neither.
+    /// Checks that this process may change it: no user, not even root, changes another user's.
     ///
     /// # Errors
     /// [`Error::NotYours`].
@@ -335,7 +333,7 @@ impl Tenant {
         Error::NotYours { name: self.name.clone(), user: user_name(self.user) }
     }
 
-    /// Notes the share and the placement that it was given last; none for as they are.
+    /// Stores the share and the placement that it was given last; `None` leaves one unchanged.
     pub(crate) fn update_share(&self, share: Option<String>, place: Option<Placement>) -> Result<(), Error> {
         self.check_yours()?;
         let mut meta = self.meta()?.clone();
@@ -353,7 +351,8 @@ impl Tenant {
         write_meta(&dir, &self.dir, &meta)
     }
 
-    /// Leaves a mark in its directory, if it is the current user's and there is none.
+    /// Creates a marker file in its directory, if it belongs to the current user and the marker
+    /// does not exist.
     pub(crate) fn leave_mark(&self, name: &str) {
         if self.is_own()
             && let Ok(dir) = self.open()

@@ -82,7 +82,7 @@ fn a_tenant_lives_as_long_as_its_lock_is_held() {
     assert_eq!(tenants[0].set().unwrap().to_string(), "1");
     assert_eq!(tenants[0].meta().unwrap().name, "a");
 
-    // Whoever inherits the open file keeps the tenant alive, as a child process does.
+    // A process that inherits the open file keeps the tenant alive, as a child process does.
     let inherited = owned.owner_files().next().unwrap().try_clone().unwrap();
     drop(owned);
     assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 1);
@@ -190,7 +190,7 @@ fn half_made_and_half_removed_tenants_go() {
     fs::create_dir(gpu_dir.join(".new-c-3")).unwrap();
     let busy = fs::File::create(gpu_dir.join(".new-c-3").join(OWNER)).unwrap();
     assert_eq!(partita_ledger::lock_alone(busy.as_raw_fd()), Ok(true));
-    // What is not ours.
+    // An entry that is not ours.
     fs::create_dir(gpu_dir.join(".mps-0")).unwrap();
     fs::create_dir(gpu_dir.join("no name")).unwrap();
     assert_eq!(registry.lock().unwrap().tenants().unwrap().len(), 1);
@@ -212,7 +212,7 @@ fn others_read_what_they_plan_by_and_open_nothing_that_is_locked_or_mapped() {
     }
 }
 
-/// A directory that is opened stays what it is, and no name leads out of it.
+/// An open directory stays the same, and no name leads out of it.
 #[test]
 fn an_open_directory_is_acted_in_whatever_takes_its_name() {
     let temp = tempfile::tempdir().unwrap();
@@ -248,7 +248,7 @@ fn directories_that_others_could_take_over_are_refused() {
     assert!(Registry::at(&root).unwrap_err().to_string().contains("no directory"));
 }
 
-/// Who may be a tenant is up to who makes the run directory.
+/// The maker of the run directory decides who may have tenants.
 #[test]
 fn a_run_directory_may_be_a_groups() {
     let temp = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! For whom this process makes and changes tenants.
+//! The user for whom this process makes and changes tenants.
 
 use std::sync::OnceLock;
 
 use super::dir::own_user;
 
-/// The user for whom this process, which is root's, makes and changes tenants.
+/// The user for whom this process of root makes and changes tenants.
 static ACTS_FOR: OnceLock<u32> = OnceLock::new();
 
 /// Makes this process, which is root's, act for a user from now on: tenants that it makes are that

@@ -27,7 +27,7 @@ pub(super) struct Started {
     pub watch: Option<Watch>,
 }
 
-/// Waits for the program, and starts it anew where that was asked for.
+/// Waits for the program, and restarts it if that was requested.
 pub(super) fn attend(
     install: &Install,
     request: &RunRequest,
@@ -61,9 +61,9 @@ pub(super) fn attend(
         match next {
             Ok(Some(next)) => *child = next,
             Ok(None) => return Ok(status),
-            // The program's own end is what its caller asked for.
+            // The caller gets the program's own exit code.
             Err(error) => {
-                say(&format!("tenant {name}: not started anew: {error}"));
+                say(&format!("tenant {name}: not restarted: {error}"));
                 return Ok(status);
             }
         }

@@ -28,9 +28,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Faults that follow each other by less have to do with each other.
 const LOOP_TIME: Duration = Duration::from_secs(120);
 
-/// How long a program waits before it is started anew, after so many restarts just now: the first
-/// time not at all, then longer and longer. Nobody tells whose work a fault was, so it may be the
-/// one that causes them.
+/// How long a program waits before a restart, after so many recent ones: the first time not at all,
+/// then longer and longer. The source of a fault is unknown, so this program may cause the faults.
 fn pause_after(restarts: usize) -> Duration {
     match restarts {
         0 => Duration::ZERO,
@@ -48,17 +47,15 @@ pub(super) struct Attended<'a> {
 }
 
 impl Attended<'_> {
-    /// To be called before `process` gets a signal: if it would die of it at once, its work on the
-    /// GPU is ended first, because a client that dies with work in flight takes its neighbours
-    /// along. A program with a handler of its own is left to it: it may want to save what it has
-    /// computed.
+    /// Call it before `process` gets a signal. If the process would die of it at once, its GPU work
+    /// is ended first, because a client that dies with work in flight takes its neighbours with it.
+    /// A program with a signal handler is left alone: it may want to save its results.
     pub fn before(&self, signal: Signal, process: ProcessId) {
         end_work_before(self.watch.service(), signal, process);
     }
 
-    /// To be called after the program has ended: says why, if the service has to do with it, writes
-    /// it down, and tells whether the program is to be started anew; then the service takes clients
-    /// again.
+    /// Call it after the program has ended: reports why, if the service is involved, records it,
+    /// and returns whether to restart the program; then the service takes clients again.
     ///
     /// # Errors
     /// [`Error::Mps`] if the service is not ready in time; [`Error::Interrupted`].
@@ -129,7 +126,7 @@ impl Attended<'_> {
         }
     }
 
-    /// Ends what is left of the program and waits until the service takes clients again.
+    /// Ends the rest of the program and waits until the service takes clients again.
     fn make_ready(&self, limit: Duration) -> Result<(), Error> {
         if self.registry.is_client() {
             system::end_processes(self.registry, self.name)?;
@@ -143,14 +140,14 @@ impl Attended<'_> {
         }
     }
 
-    /// Pauses before a program that ended then is started anew; whether it is to be.
+    /// Pauses before the restart of a program that ended then; returns whether to restart it.
     fn pause(&self, ended: Instant) -> bool {
         let pause = pause_after(self.watch.restarts_within(LOOP_TIME));
         let over = Instant::now() + pause;
         while Instant::now() < over && !kill::was_asked_for(self.dir) && signals::ending().is_none() {
             thread::sleep(LOOK);
         }
-        // Somebody may have ended the tenant meanwhile.
+        // The tenant may have been ended meanwhile.
         if kill::was_asked_for(self.dir) || !self.dir.exists() {
             return false;
         }

@@ -1,4 +1,4 @@
-//! A tenant's program: what its environment says, and its start.
+//! A tenant's program: its environment, and its start.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;

@@ -37,8 +37,7 @@ struct PlannedPart {
     task_slots: Option<u32>,
 }
 
-/// Plans the partitions; the registry stays locked. `name` is none for a tenant that is not to be
-/// made.
+/// Plans the partitions; the registry stays locked. `name` is `None` in a dry run.
 fn plan<'a>(
     install: &Install,
     request: &RunRequest,
@@ -82,8 +81,8 @@ fn plan_on(
     let key = gpu.key();
     let present = RegistryLock::present(tenants, &key)?;
     let is_whole = request.is_whole();
-    // Those who take turns have every TPC, and are in nobody's way who does. What MPS gives is
-    // planned by MPS.
+    // Tenants that take turns have every TPC, and do not conflict with each other. MPS plans its
+    // own partitions.
     let is_in_way = |tenant: &&Tenant| match request.mps_partition {
         Some(_) => false,
         None => !(is_whole && time::is_whole(tenant)),
@@ -116,7 +115,7 @@ fn plan_on(
         limits.mechanism = MECHANISM_NONE;
     }
     if request.mps_partition.is_some() {
-        // It has none of the TPCs that plans divide.
+        // It has none of the planned TPCs.
         limits.set = Default::default();
     }
     Ok(PlannedPart { topology, chosen, limits, task_slots: measured.task_slots })
@@ -143,7 +142,7 @@ pub(crate) fn make(
     lock.create(gpus.iter().zip(parts).map(new).collect())
 }
 
-/// What a run would get on one GPU.
+/// The result of a run on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DryRun {
     /// The GPU's short name.
@@ -155,7 +154,7 @@ pub struct DryRun {
     /// The partition.
     #[serde(flatten)]
     pub partition: PartitionRow,
-    /// Who would make room.
+    /// The tenants that would make room.
     pub moves: Vec<MoveRow>,
 }
 

@@ -1,8 +1,8 @@
-//! What `partita run` sees of the service while its program is a client: whom faults hit, and who
-//! vanished.
+//! The view of `partita run` on the service while its program is a client: which clients a fault
+//! hits, and which vanish.
 //!
-//! A thread of `partita run`, not of the tenant. It reads the service's logs and notes which
-//! clients are the tenant's own while they live: when a fault is reported their processes may be
+//! It is a thread of `partita run`, not of the tenant. It reads the service's logs and records
+//! which clients are the tenant's while they live: when a fault is reported, their processes may be
 //! gone already.
 
 use std::collections::BTreeSet;
@@ -25,18 +25,18 @@ use crate::system;
 const PERIOD: Duration = Duration::from_millis(50);
 /// How long the service may take to write down why a program failed that was a client.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
-/// How long another tenant may take to own up to a fault that the log says is somebody's.
+/// How long another tenant may take to report that it caused a fault, if the log names a cause.
 const NAME_LIMIT: Duration = Duration::from_millis(200);
-/// As [`NAME_LIMIT`], where the log names nobody. Only one whose process was killed can tell then,
-/// and does at once.
+/// As [`NAME_LIMIT`], if the log names no cause. Only a tenant whose process was killed can report
+/// then, and does at once.
 const KILLED_LIMIT: Duration = Duration::from_millis(50);
-/// How long before a program's end another tenant's incident may be to have to do with it: who is
-/// hurt fails at the next call.
+/// How long before a program's end another tenant's incident can be its cause: an affected client
+/// fails at its next call.
 const INCIDENT_AGE_MAX: Duration = Duration::from_secs(10);
-/// As [`LAST_WORDS_LIMIT`], for one that was none, as far as is known.
+/// As [`LAST_WORDS_LIMIT`], for a process that was not a client, as far as is known.
 const NO_CLIENT_LIMIT: Duration = Duration::from_millis(100);
 
-/// What is known.
+/// The observations so far.
 #[derive(Debug, Default)]
 struct Seen {
     tracker: Tracker,
@@ -44,7 +44,7 @@ struct Seen {
     expected: BTreeSet<Pid>,
     /// Clients that are processes of the tenant, dead ones too.
     ours: BTreeSet<Pid>,
-    /// What the server has written of itself since the program was started, the last time.
+    /// The server's last message about itself since the program was started.
     server_failure: Option<String>,
 }
 
@@ -52,12 +52,12 @@ struct Seen {
 #[derive(Debug)]
 pub struct Watch {
     service: Service,
-    /// Of a user in system mode, whom partitad writes incidents down for.
+    /// In system mode, where partitad records incidents.
     system: Option<Registry>,
     tenant: String,
     /// When the program was started, the last time.
     begun_unix_ms: AtomicU64,
-    /// When the program was started anew.
+    /// The times of restarts.
     restarts: Mutex<Vec<Instant>>,
     seen: Arc<Mutex<Seen>>,
     ending: Arc<AtomicBool>,
@@ -67,12 +67,12 @@ pub struct Watch {
 /// Why a program lost its work on the GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Blame {
-    /// By a fault of its own.
+    /// By its own fault.
     Own {
         /// The server.
         server: Pid,
     },
-    /// By somebody else's fault, or end.
+    /// By the fault, or the end, of another tenant.
     Neighbour {
         /// The server; 0 where its log says nothing.
         server: Pid,
@@ -94,7 +94,8 @@ impl Watch {
             thread::Builder::new()
                 .name("partita-mps".to_owned())
                 .spawn(move || follow(tails, &ledger, &seen, &ending))
-                // Without a thread the program runs as well; only nobody will know why it failed.
+                // The program runs without the thread too; only the cause of a failure is then
+                // unknown.
                 .ok()
         };
         Self {
@@ -109,8 +110,8 @@ impl Watch {
         }
     }
 
-    /// Takes that this process is the tenant's: one that lives for a moment alone cannot be asked
-    /// any more when its line in the log is read.
+    /// Records that this process is the tenant's: one that lives only for a moment cannot be
+    /// queried any more when its line in the log is read.
     pub fn expect(&self, pid: Pid) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).expected.insert(pid);
     }
@@ -121,8 +122,8 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).ours.clone()
     }
 
-    /// Takes that a process of the tenant was killed from outside. Returns the clients that were
-    /// there beside it; none if it was no client, or alone.
+    /// Records that a process of the tenant was killed from outside. Returns the other clients at
+    /// that time; none if it was not a client, or alone.
     #[must_use]
     pub fn killed(&self, pid: Pid) -> Vec<Pid> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,9 +145,9 @@ impl Watch {
         neighbours
     }
 
-    /// Whether a neighbour's fault, or end, took the program's work, as far as that is known: whose
-    /// it was may be told a moment later. Waits for the service's words, for as long after the
-    /// program's end as [`Watch::blame`] does.
+    /// Whether a neighbour's fault, or end, ended the program's work, as far as is known: whose it
+    /// was may follow a moment later. Waits for the service's log, for as long after the program's
+    /// end as [`Watch::blame`] does.
     #[must_use]
     pub fn is_hit(&self, ended: Instant) -> bool {
         loop {
@@ -159,8 +160,8 @@ impl Watch {
         }
     }
 
-    /// Why the program failed, if the service has to do with it: what its log says, or others'
-    /// incidents. Waits for either, a moment from the program's end on.
+    /// Why the program failed, if the service is involved: from its log, or others' incidents.
+    /// Waits for either, for a moment after the program's end.
     #[must_use]
     pub fn blame(&self, ended: Instant) -> Option<Blame> {
         let limit = self.last_words_limit();
@@ -173,7 +174,7 @@ impl Watch {
                 }
                 // A tenant's name says more than a process that is gone.
                 (Some((found, limit)), None) if ended.elapsed() >= limit => return Some(found),
-                // Not every driver writes down what a client's violent end did to the others.
+                // Not every driver logs what a client's violent end did to the others.
                 (None, Some(cause)) if self.was_killed_beside() => {
                     return Some(Blame::Neighbour { server: 0, cause });
                 }
@@ -190,8 +191,8 @@ impl Watch {
         if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT }
     }
 
-    /// What the log says, and how long after the program's end another tenant may still have more
-    /// to say.
+    /// The cause from the log, and how long after the program's end another tenant may still add to
+    /// it.
     fn fault_blame(&self) -> Option<(Blame, Duration)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let servers: Vec<Pid> = seen.tracker.states().map(|(server, _)| server).collect();
@@ -227,7 +228,7 @@ impl Watch {
         })
     }
 
-    /// Which tenant it was: whose process was killed from outside, or whose work caused a fault.
+    /// The tenant whose process was killed from outside, or whose work caused a fault.
     fn culprit_of_others(&self) -> Option<String> {
         self.others_incidents().find_map(|Incident { tenant, what, .. }| match what {
             What::Killed { pid, .. } => {
@@ -238,8 +239,7 @@ impl Watch {
         })
     }
 
-    /// What the server has written of itself since the program was started: that it could not do
-    /// its work.
+    /// The server's message since the program was started: that it could not do its work.
     #[must_use]
     pub fn server_failure(&self) -> Option<String> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).server_failure.clone()
@@ -248,17 +248,17 @@ impl Watch {
     /// Writes an incident of this tenant down.
     pub fn note(&self, what: What) {
         match &self.system {
-            // Nothing depends on it but what people are told.
+            // Only messages depend on it.
             Some(registry) => drop(system::note_incident(registry, &self.tenant, what)),
             None => incident::note(&self.service, &Incident::now(&self.tenant, what)),
         }
     }
 
-    /// Writes down that the program is started anew, so long after its end.
+    /// Records that the program is restarted, so long after its end.
     pub(crate) fn restarted(&self, waited: Duration) {
         let mut restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
         restarts.push(Instant::now());
-        // A new program is not to be blamed for what hit the old one.
+        // The new program is not responsible for what hit the old one.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.ours.clear();
         seen.server_failure = None;
@@ -267,7 +267,7 @@ impl Watch {
         self.note(What::Restarted { restarts: restarts.len() as u32, waited_ms: waited.as_millis() as u64 });
     }
 
-    /// How often the program was started anew within this time.
+    /// How many times the program was restarted within this time.
     pub(crate) fn restarts_within(&self, time: Duration) -> usize {
         let restarts = self.restarts.lock().unwrap_or_else(PoisonError::into_inner);
         restarts.iter().filter(|at| at.elapsed() < time).count()
@@ -299,7 +299,7 @@ fn follow(mut tails: [Tail; 2], ledger: &Path, seen: &Mutex<Seen>, ending: &Atom
     }
 }
 
-/// Reads what is new in the logs.
+/// Reads new lines of the logs.
 fn read(tails: &mut [Tail; 2], ledger: &Path, seen: &Mutex<Seen>) {
     for tail in tails {
         // A log that cannot be read now may be readable later; the service works without.
@@ -329,7 +329,7 @@ fn is_ours(pid: Pid, ledger: &Path) -> bool {
         .is_some_and(|value| value == ledger)
 }
 
-/// Who caused a fault, as the end of a sentence.
+/// The cause of a fault, as the end of a sentence.
 fn in_words(fault: &Fault) -> String {
     match fault.culprit() {
         Culprit::Named(pid) => format!("caused by process {pid}"),

@@ -102,7 +102,7 @@ fn inventory(uuids: &[&str]) -> Inventory {
     Inventory { driver_version: "580.1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
 }
 
-/// As it is kept: without what changes all the time.
+/// The cached form: without values that change all the time.
 fn without_use(mut inventory: Inventory) -> Inventory {
     inventory.gpus.iter_mut().for_each(|gpu| gpu.memory_used_bytes = 0);
     inventory
@@ -111,7 +111,7 @@ fn without_use(mut inventory: Inventory) -> Inventory {
 #[test]
 fn the_last_answer_serves_while_the_kernel_tells_the_same() {
     let machine = Machine::new(&TWO);
-    assert_eq!(machine.recent().inventory(NOW), None, "nobody has asked");
+    assert_eq!(machine.recent().inventory(NOW), None, "NVML was not queried yet");
     machine.answer(&inventory(&TWO));
     assert_eq!(machine.recent().inventory(NOW), Some(without_use(inventory(&TWO))));
     let kept = fs::read_to_string(machine.kept_file()).unwrap();
@@ -177,7 +177,7 @@ fn whatever_the_kernel_tells_otherwise_makes_it_another_machine() {
 
     let machine = Machine::new(&TWO);
     machine.answer(&inventory(&TWO));
-    // What is found there answers in NVML's place.
+    // A library that is found there answers in NVML's place.
     let elsewhere = Recent { loader_path: Some("/sim/lib".into()), ..machine.recent() };
     assert_eq!(elsewhere.inventory(NOW), None);
     // With its own name it would be no other machine's; the name alone is not believed.
@@ -217,9 +217,14 @@ fn an_answer_that_is_not_of_the_kernels_gpus_is_not_kept() {
         assert!(machine.kept().is_empty(), "{what}");
         machine.answer(&good);
         machine.answer(&bad);
-        assert_eq!(machine.recent().inventory(NOW), None, "{what}: nor is what was said before");
+        assert_eq!(
+            machine.recent().inventory(NOW),
+            None,
+            "{what}: the earlier answer is not used \
+            either"
+        );
     }
-    // In a container NVML tells of fewer than the kernel does, never of one that may not be opened.
+    // In a container NVML reports fewer GPUs than the kernel, but never one that may not be opened.
     let machine = Machine::new(&TWO);
     machine.remove("dev/nvidia0");
     machine.answer(&good);
@@ -325,7 +330,7 @@ fn machines_share_a_directory_and_old_files_go() {
         fs::File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
     }
     one.answer(&inventory(&TWO));
-    assert_eq!(there.inventory(NOW), None, "nobody takes it any more");
+    assert_eq!(there.inventory(NOW), None, "it is not used any more");
     assert!(one.recent().inventory(NOW).is_some() && of_others.exists());
 }
 
@@ -385,7 +390,7 @@ proptest! {
             let in_time = asked <= now && now <= asked + AGE_MAX;
             prop_assert_eq!(record.holds(&made_for, now), in_time);
             prop_assert_eq!(record.holds(&asked_for, now), in_time && made_for == asked_for);
-            // Nothing is lost or added where it lies.
+            // The stored form is complete.
             let kept = serde_json::to_vec(&record).unwrap();
             let kept: Record = serde_json::from_slice(&kept).unwrap();
             prop_assert_eq!(kept.holds(&made_for, now), in_time);
