@@ -35,6 +35,7 @@ mod slurm;
 mod slurm_cluster;
 mod sm_count;
 mod storm;
+mod task_slots;
 mod tenants;
 mod terminal;
 mod time;
