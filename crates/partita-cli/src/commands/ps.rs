@@ -162,8 +162,12 @@ fn part_text(pid: u32, row: &TenantRow) -> String {
         }
     };
     let tpcs = tpcs(row).unwrap_or_else(unknown);
+    let slots = match row.task_slot_share {
+        Some(share) => format!("\n  task slots  {share}"),
+        None => String::new(),
+    };
     format!(
-        "process {pid}: tenant {} on {}\n  SMs   {sms}\n  TPCs  {tpcs}\n  GPCs  {gpcs}\n",
+        "process {pid}: tenant {} on {}\n  SMs   {sms}\n  TPCs  {tpcs}\n  GPCs  {gpcs}{slots}\n",
         row.name, row.gpu
     )
 }

@@ -177,6 +177,7 @@ fn doctor_finds_this_machine_healthy() {
     for name in [
         "launch layout",
         "topology",
+        "task slots",
         "masks",
         "quota",
         "mps service",

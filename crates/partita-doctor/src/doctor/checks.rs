@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use partita_core::{ByteSize, Count, TpcSet};
+use partita_core::{ByteSize, Count, TpcSet, task_slots};
 use partita_host::calibration::streams::{self, FoundBy, PlaceRequest, StreamPlace, VerifyResult};
 use partita_host::calibration::{Cache, Measured};
 use partita_host::error::Error;
@@ -133,11 +133,16 @@ const FIRST: [Step; 8] = [
 ];
 
 /// The checks after them. Each comes after those that produce what it needs.
-const THEN: [Step; 10] = [
+const THEN: [Step; 11] = [
     Step {
         name: "topology",
         needs: &[Need::Layout],
         make: |findings| Ok(super::topology::check(findings.gpu, findings.measured()?)),
+    },
+    Step {
+        name: "task slots",
+        needs: &[Need::Layout],
+        make: |findings| Ok(task_slots(findings.measured()?)),
     },
     Step { name: "stream masks", needs: &[Need::Layout], make: stream_masks },
     Step {
@@ -258,6 +263,25 @@ fn device(gpu: &Gpu) -> Check {
             format!("open it with `nvidia-smi -i {} -c DEFAULT`", facts.index),
         ),
         _ => Check::ok("gpu", detail),
+    }
+}
+
+/// How many kernels the GPU runs at once, and what tenants get of that.
+fn task_slots(measured: &Measured) -> Check {
+    const NAME: &str = "task slots";
+    match measured.task_slots {
+        Some(slots) => Check::ok(
+            NAME,
+            format!(
+                "{slots} kernels at once; tenants beside each other share {} of them",
+                slots.saturating_sub(task_slots::RESERVE)
+            ),
+        ),
+        None => Check::weak(
+            NAME,
+            "more kernels at once than were tried, so tenants have no shares of them",
+            "nothing, unless a neighbour's many kernels delay a tenant's: then report the GPU",
+        ),
     }
 }
 
@@ -551,7 +575,10 @@ mod tests {
         findings.checks = vec![Check::ok("mps program", "")];
         let (free, held): (Vec<_>, Vec<_>) =
             reasons(&mut findings).into_iter().partition(|(_, why)| why.is_empty());
-        assert_eq!(free.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["topology", "stream masks"]);
+        assert_eq!(
+            free.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            ["topology", "task slots", "stream masks"]
+        );
         assert!(held.len() == 8 && held.iter().all(|(_, reason)| reason == "the disk is full"), "{held:?}");
         assert_eq!(findings.missing(Need::MpsProgram), None);
         assert_eq!(
