@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::request::{self, Request, Sources};
+use super::request::{self, Request, RequestError, Sources};
 
 /// A batch system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -107,7 +107,7 @@ pub struct Job {
     /// empty.
     pub gpus: Vec<String>,
     /// Its request, or the mistake in it.
-    pub request: Result<Option<Request>, String>,
+    pub request: Result<Option<Request>, RequestError>,
 }
 
 impl Job {

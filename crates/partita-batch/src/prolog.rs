@@ -36,7 +36,7 @@ fn try_prolog(
     let asked = match &job.request {
         Ok(None) if job.gpus.is_empty() => Ok(Request::Off),
         Ok(asked) => Ok(asked.unwrap_or(options.default)),
-        Err(reason) => Err(reason.clone()),
+        Err(error) => Err(error.to_string()),
     };
     let (request, refusal) = match asked {
         Ok(Request::Off) => {

@@ -6,9 +6,10 @@
 use std::fmt;
 
 use partita_core::{ByteSize, Share};
-use partita_host::limits::{Form, LIMITS, Limit, LimitSet};
+use partita_host::limits::{Form, LIMITS, Limit, LimitError, LimitSet};
 use partita_host::registry::Isolation;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// The prefix of a request, in a comment or an account: `partita:sm=50%`.
 pub const PREFIX: &str = "partita:";
@@ -36,6 +37,65 @@ fn forms() -> String {
     )
 }
 
+/// A mistake in the request of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RequestError {
+    /// A request that is not written as it should be.
+    #[error("the request {PREFIX}{text}: {fault}; {}", forms())]
+    Wrong {
+        /// The text after [`PREFIX`].
+        text: String,
+        /// The mistake.
+        #[source]
+        fault: Fault,
+    },
+    /// Several requests.
+    #[error("the job asks more than once ({}): ask once", .0.iter().map(|text| format!("{PREFIX}{text}")).collect::<Vec<_>>().join(", "))]
+    Several(Vec<String>),
+    /// A percentage of the scheduler that no GPU has.
+    #[error(
+        "--gres=mps gives the job {0:?} percent of a GPU, which is not a share of one; ask for at most the count of one GPU"
+    )]
+    NoShare(String),
+    /// More than the scheduler gives.
+    #[error(
+        "sm={share} beside --gres=mps, which gives the job {percent}% of a GPU: leave sm out, or ask for a percentage of at \
+         most that"
+    )]
+    AboveScheduler {
+        /// The job's share.
+        share: Share,
+        /// The scheduler's percentage.
+        percent: String,
+    },
+}
+
+/// A mistake in one request.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Fault {
+    /// It has no item.
+    #[error("it requests nothing")]
+    Nothing,
+    /// An item is not `KEY=VALUE`.
+    #[error("{0:?} is not understood")]
+    Item(String),
+    /// A key is repeated.
+    #[error("{0} is given twice")]
+    Twice(String),
+    /// A key that is not a limit of jobs.
+    #[error("{0}={1}: it is not understood")]
+    Key(String, String),
+    /// A value that the limit does not take.
+    #[error("{0}={1}: {2}")]
+    Value(String, String, LimitError),
+    /// `mem=0`.
+    #[error("mem={0}: a quota of nothing")]
+    NoMemory(String),
+    /// The service, and a tenant outside of it.
+    #[error("isolation=own is outside of the service that mps asks for; leave one out")]
+    OwnInService,
+}
+
 /// The request of a job. As text it follows [`PREFIX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -55,9 +115,9 @@ impl From<Request> for String {
 }
 
 impl TryFrom<String> for Request {
-    type Error = String;
+    type Error = RequestError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, RequestError> {
         Self::parse(&text)
     }
 }
@@ -87,8 +147,11 @@ impl Request {
     ///
     /// # Errors
     /// The mistake, with the valid forms.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let refuse = |reason: String| format!("the request {PREFIX}{text}: {reason}; {}", forms());
+    pub fn parse(text: &str) -> Result<Self, RequestError> {
+        Self::read(text).map_err(|fault| RequestError::Wrong { text: text.to_owned(), fault })
+    }
+
+    fn read(text: &str) -> Result<Self, Fault> {
         let mut service = false;
         let mut keys: Vec<(String, String)> = Vec::new();
         for item in text.split([',', '+']).map(str::trim) {
@@ -107,23 +170,21 @@ impl Request {
                         value.push_str(item);
                     });
                 }
-                None => return Err(refuse(format!("{item:?} is not understood"))),
+                None => return Err(Fault::Item(item.to_owned())),
             }
         }
         if keys.is_empty() {
-            return if service { Ok(Self::Service) } else { Err(refuse("it requests nothing".to_owned())) };
+            return if service { Ok(Self::Service) } else { Err(Fault::Nothing) };
         }
         let mut wanted = LimitSet::default();
         for (at, (key, value)) in keys.iter().enumerate() {
             if keys[..at].iter().any(|(other, _)| other == key) {
-                return Err(refuse(format!("{key} is given twice")));
+                return Err(Fault::Twice(key.clone()));
             }
-            put(&mut wanted, key, value).map_err(refuse)?;
+            put(&mut wanted, key, value)?;
         }
         if service && wanted.isolation() == Isolation::Own {
-            return Err(refuse(
-                "isolation=own is outside of the service that mps asks for; leave one out".to_owned(),
-            ));
+            return Err(Fault::OwnInService);
         }
         Ok(Self::tenant(wanted))
     }
@@ -138,14 +199,13 @@ impl Request {
     }
 }
 
-fn put(wanted: &mut LimitSet, key: &str, value: &str) -> Result<(), String> {
-    let told = |error: &dyn fmt::Display| format!("{key}={value}: {error}");
-    let limit = limits().find(|limit| limit.name == key).ok_or_else(|| told(&"it is not understood"))?;
-    limit.put(wanted, &value.to_ascii_lowercase()).map_err(|error| told(&error))?;
-    if wanted.memory == Some(ByteSize(0)) {
-        return Err(told(&"a quota of nothing"));
-    }
-    Ok(())
+fn put(wanted: &mut LimitSet, key: &str, value: &str) -> Result<(), Fault> {
+    let (name, given) = (key.to_owned(), value.to_owned());
+    let Some(limit) = limits().find(|limit| limit.name == key) else { return Err(Fault::Key(name, given)) };
+    limit
+        .put(wanted, &value.to_ascii_lowercase())
+        .map_err(|error| Fault::Value(name, given.clone(), error))?;
+    if wanted.memory == Some(ByteSize(0)) { Err(Fault::NoMemory(given)) } else { Ok(()) }
 }
 
 /// The limits by name, `isolation` first: it is always present, so that a tenant without limits
@@ -183,7 +243,7 @@ pub struct Sources<'a> {
 ///
 /// # Errors
 /// The reason, for the job's owner.
-pub fn find(sources: &Sources<'_>) -> Result<Option<Request>, String> {
+pub fn find(sources: &Sources<'_>) -> Result<Option<Request>, RequestError> {
     let mut found: Vec<String> = Vec::new();
     for text in [sources.comment, sources.account].into_iter().flatten() {
         for word in text.split(|c: char| c.is_whitespace() || c == ';') {
@@ -211,12 +271,7 @@ pub fn find(sources: &Sources<'_>) -> Result<Option<Request>, String> {
     let asked = match found.as_slice() {
         [] => None,
         [text] => Some(Request::parse(text)?),
-        several => {
-            return Err(format!(
-                "the job asks more than once ({}): ask once",
-                several.iter().map(|text| format!("{PREFIX}{text}")).collect::<Vec<_>>().join(", ")
-            ));
-        }
+        _ => return Err(RequestError::Several(found)),
     };
     match sources.mps_percent {
         None => Ok(asked),
@@ -229,15 +284,10 @@ fn strip_prefix_ignoring_case<'a>(word: &'a str, prefix: &str) -> Option<&'a str
     head.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
-fn bound(asked: Option<Request>, percent: &str) -> Result<Request, String> {
+fn bound(asked: Option<Request>, percent: &str) -> Result<Request, RequestError> {
     let promised = match format!("{percent}%").parse() {
         Ok(Share::Percent(promised @ 1..=100_000)) => promised,
-        _ => {
-            return Err(format!(
-                "--gres=mps gives the job {percent:?} percent of a GPU, which is not a share of one; \
-                 ask for at most the count of one GPU"
-            ));
-        }
+        _ => return Err(RequestError::NoShare(percent.to_owned())),
     };
     let mut wanted = match asked {
         None | Some(Request::Service) => LimitSet::default(),
@@ -249,10 +299,7 @@ fn bound(asked: Option<Request>, percent: &str) -> Result<Request, String> {
         None => wanted.share = Some(Share::Percent(promised)),
         Some(Share::Percent(share)) if share <= promised => {}
         Some(share) => {
-            return Err(format!(
-                "sm={share} beside --gres=mps, which gives the job {percent}% of a GPU: leave sm out, or ask for a \
-                 percentage of at most that"
-            ));
+            return Err(RequestError::AboveScheduler { share, percent: percent.to_owned() });
         }
     }
     Ok(Request::tenant(wanted))
@@ -267,7 +314,7 @@ mod tests {
     use super::*;
 
     fn comment(text: &str) -> Result<Option<Request>, String> {
-        find(&Sources { comment: Some(text), ..Sources::default() })
+        find(&Sources { comment: Some(text), ..Sources::default() }).map_err(|error| error.to_string())
     }
 
     fn tenant(text: &str) -> LimitSet {
@@ -320,6 +367,7 @@ mod tests {
         let pbs = |account, resources| {
             find(&Sources { account: Some(account), resources: Some(resources), ..Sources::default() })
                 .map(|found| found.map(|request| request.to_string()))
+                .map_err(|error| error.to_string())
         };
         assert_eq!(pbs("physics", "nodes=1:gpus=1,walltime=10"), Ok(None));
         assert_eq!(pbs("MPS=true", "nodes=1"), Ok(Some("mps".to_owned())));
@@ -345,6 +393,7 @@ mod tests {
         let with = |comment, percent| {
             find(&Sources { comment, mps_percent: Some(percent), ..Sources::default() })
                 .map(|found| found.unwrap().to_string())
+                .map_err(|error| error.to_string())
         };
         assert_eq!(with(None, "30").unwrap(), "isolation=shared,sm=30%");
         assert_eq!(with(Some("partita:mps"), "30").unwrap(), "isolation=shared,sm=30%");

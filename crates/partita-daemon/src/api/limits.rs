@@ -1,10 +1,8 @@
 //! The limits of a tenant in bodies and in their document, from the table of limits.
 
-use std::fmt::{self, Formatter};
 use std::sync::LazyLock;
 
-use partita::limits::{Form, Given, LIMITS, Limit, Shown};
-use serde::de::{MapAccess, Visitor};
+use partita::limits::{Form, Given, LIMITS, Limit, Members, Shown};
 use serde::{Deserialize, Deserializer};
 use utoipa::openapi::schema::{
     AdditionalProperties, KnownFormat, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, SchemaType, Type,
@@ -27,21 +25,8 @@ impl<'de> Deserialize<'de> for Changes {
         static EXPECTED: LazyLock<Vec<&'static str>> =
             LazyLock::new(|| OTHERS.into_iter().chain(changeable().map(|limit| limit.member)).collect());
 
-        struct Members;
-
-        impl<'de> Visitor<'de> for Members {
-            type Value = Changes;
-
-            fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
-                f.write_str("limits")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Changes, A::Error> {
-                Given::of_members(members, |limit| limit.change.is_some(), &EXPECTED).map(Changes)
-            }
-        }
-
-        from.deserialize_map(Members)
+        let members = Members { may: |limit| limit.change.is_some(), expected: &EXPECTED };
+        from.deserialize_map(members).map(Changes)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Limits as they arrive: names with values as users write them, or members of JSON objects.
 
 use std::fmt::{self, Formatter};
-use std::sync::LazyLock;
 
 use partita_core::ByteSize;
 use serde::de::{Error as _, MapAccess, Visitor};
@@ -34,11 +33,6 @@ impl Given {
         self.0.push((limit, value));
     }
 
-    /// Whether a limit is given.
-    pub fn has(&self, limit: &Limit) -> bool {
-        self.0.iter().any(|(given, _)| given.name == limit.name)
-    }
-
     /// Whether no limit is given.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -56,21 +50,30 @@ impl Given {
         }
         Ok(limits)
     }
+}
 
-    /// Takes the members of a JSON object, which must all be limits that `may` allows; `expected` is
-    /// what messages say is allowed. A member that is `null` is as good as missing.
-    ///
-    /// # Errors
-    /// Unknown and repeated members, and values of another type.
-    pub fn of_members<'de, A: MapAccess<'de>>(
-        mut members: A,
-        may: fn(&Limit) -> bool,
-        expected: &'static [&'static str],
-    ) -> Result<Self, A::Error> {
-        let (mut given, mut seen) = (Self::default(), Vec::new());
+/// Reads the members of a JSON object, which must all be limits. One that is `null` is as good as
+/// missing.
+#[derive(Debug, Clone, Copy)]
+pub struct Members {
+    /// The limits that are allowed.
+    pub may: fn(&Limit) -> bool,
+    /// The members that messages name, as they are allowed there.
+    pub expected: &'static [&'static str],
+}
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Given;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("limits")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Given, A::Error> {
+        let (mut given, mut seen) = (Given::default(), Vec::new());
         while let Some(name) = members.next_key::<String>()? {
-            let limit = LIMITS.iter().find(|limit| limit.member == name && may(limit));
-            let limit = limit.ok_or_else(|| A::Error::unknown_field(&name, expected))?;
+            let limit = LIMITS.iter().find(|limit| limit.member == name && (self.may)(limit));
+            let limit = limit.ok_or_else(|| A::Error::unknown_field(&name, self.expected))?;
             if seen.contains(&limit.member) {
                 return Err(A::Error::duplicate_field(limit.member));
             }
@@ -126,24 +129,7 @@ impl Serialize for LimitSet {
 
 impl<'de> Deserialize<'de> for LimitSet {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        static MEMBERS: LazyLock<Vec<&'static str>> =
-            LazyLock::new(|| LIMITS.iter().map(|limit| limit.member).collect());
-
-        struct Members;
-
-        impl<'de> Visitor<'de> for Members {
-            type Value = LimitSet;
-
-            fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
-                f.write_str("limits")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<LimitSet, A::Error> {
-                let given = Given::of_members(members, |_| true, &MEMBERS)?;
-                given.read().map_err(A::Error::custom)
-            }
-        }
-
-        from.deserialize_map(Members)
+        let given = from.deserialize_map(Members { may: |_| true, expected: &["limits"] })?;
+        given.read().map_err(D::Error::custom)
     }
 }
