@@ -9,7 +9,7 @@ use core::ffi::{c_uint, c_void};
 use core::fmt;
 
 use partita_abi::CuResult;
-use partita_ledger::{FLAG_GPCS_UNPROVED, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, Limits};
+use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, OnMisfit, SmCount};
 
 use crate::account::gpu::Gpu;
 use crate::account::locate;
@@ -127,7 +127,7 @@ pub fn judge(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void, shape: &Shape) -> 
 /// Judges a launch with its needs by given limits.
 pub fn judge_by(tenant: &Tenant, limits: &Limits, needs: &Needs, shape: &Shape) -> Verdict {
     let cluster_blocks = needs.cluster_blocks;
-    let widens = limits.flags & FLAG_ON_MISFIT_WIDEN != 0;
+    let widens = OnMisfit::of(limits) == OnMisfit::Widen;
     let misfit = if cluster_blocks > 1 && cluster_blocks > u64::from(limits.max_cluster_sms) {
         Misfit::Cluster { blocks: cluster_blocks }
     } else if let Some(misfit) = too_large(tenant, limits, cluster_blocks, shape) {
@@ -185,9 +185,11 @@ impl Misfit {
             Self::Grid { blocks, threads, cluster_blocks, resident, resident_on_device }
                 if GRID.is_due() && blocks <= resident_on_device =>
             {
-                let by_count = match limits.flags & FLAG_SM_COUNT_PARTITION {
-                    0 => "--sm-count partition if the program sizes its grid by the number of SMs, ",
-                    _ => "",
+                let by_count = match SmCount::of(limits) {
+                    SmCount::Device => {
+                        "--sm-count partition if the program sizes its grid by the number of SMs, "
+                    }
+                    SmCount::Partition => "",
                 };
                 GRID.say(format_args!(
                     "{}: a cooperative launch of {blocks} blocks of {threads} threads{} was refused: this partition ({sms} of {of} SMs) \

@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use partita_abi::CuResult;
 use partita_abi::prototypes;
 use partita_abi::types::CUlaunchConfig;
-use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};
+use partita_ledger::{Limits, OnMisfit};
 
 use crate::account::locate;
 use crate::account::tenant::{self, Tenant};
@@ -42,7 +42,7 @@ pub unsafe fn active_clusters(
     let size = u32::try_from(shape.needs(tenant).cluster_blocks).unwrap_or(u32::MAX);
     let threads = u32::try_from(shape.block_threads).unwrap_or(u32::MAX);
     let blocks = tenant.driver().blocks_per_sm(function, threads, shape.shared_bytes).unwrap_or(0);
-    if size > limits.max_cluster_sms && limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {
+    if size > limits.max_cluster_sms && OnMisfit::of(&limits) == OnMisfit::Widen {
         return result;
     }
     let inside = misfit::active_clusters(&limits, size, blocks);
@@ -63,7 +63,7 @@ pub unsafe fn potential_cluster_size(
     // SAFETY: the driver has just read the configuration.
     let stream = unsafe { (*config).stream.0 };
     let Some(limits) = partition_now(tenant, stream) else { return result };
-    if limits.flags & FLAG_ON_MISFIT_WIDEN != 0 {
+    if OnMisfit::of(&limits) == OnMisfit::Widen {
         return result;
     }
     // The driver answers with powers of two, and programs divide their grids by the answer.

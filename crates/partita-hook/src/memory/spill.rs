@@ -22,7 +22,7 @@ use partita_abi::attribute::{
     CU_DEVICE_ATTRIBUTE_MAX_PITCH, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT,
     CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT,
 };
-use partita_ledger::FLAG_SPILL_HOST;
+use partita_ledger::Spill;
 
 use crate::account::gpu::{Account, Charge, Form, Gpu};
 use crate::account::tenant::Tenant;
@@ -52,7 +52,7 @@ const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
 /// Allocates host memory for a request that the quota cannot serve; `None` if the tenant may not
 /// spill.
 pub fn allocate(tenant: &Tenant, gpu: &Gpu, bytes: u64, form: Form) -> Option<u64> {
-    let spills = gpu.limits_now().is_some_and(|limits| limits.flags & FLAG_SPILL_HOST != 0);
+    let spills = gpu.limits_now().is_some_and(|limits| Spill::of(&limits) == Spill::Host);
     if !spills || bytes == 0 {
         return None;
     }

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use partita_abi::CuResult;
 use partita_core::time::{ACCOUNT_WORDS, Law, Pacer, Policy, TimeAccount};
 use partita_ledger::mutex::Mutex;
-use partita_ledger::{FLAG_TIME_SOFT, GateMap, Limits, TIME_WORDS};
+use partita_ledger::{GateMap, Limits, TIME_WORDS};
 
 use crate::account::gpu::Gpu;
 use crate::account::tenant::Tenant;
@@ -462,6 +462,5 @@ enum Tail {
 }
 
 fn law_of(limits: &Limits) -> Law {
-    let policy = if limits.flags & FLAG_TIME_SOFT == 0 { Policy::Hard } else { Policy::Soft };
-    Law::new(limits.time_permille, policy)
+    Law::new(limits.time_permille, limits.time_policy())
 }

@@ -13,8 +13,7 @@ use partita_core::time::Priority;
 use partita_core::{ByteSize, Present, Share, TpcSet};
 use partita_driver::kept::{self, Measured, Origin};
 use partita_ledger::{
-    FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_SPILL_HOST, FLAG_TIMED, Limits, MECHANISM_MASK, MECHANISM_NONE,
-    NO_QUOTA,
+    FLAG_GATED, FLAG_GPCS_UNPROVED, FLAG_TIMED, Limits, MECHANISM_MASK, MECHANISM_NONE, NO_QUOTA, Spill,
 };
 
 use crate::driver::calls::calls;
@@ -147,7 +146,7 @@ impl Wanted {
         let priority = if gated { Priority::from_number(limits.priority) } else { Priority::Normal };
         cores
             && limits.memory_quota_bytes == self.quota_bytes
-            && (limits.flags & FLAG_SPILL_HOST != 0) == self.spills
+            && (Spill::of(limits) == Spill::Host) == self.spills
             // High is given up where it cannot be had.
             && (priority == self.priority || (self.priority == Priority::High && !gated))
     }
@@ -218,10 +217,13 @@ impl Wanted {
             memory_quota_bytes: self.quota_bytes,
             memory_total_bytes: board.memory_bytes,
             mechanism: MECHANISM_NONE,
-            flags: FLAG_GPCS_UNPROVED | if self.spills { FLAG_SPILL_HOST } else { 0 },
+            flags: FLAG_GPCS_UNPROVED,
             name: Limits::name_field(name).map_err(|fault| fault.to_string())?,
             ..Limits::default()
         };
+        if self.spills {
+            Spill::Host.put(&mut limits);
+        }
         limits.physical_of_logical.iter_mut().zip(0..).for_each(|(physical, number)| *physical = number);
         Ok(limits)
     }
