@@ -39,7 +39,8 @@ pub fn owner() -> Owner {
     Owner { pid: std::process::id() as i32, start_ticks: 12345 }
 }
 
-/// Limits with another value in every field, on a device of 66 TPCs.
+/// Limits with a value in every field that files are checked for, on a device of 66 TPCs.
+#[allow(clippy::needless_update, reason = "a limit that nothing here is about changes nothing here")]
 pub fn sample_limits() -> Limits {
     Limits {
         gpu_uuid: std::array::from_fn(|i| i as u8 + 1),
@@ -60,6 +61,7 @@ pub fn sample_limits() -> Limits {
         name: Limits::name_field("serve").unwrap(),
         physical_of_logical: std::array::from_fn(|i| 255 - i as u16),
         gpc_of_logical: std::array::from_fn(|i| (i / 9) as u8),
+        ..Limits::default()
     }
 }
 
