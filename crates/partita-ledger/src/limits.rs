@@ -104,8 +104,6 @@ pub struct Limits {
     pub mechanism: u32,
     /// The tenant's name: UTF-8, padded with zero bytes, of which it has at least one.
     pub name: [u8; NAME_BYTES_MAX + 1],
-    /// A number that nothing obeys.
-    pub note_limit_bytes: u64,
     /// Physical number of each logical TPC; entries from `tpc_count` on are unused.
     pub physical_of_logical: [u16; 256],
     /// GPC of each logical TPC; entries from `tpc_count` on are unused.
@@ -197,7 +195,6 @@ impl Default for Limits {
             task_slots: 0,
             mechanism: 0,
             name: [0; NAME_BYTES_MAX + 1],
-            note_limit_bytes: 0,
             physical_of_logical: [0; 256],
             gpc_of_logical: [0; 256],
         }
@@ -298,7 +295,6 @@ impl Limits {
             put(u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(d) << 48);
         }
         self.gpc_of_logical.as_chunks::<8>().0.iter().for_each(|&bytes| put(u64::from_le_bytes(bytes)));
-        put(self.note_limit_bytes);
         words
     }
 
@@ -325,7 +321,6 @@ impl Limits {
             *to = [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16];
         }
         limits.gpc_of_logical.as_chunks_mut::<8>().0.iter_mut().for_each(|to| *to = get().to_le_bytes());
-        limits.note_limit_bytes = get();
         limits
     }
 }

@@ -152,48 +152,6 @@ impl Drop for Tenant {
     }
 }
 
-/// The limit `--note-limit` of a tenant: on the command line, in the API and in its ledger.
-#[test]
-fn a_limit_is_the_same_on_the_command_line_in_the_api_and_in_the_ledger() {
-    if needs_simulator("a partition of a known GPU") {
-        return;
-    }
-    let world = World::new();
-    let daemon = world.start();
-    let _tenant = Tenant::start(&world, "--name noted --sm 25% --note-limit 4KiB");
-    let ledger = || {
-        let mut dirs = vec![world.dir().to_owned()];
-        while let Some(dir) = dirs.pop() {
-            for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
-                if entry.is_dir() {
-                    dirs.push(entry);
-                } else if entry.ends_with("noted/limits") {
-                    let path = std::ffi::CString::new(entry.to_str().unwrap()).unwrap();
-                    return partita::ledger::Limits::read(path.as_c_str()).unwrap().1.note_limit_bytes;
-                }
-            }
-        }
-        panic!("the tenant has no ledger");
-    };
-    let ps = || {
-        let output = world.partita(["ps", "--json"]).output().unwrap();
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()[0]["note_limit_bytes"].as_u64().unwrap()
-    };
-    let path = "/v1/tenants/noted";
-    let rest = || daemon.get(path)["parts"][0]["note_limit_bytes"].as_u64().unwrap();
-    assert_eq!((ledger(), ps(), rest()), (4096, 4096, 4096), "`run` sets it");
-
-    daemon.ok("PATCH", path, Some(json!({ "note_limit_bytes": 8192 })));
-    assert_eq!((ledger(), ps(), rest()), (8192, 8192, 8192), "the API changes it");
-    daemon.refused(422, "PATCH", path, Some(json!({ "note_limit_bytes": "8KiB" })));
-
-    assert!(world.partita(["set", "noted", "--note-limit", "1MiB"]).output().unwrap().status.success());
-    assert_eq!((ledger(), ps(), rest()), (1 << 20, 1 << 20, 1 << 20), "`set` changes it");
-    assert!(!world.partita(["set", "noted", "--note-limit", "many"]).output().unwrap().status.success());
-    assert_eq!(ledger(), 1 << 20, "what is refused changes nothing");
-    daemon.ok("DELETE", "/v1/tenants/noted?grace_s=1", None);
-}
-
 #[test]
 fn tenants_are_listed_changed_and_ended_as_by_the_commands() {
     if needs_simulator("a partition of a known GPU") {

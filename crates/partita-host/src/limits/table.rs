@@ -46,8 +46,6 @@ pub struct LimitSet {
     pub task_slots: Option<TaskSlots>,
     /// `--spill`.
     pub spill: Option<Spill>,
-    /// `--note-limit`. Nothing obeys it.
-    pub note_limit: Option<ByteSize>,
 }
 
 impl LimitSet {
@@ -67,9 +65,6 @@ impl LimitSet {
         }
         if let Some(priority) = self.priority {
             limits.priority = priority as u32;
-        }
-        if let Some(size) = self.note_limit {
-            limits.note_limit_bytes = size.0;
         }
         self.on_misfit.into_iter().for_each(|it| it.put(limits));
         self.sm_count.into_iter().for_each(|it| it.put(limits));
@@ -108,7 +103,6 @@ impl LimitSet {
             sm_count: limits.map(SmCount::of),
             task_slots: limits.map(TaskSlots::of),
             spill: limits.map(Spill::of),
-            note_limit: limits.map(|limits| ByteSize(limits.note_limit_bytes)),
         }
     }
 
@@ -468,20 +462,6 @@ pub static LIMITS: &[Limit] = &[
         }),
         shown: Shown::InPs,
         field: field!(spill),
-        ..PLAIN
-    },
-    Limit {
-        name: "note-limit",
-        member: "note_limit_bytes",
-        form: Form::Size { least: 0 },
-        help: "A number that nothing obeys [default: 0B]",
-        change: Some(Change {
-            help: "A number that nothing obeys",
-            about: "A number that nothing obeys, in bytes.",
-        }),
-        batch: true,
-        shown: Shown::InRest("A number that nothing obeys, in bytes."),
-        field: field!(note_limit),
         ..PLAIN
     },
 ];
