@@ -3,26 +3,16 @@
 mod given;
 mod table;
 
-use partita_core::{ByteSize, Present, Share, Topology, TpcSet, words};
+use partita_core::{ByteSize, Present, Share, Topology, TpcSet};
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFault, MECHANISM_MASK, NO_QUOTA};
 pub use partita_ledger::{OnMisfit, SmCount, Spill, TaskSlots};
 use thiserror::Error;
 
 pub use self::given::{Given, Members, Refused};
-pub use self::table::{Change, Form, LIMITS, Limit, LimitError, LimitSet, Shown};
+pub use self::table::{Change, Form, LIMITS, Limit, LimitError, LimitSet, Needs, Restart, Shown};
 use crate::calibration::Measured;
 use crate::error::Error;
 use crate::registry::Tenant;
-
-words! {
-    /// When a program is started again.
-    pub enum Restart: Never {
-        /// Never.
-        Never => "never",
-        /// When a neighbour's fault or violent end destroyed the program's work on the GPU.
-        OnNeighbourFault => "on-neighbour-fault",
-    }
-}
 
 /// Why there can be no such limits.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

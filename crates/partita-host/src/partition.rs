@@ -141,7 +141,7 @@ pub(crate) struct Wanted<'a> {
 /// [`Error::Plan`] in the planner's words; [`Error::DamagedTenant`].
 pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
     let present = RegistryLock::present(wanted.tenants, wanted.gpu_key)?;
-    let ask = Ask { share: wanted.share, placement: wanted.place.into() };
+    let ask = Ask { share: wanted.share, placement: wanted.place };
     let planned = match (wanted.compact, wanted.name) {
         (true, name) => partita_core::compact(wanted.topology, &present, name, ask, |tenant| {
             let mut here = wanted.tenants.iter().filter(|other| other.gpu_key == wanted.gpu_key);

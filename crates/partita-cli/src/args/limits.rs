@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use partita::limits::{Form, Given, LIMITS, Limit, LimitSet};
+use partita::limits::{Form, Given, LIMITS, Limit, LimitSet, Needs};
 use partita_console::Failure;
 
 /// Every limit, for a new tenant.
@@ -87,8 +87,8 @@ fn of_run(limit: &Limit) -> Arg {
         None => option,
     };
     match limit.needs {
-        Some((Some(value), other)) => option.requires_if(value, other),
-        Some((None, other)) => option.requires(other),
+        Some(Needs { value: Some(value), option: other }) => option.requires_if(value, other),
+        Some(Needs { value: None, option: other }) => option.requires(other),
         None => option,
     }
 }

@@ -1,19 +1,32 @@
 //! The limits that a tenant can have, in one table.
 //!
 //! A limit is a field of [`LimitSet`], a row of [`LIMITS`], and a line each in [`LimitSet::put`] and
-//! [`LimitSet::of`], which write it to the ledger and read it there. The options of `partita run`
-//! and `partita set` with their help, the members of REST bodies and their schemas, the keys of batch
-//! requests and the members of `partita ps --json` come from the row.
+//! [`LimitSet::of`], which write it to the ledger and read it there. A limit whose value is a word
+//! is declared with [`words!`](partita_core::words), beside its bit in the ledger if it has one.
+//! The options of `partita run` and `partita set` with their help, the members of REST bodies and
+//! their schemas, the keys of batch requests and the members of `partita ps --json` come from the
+//! row.
 
 use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
-use partita_core::{ByteSize, ParseByteSizeError, ParseShareError, Placement, Share, UnknownWord, Words};
+use partita_core::{
+    ByteSize, ParseByteSizeError, ParseShareError, Placement, Share, UnknownWord, Words, words,
+};
 use partita_ledger::{FLAG_GATED, FLAG_TIMED, Limits, NO_QUOTA, OnMisfit, SmCount, Spill, TaskSlots};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::Restart;
 use crate::offered::Via;
 use crate::registry::{Isolation, Meta};
+
+words! {
+    /// When a program is started again.
+    pub enum Restart: Never {
+        /// Never.
+        Never => "never",
+        /// When a neighbour's fault or violent end destroyed the program's work on the GPU.
+        OnNeighbourFault => "on-neighbour-fault",
+    }
+}
 
 /// Limits of a tenant: those that a user asks for, or those that it has. The default is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -139,9 +152,8 @@ pub struct Limit {
     pub help: &'static str,
     /// The default, where `--help` does not say it in other words.
     pub default: Option<&'static str>,
-    /// What else `partita run` must be given: an option, with any value or with one value of this
-    /// limit only.
-    pub needs: Option<(Option<&'static str>, &'static str)>,
+    /// The option that `partita run` must be given beside it, if there is one.
+    pub needs: Option<Needs>,
     /// `None` if a running tenant keeps what it started with.
     pub change: Option<Change>,
     /// Whether batch requests can have it.
@@ -149,6 +161,15 @@ pub struct Limit {
     /// Whether lists of tenants have it.
     pub shown: Shown,
     field: Field,
+}
+
+/// The option that a limit needs beside it.
+#[derive(Debug, Clone, Copy)]
+pub struct Needs {
+    /// The value of the limit that needs it; every value if it is `None`.
+    pub value: Option<&'static str>,
+    /// The option without its dashes.
+    pub option: &'static str,
 }
 
 /// How `partita set` and `PATCH /v1/tenants/{tenant}` offer a limit.
@@ -322,7 +343,7 @@ pub static LIMITS: &[Limit] = &[
         form: Form::words::<Policy>("TIME_POLICY"),
         help: "Whether the share of time is a limit while no other tenant needs the GPU",
         default: Some("hard"),
-        needs: Some((Some("soft"), "time")),
+        needs: Some(Needs { value: Some("soft"), option: "time" }),
         change: Some(Change {
             help: "Whether the share of time is a limit while no other tenant needs the GPU",
             about: "What a share of time means when others rest.",
@@ -351,7 +372,7 @@ pub static LIMITS: &[Limit] = &[
         help: "What the driver may allocate for itself in each process (context, code, variables of modules, \
                stacks) before it counts against --mem, and four times that in all of them together; 0B counts \
                everything [default: 1GiB]",
-        needs: Some((None, "mem")),
+        needs: Some(Needs { value: None, option: "mem" }),
         change: Some(Change {
             help: "What the driver may allocate for itself in each process before it counts against --mem, and \
                    four times that in all of them together; from its next allocation on",
@@ -455,7 +476,7 @@ pub static LIMITS: &[Limit] = &[
         form: Form::words::<Spill>("SPILL"),
         help: "What happens to allocations that do not fit the memory quota",
         default: Some("none"),
-        needs: Some((Some("host"), "mem")),
+        needs: Some(Needs { value: Some("host"), option: "mem" }),
         change: Some(Change {
             help: "What happens from now on to allocations that do not fit the memory quota",
             about: "What an allocation gets that the quota has no room for.",
