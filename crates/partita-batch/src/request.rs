@@ -87,7 +87,7 @@ pub enum Fault {
     Key(String, String),
     /// A value that the limit does not take.
     #[error("{0}={1}: {2}")]
-    Value(String, String, LimitError),
+    Value(String, String, Box<LimitError>),
     /// `mem=0`.
     #[error("mem={0}: a quota of nothing")]
     NoMemory(String),
@@ -204,7 +204,7 @@ fn put(wanted: &mut LimitSet, key: &str, value: &str) -> Result<(), Fault> {
     let Some(limit) = limits().find(|limit| limit.name == key) else { return Err(Fault::Key(name, given)) };
     limit
         .put(wanted, &value.to_ascii_lowercase())
-        .map_err(|error| Fault::Value(name, given.clone(), error))?;
+        .map_err(|error| Fault::Value(name, given.clone(), error.into()))?;
     if wanted.memory == Some(ByteSize(0)) { Err(Fault::NoMemory(given)) } else { Ok(()) }
 }
 
