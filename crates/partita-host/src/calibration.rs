@@ -260,7 +260,7 @@ fn measure_gpu(cuda: &Cuda, gpu: &partita_driver::Gpu<'_>) -> Result<Measured, S
     let mut probe = partita_driver::probe_with(gpu, &mut mask).map_err(describe)?;
     let (gpcs, gpcs_proved, evidence) = evidence::gather(cuda, gpu, &mut mask, &mut probe)?;
     // A mask would count only what some TPCs hold.
-    drop(mask);
+    mask.clear();
     let task_slots = partita_driver::task_slots(gpu).map_err(describe)?;
     Ok(Measured {
         device_class: probe.facts.compute_capability,
