@@ -28,7 +28,6 @@ const SPIN: Duration = Duration::from_micros(50);
 pub enum Role {
     /// By its number, from 0.
     Number(u8),
-    /// By its name.
     Name(String),
 }
 

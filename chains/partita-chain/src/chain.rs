@@ -41,7 +41,6 @@ impl Chain {
         Ok(Self { file: ChainFile::open(&c_path(path)?)? })
     }
 
-    /// The plan.
     pub fn plan(&self) -> &ChainPlan {
         self.file.plan()
     }

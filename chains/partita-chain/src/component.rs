@@ -21,7 +21,6 @@ pub use self::frame::Frame;
 /// The result of waiting for a frame.
 #[derive(Debug)]
 pub enum Received<'c, 'g> {
-    /// A frame.
     Frame(Frame<'c, 'g>),
     /// No frame in time.
     Late,
@@ -99,7 +98,6 @@ impl<'g> Component<'g> {
         self.seat.role()
     }
 
-    /// The chain's plan.
     pub fn plan(&self) -> &ChainPlan {
         self.seat.plan()
     }
@@ -114,7 +112,6 @@ impl<'g> Component<'g> {
         self.seat.is_last()
     }
 
-    /// The GPU.
     pub fn gpu(&self) -> &'g Gpu<'g> {
         self.gpu
     }

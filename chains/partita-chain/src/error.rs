@@ -6,7 +6,6 @@ use partita_frames::ChainError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The chain's file.
     #[error("{0}")]
     File(#[from] ChainError),
     /// A call of the driver.
@@ -14,23 +13,18 @@ pub enum Error {
     Driver {
         /// The attempt.
         what: &'static str,
-        /// The driver's error.
         source: Box<partita_driver::Error>,
     },
     /// A variable of the environment is missing or wrong.
     #[error("{variable} {reason}; start the component by `partita chain`, or set it")]
     Environment {
-        /// The variable.
         variable: &'static str,
         /// The problem.
         reason: String,
     },
     /// A path that cannot be a C string.
     #[error("{path:?} holds a zero byte; choose another path")]
-    Path {
-        /// The path.
-        path: std::path::PathBuf,
-    },
+    Path { path: std::path::PathBuf },
     /// A role that the chain does not have.
     #[error("chain {chain} has no component {role}; it has {known}")]
     NoRole {
@@ -57,7 +51,6 @@ pub enum Error {
     Misplaced {
         /// The action.
         what: &'static str,
-        /// The role.
         role: u8,
         /// How many there are.
         roles: u8,
@@ -68,7 +61,6 @@ pub enum Error {
     /// A chain cannot use this memory manager.
     #[error("the keeper at {} {reason}", socket.display())]
     Keeper {
-        /// Its socket.
         socket: std::path::PathBuf,
         /// The problem, and the remedy.
         reason: String,

@@ -69,7 +69,6 @@ impl ChainFile {
         self.file.path()
     }
 
-    /// The chain's plan.
     pub fn plan(&self) -> &ChainPlan {
         &self.plan
     }

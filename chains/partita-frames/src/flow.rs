@@ -145,7 +145,6 @@ impl<'m, L: AsRef<Word>, E: AsRef<Ring<N>>, const N: usize> Flow<'m, L, E, N> {
         self.edges.get(usize::from(edge)).map(AsRef::as_ref)
     }
 
-    /// The state of a lease.
     pub fn state(&self, lease: usize) -> Option<State> {
         Some(State(self.leases.get(lease)?.as_ref().load()))
     }

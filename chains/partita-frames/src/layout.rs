@@ -10,7 +10,6 @@ use crate::sync::Word;
 
 /// The chain file's name in the tenant's directory.
 pub const CHAIN_FILE_NAME: &CStr = c"chain";
-/// The chain file's size in bytes.
 pub const CHAIN_FILE_BYTES: usize = size_of::<Layout>();
 /// Roles of a chain, at most.
 pub const ROLES_MAX: usize = 16;
@@ -125,7 +124,6 @@ pub(crate) struct EventCells {
     pub(crate) handle: Handle,
 }
 
-/// An edge.
 #[repr(C, align(64))]
 pub(crate) struct Edge(pub(crate) Ring<FRAMES_MAX>);
 

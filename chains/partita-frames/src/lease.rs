@@ -8,7 +8,6 @@ use crate::state::Ticket;
 /// A frame's memory, held by a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Its ticket.
     pub ticket: Ticket,
     /// The allocation with its memory.
     pub slab: SlabRef,
@@ -19,7 +18,6 @@ pub struct Lease {
 /// The role that recorded when the GPU is done with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorder {
-    /// The role.
     pub role: u8,
     /// Its incarnation then.
     pub incarnation: u64,

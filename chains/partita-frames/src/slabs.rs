@@ -51,7 +51,6 @@ pub struct SlabPlan {
     pub begins_at: u64,
     /// Where they end at the latest, in bytes: the opened part of it.
     pub bytes: u64,
-    /// Its owner.
     pub owner: SlabOwner,
     /// Two words of the owner's, to find it again.
     pub tag: [u64; 2],

@@ -80,7 +80,6 @@ impl Ticket {
         (self.0 & ((1 << LOW_BITS) - 1)) as usize
     }
 
-    /// The version.
     pub fn version(self) -> u64 {
         self.0 >> LOW_BITS
     }

@@ -110,7 +110,6 @@ impl<'a> Client<'a> {
         *self.connection.borrow().welcome()
     }
 
-    /// The GPU.
     #[must_use]
     pub fn gpu(&self) -> &'a Gpu<'a> {
         self.gpu

@@ -9,11 +9,9 @@ const SUFFIX: &str = ".sock";
 /// The keeper of one GPU and user, by its socket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Its user.
     pub user: u32,
     /// The GPU's name for directories: its UUID, or the name of a simulated one.
     pub gpu_key: String,
-    /// Its socket.
     pub socket: PathBuf,
 }
 

@@ -65,7 +65,6 @@ pub struct Pool {
     owners: BTreeMap<OwnerId, Owner>,
     slabs: BTreeMap<SlabId, Slab>,
     leases: BTreeMap<LeaseId, Holding>,
-    /// Bytes of all slabs.
     slab_bytes: u64,
     counts: view::Counts,
 }
@@ -73,7 +72,6 @@ pub struct Pool {
 #[derive(Debug)]
 struct Tenant {
     quota_bytes: u64,
-    /// Bytes of its slabs.
     slab_bytes: u64,
     owners: usize,
     sizes: BTreeMap<u64, Size>,
@@ -107,7 +105,6 @@ impl Pool {
         }
     }
 
-    /// Its limits.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits

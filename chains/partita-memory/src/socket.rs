@@ -39,7 +39,6 @@ pub(crate) fn packet_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// The address of a path.
 pub(crate) fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     SocketAddrUnix::new(path).map_err(|_| {
         let why = "the path of a socket has 107 bytes at most: choose a shorter one";

@@ -95,9 +95,7 @@ pub enum Happening {
         /// The present throughput, in frames per second.
         frames_per_s: f64,
     },
-    /// A search.
     Search {
-        /// The allocation before.
         before: Allocation,
         /// The allocation now.
         after: Allocation,
@@ -213,7 +211,6 @@ impl Controller {
         }
     }
 
-    /// The allocation in force.
     #[must_use]
     pub fn in_force(&self) -> &Allocation {
         &self.in_force

@@ -39,9 +39,7 @@ impl Purpose {
 pub struct Trial {
     /// The period in which it was measured, counted from 1 at the beginning of the search.
     pub period: u64,
-    /// The purpose.
     pub purpose: Purpose,
-    /// The allocation.
     pub allocation: Allocation,
     /// The throughput, in frames per second.
     pub frames_per_s: f64,

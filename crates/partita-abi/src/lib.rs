@@ -9,6 +9,7 @@
 //! all use it, so they cannot disagree. The documentation of each number names its source.
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 #[cfg(test)]
 extern crate std;

@@ -24,6 +24,7 @@
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;

@@ -7,6 +7,7 @@
 //! The crate needs no CUDA toolkit, neither to build nor to run, and no `std`: the part that masks
 //! launches is linked into the hook in the tenant's process.
 #![no_std]
+#![deny(missing_docs)]
 
 extern crate alloc;
 #[cfg(test)]

@@ -26,6 +26,7 @@
 //! and Partita never shrinks them, so a mapping stays valid once its size was checked; a tenant
 //! that shrinks its own usage file harms only its own processes.
 #![no_std]
+#![deny(missing_docs)]
 
 extern crate alloc;
 #[cfg(test)]

@@ -29,6 +29,8 @@
 //! Answers of the control binary are free text and its exit status says little, so every answer is
 //! checked against the form that its command has.
 
+#![deny(missing_docs)]
+
 pub mod admission;
 pub mod binary;
 pub mod command;

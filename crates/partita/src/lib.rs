@@ -110,6 +110,8 @@
 //! (batch systems). The types that their signatures name are here too: the common ones at the top,
 //! the rest in [`core`], [`driver`], [`ledger`] and [`control`].
 
+#![deny(missing_docs)]
+
 pub use partita_batch as batch;
 #[doc(no_inline)]
 pub use partita_core as core;

@@ -10,11 +10,9 @@ use crate::log::{BenchmarkRecord, KernelRecord, Record};
 /// One quantity.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The scenario.
     pub scenario: String,
     /// The benchmark or kernel; empty for all.
     pub of: String,
-    /// The quantity.
     pub what: Quantity,
     /// On the model, in milliseconds.
     pub predicted_ms: f64,

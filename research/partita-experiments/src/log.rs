@@ -23,18 +23,15 @@ pub struct Record {
     pub benchmarks: Vec<BenchmarkRecord>,
 }
 
-/// The record of one benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchmarkRecord {
     /// The plugin's own name.
     pub benchmark_name: String,
-    /// Its label.
     pub label: Option<String>,
     /// Its name in plots.
     pub title: String,
     /// Its SMs, as ranges; `None` for all.
     pub sms: Option<String>,
-    /// Bytes of its data.
     pub data_size_bytes: u64,
     /// When it was released, seconds.
     pub release_time_s: f64,
@@ -77,9 +74,7 @@ pub struct Iteration {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "ShortKernel", into = "ShortKernel")]
 pub struct KernelRecord {
-    /// Its name.
     pub name: String,
-    /// Blocks.
     pub block_count: u64,
     /// Threads of a block.
     pub thread_count: u32,
@@ -99,7 +94,6 @@ pub struct KernelRecord {
 pub struct BlockSpan {
     /// `%smid`.
     pub sm: u32,
-    /// Its start.
     pub start_ns: u64,
     /// Its end.
     pub stop_ns: u64,
@@ -193,7 +187,6 @@ impl Iteration {
 }
 
 impl BenchmarkRecord {
-    /// All its kernels.
     pub fn kernels(&self) -> impl Iterator<Item = &KernelRecord> {
         self.iterations.iter().flat_map(|iteration| &iteration.kernels)
     }

@@ -40,7 +40,6 @@ pub struct Origin {
     pub label: String,
     /// The device in the catalogue.
     pub device: String,
-    /// SMs of a TPC.
     pub sms_per_tpc: u32,
     /// Each TPC of the board in logical order: its GPC and its bit in a mask.
     pub tpcs: Vec<(u8, u16)>,
@@ -64,7 +63,6 @@ impl Origin {
 /// The result of a scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ran {
-    /// Its record.
     pub record: Record,
     /// The model's prediction, if this is a measurement.
     pub predicted: Option<Record>,

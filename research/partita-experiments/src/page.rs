@@ -43,7 +43,6 @@ pub enum PageError {
     /// A file.
     #[error("{path}: {error}")]
     Write {
-        /// Its path.
         path: String,
         /// The fault.
         error: io::Error,

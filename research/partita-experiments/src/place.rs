@@ -13,7 +13,6 @@ pub enum PlaceError {
     Empty {
         /// The benchmark.
         title: String,
-        /// Its mask.
         mask: SmMask,
         /// The device's TPCs.
         all: TpcSet,

@@ -186,7 +186,6 @@ impl Program {
         })
     }
 
-    /// Its kernels.
     pub fn kernels(&self) -> impl Iterator<Item = &KernelStep> {
         let steps = self.copy_in.iter().chain(&self.execute).chain(&self.copy_out);
         steps.filter_map(|step| if let Step::Kernel(kernel) = step { Some(kernel) } else { None })

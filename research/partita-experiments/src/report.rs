@@ -18,13 +18,11 @@ use crate::recorded;
 
 /// An experiment that was run.
 pub struct Report {
-    /// Its name.
     pub name: &'static str,
     /// Its file's header.
     pub header: Header,
     /// Its machine.
     pub device: String,
-    /// The runs.
     pub runs: Vec<Run>,
     /// Scenarios that this machine does not run, with the reason.
     pub skipped: Vec<(String, String)>,
@@ -54,9 +52,7 @@ pub enum ReportError {
     /// A scenario could not be run.
     #[error("{experiment}, {scenario:?}: {reason}")]
     Run {
-        /// The experiment.
         experiment: &'static str,
-        /// The scenario.
         scenario: String,
         /// Why.
         reason: String,

@@ -7,7 +7,6 @@ use crate::canvas::{Frame, color, heading, line, rect, text};
 /// One plot.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// Its title.
     pub title: String,
     /// The quantity with its unit.
     pub y: String,

@@ -7,7 +7,6 @@ use crate::canvas::{Frame, color, heading, legend, line, rect, text};
 /// One plot.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// Its title.
     pub title: String,
     /// The quantity with its unit.
     pub y: String,
@@ -15,7 +14,6 @@ pub struct Panel {
     pub groups: Vec<(String, Vec<Bar>)>,
 }
 
-/// One bar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bar {
     /// Its height; a value that is not finite is not drawn.

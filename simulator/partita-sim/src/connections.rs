@@ -28,7 +28,6 @@ pub struct Connections {
 /// [`VARIABLE`] has an invalid value for this device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadConnections {
-    /// Its value.
     pub value: String,
     /// The largest valid value.
     pub max: u32,

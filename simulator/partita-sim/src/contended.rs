@@ -22,7 +22,6 @@ use crate::bandwidth::{Pace, PacedClock};
 /// The throughput of an SM.
 const WHOLE_PERMILLE: u64 = 1_000;
 
-/// One SM.
 #[derive(Clone, Debug)]
 struct Sm {
     /// Ends of blocks, by `clock`.

@@ -49,12 +49,7 @@ pub enum SubmitError {
         max: u32,
     },
     /// The grid is not a multiple of the cluster, or the cluster has no blocks.
-    BadCluster {
-        /// Blocks of the grid.
-        grid_blocks: u64,
-        /// Blocks of a cluster.
-        cluster_blocks: u32,
-    },
+    BadCluster { grid_blocks: u64, cluster_blocks: u32 },
     /// Jitter of a thousand thousandths or more.
     BadJitter,
 }
@@ -166,7 +161,6 @@ impl Engine {
         }
     }
 
-    /// The device.
     #[must_use]
     pub fn spec(&self) -> &DeviceSpec {
         &self.spec

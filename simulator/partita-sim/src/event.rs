@@ -7,29 +7,18 @@ use crate::{GroupId, Time, WorkId};
 pub struct Event {
     /// When, in nanoseconds since the engine was made.
     pub time: Time,
-    /// Its kind.
     pub kind: EventKind,
 }
 
-/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// A work started: a kernel's first block was placed, a copy got its engine, or an external
     /// operation is due.
-    WorkStarted {
-        /// The work.
-        work: WorkId,
-    },
+    WorkStarted { work: WorkId },
     /// A work completed; later ones on its stream may start.
-    WorkDone {
-        /// The work.
-        work: WorkId,
-    },
+    WorkDone { work: WorkId },
     /// A work was discarded with its stream or group; it will never complete.
-    WorkKilled {
-        /// The work.
-        work: WorkId,
-    },
+    WorkKilled { work: WorkId },
     /// The compute engine turned to another group.
     GroupSwitched {
         /// The group that runs from now on.

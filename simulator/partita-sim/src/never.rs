@@ -33,19 +33,15 @@ pub enum NeverRuns {
     },
     /// A cooperative grid has more blocks than can be resident at once.
     CooperativeTooLarge {
-        /// Blocks of the grid.
         grid_blocks: u64,
         /// Most blocks that the enabled SMs hold.
         resident_max: u64,
     },
 }
 
-/// A resource of an SM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmResource {
-    /// Threads.
     Threads,
-    /// Registers.
     Registers,
     /// Shared memory in bytes.
     SharedMemory,

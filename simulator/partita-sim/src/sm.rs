@@ -8,7 +8,6 @@ use crate::work::KernelWork;
 pub struct Footprint {
     /// Threads, in whole warps.
     pub threads: u32,
-    /// Registers.
     pub registers: u32,
     /// Shared memory in bytes, including the system's part.
     pub shared_bytes: u32,

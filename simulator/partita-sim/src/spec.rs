@@ -15,7 +15,6 @@ pub struct DeviceSpec {
     pub name: &'static str,
     /// Architecture's name.
     pub architecture: &'static str,
-    /// Compute capability.
     pub compute_capability: ComputeCapability,
     /// GPCs and TPCs: logical order and physical (QMD) numbers after floorsweeping.
     pub topology: Topology,
@@ -224,9 +223,7 @@ pub struct BoardSpec {
     pub pci_device_id: u16,
     /// PCI subsystem id: vendor in the low half.
     pub pci_subsystem_id: u32,
-    /// PCIe generation.
     pub pcie_generation: u32,
-    /// PCIe lanes.
     pub pcie_lanes: u32,
     /// Default power limit in milliwatts.
     pub power_limit_mw: u32,

@@ -3,7 +3,6 @@
 /// Counters since the engine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Works submitted.
     pub works_submitted: u64,
     /// Works completed.
     pub works_done: u64,

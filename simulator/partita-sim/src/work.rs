@@ -92,9 +92,7 @@ pub enum Work {
 /// A kernel launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelWork {
-    /// Blocks of the grid.
     pub grid_blocks: u64,
-    /// Threads of one block.
     pub threads_per_block: u32,
     /// Registers of one thread.
     pub regs_per_thread: u32,
@@ -121,7 +119,6 @@ pub struct KernelWork {
     pub record_blocks: bool,
 }
 
-/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
     /// Host memory to device memory.
@@ -139,7 +136,6 @@ pub enum CopyDirection {
 pub struct CopyWork {
     /// Payload in bytes.
     pub bytes: u64,
-    /// Its direction.
     pub direction: CopyDirection,
 }
 

@@ -38,7 +38,6 @@ impl Frame<'_, '_> {
         self.note.bytes
     }
 
-    /// Its capacity.
     pub fn capacity_bytes(&self) -> u64 {
         self.component.plan().frame_bytes
     }
@@ -63,7 +62,6 @@ impl Frame<'_, '_> {
         &mut self.note.meta
     }
 
-    /// Its age.
     pub fn age(&self) -> Duration {
         Duration::from_nanos(monotonic_ns().saturating_sub(self.note.born_ns))
     }

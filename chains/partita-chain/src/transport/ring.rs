@@ -23,7 +23,6 @@ impl<'g> RingTransport<'g> {
         Self { component }
     }
 
-    /// The component.
     pub fn component(&self) -> &Component<'g> {
         &self.component
     }

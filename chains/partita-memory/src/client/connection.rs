@@ -31,14 +31,12 @@ const LIST_ROWS_MAX: usize = 1 << 17;
 pub enum OpenedBy {
     /// A handle of CUDA's interprocess calls.
     Ipc([u8; HANDLE_BYTES]),
-    /// A descriptor.
     Descriptor(OwnedFd),
 }
 
 /// A slab that the keeper counts as open here from now on.
 #[derive(Debug)]
 pub struct Opened {
-    /// Its bytes.
     pub bytes: u64,
     /// How to open it.
     pub by: OpenedBy,

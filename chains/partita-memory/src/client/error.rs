@@ -13,17 +13,11 @@ use crate::wire::{BadFrame, Code};
 pub enum Error {
     /// No process serves the socket.
     #[error("no keeper of leased memory serves {}: {reason}; start one with `partitad keeper --gpu GPU --socket {}`", socket.display(), socket.display())]
-    NoKeeper {
-        /// The socket.
-        socket: PathBuf,
-        /// The reason.
-        reason: io::Error,
-    },
+    NoKeeper { socket: PathBuf, reason: io::Error },
     /// Another user serves the socket.
     #[error("{} is served by user {uid}, who is neither this user nor root: use your own keeper, started \
         with `partitad keeper`", socket.display())]
     Stranger {
-        /// The socket.
         socket: PathBuf,
         /// The user that serves it.
         uid: u32,
@@ -34,14 +28,10 @@ pub enum Error {
          connect again and lease again",
         socket.display(), socket.display()
     )]
-    KeeperGone {
-        /// The socket.
-        socket: PathBuf,
-    },
+    KeeperGone { socket: PathBuf },
     /// The keeper does not answer.
     #[error("the keeper that serves {} has not answered a `{asked}` for {patience_ms} ms: see whether process {pid} is stopped", socket.display())]
     Silent {
-        /// The socket.
         socket: PathBuf,
         /// The request.
         asked: &'static str,
@@ -54,7 +44,6 @@ pub enum Error {
     #[error("the keeper at {} has accepted no connection for {patience_ms} ms: see whether its process is \
         stopped", socket.display())]
     Unattended {
-        /// The socket.
         socket: PathBuf,
         /// How long the client waited, in milliseconds.
         patience_ms: u64,
@@ -72,7 +61,6 @@ pub enum Error {
     /// The keeper has another GPU's memory.
     #[error("the keeper that serves {} has memory of {keepers}, and this process uses {ours}: connect to the keeper of that GPU", socket.display())]
     OtherGpu {
-        /// The socket.
         socket: PathBuf,
         /// The keeper's GPU.
         keepers: String,

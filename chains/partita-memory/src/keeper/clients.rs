@@ -33,7 +33,6 @@ pub(super) struct Client {
     pub(super) has_left: bool,
 }
 
-/// The clients.
 #[derive(Default)]
 pub(super) struct Clients {
     by_id: BTreeMap<ClientId, Client>,

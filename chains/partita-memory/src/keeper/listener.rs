@@ -30,7 +30,6 @@ pub enum BindError {
     Io {
         /// The socket.
         path: PathBuf,
-        /// The reason.
         reason: io::Error,
     },
 }

@@ -26,13 +26,11 @@ pub struct MemoryError {
 pub enum Handle<'s> {
     /// A handle of CUDA's interprocess calls.
     Ipc([u8; HANDLE_BYTES]),
-    /// A descriptor.
     Descriptor(BorrowedFd<'s>),
 }
 
 /// The source of slabs. Dropping a slab returns its memory.
 pub trait Memory {
-    /// A slab.
     type Slab;
 
     /// The granularity of a slab's size in bytes.
@@ -49,7 +47,6 @@ pub trait Memory {
     fn handle<'s>(&self, slab: &'s Self::Slab) -> Handle<'s>;
 }
 
-/// The memory of a GPU.
 pub struct GpuMemory<'a> {
     gpu: &'a Gpu<'a>,
     kind: HandleKind,

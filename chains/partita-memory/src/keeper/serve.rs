@@ -44,7 +44,6 @@ const FIRST_CLIENT: u64 = 2;
 pub enum End {
     /// A client's request.
     Told,
-    /// A signal.
     Signal,
     /// It was idle.
     Idle,
@@ -64,7 +63,6 @@ pub enum RunError {
     System {
         /// The intended action.
         what: &'static str,
-        /// The reason.
         reason: io::Error,
     },
 }
@@ -130,7 +128,6 @@ pub fn serve<M: Memory>(
 
 struct Connection {
     socket: OwnedFd,
-    /// Its process.
     process: OwnedFd,
 }
 

@@ -22,7 +22,6 @@ const STEPS_AT_ONCE: usize = 8;
 /// A keeper's data about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its GPU.
     pub gpu_uuid: [u8; 16],
     /// A number that no other keeper has had.
     pub instance: u64,

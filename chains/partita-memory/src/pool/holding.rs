@@ -25,7 +25,6 @@ pub(crate) struct Owner {
     pub(crate) leases: BTreeSet<LeaseId>,
     /// Those through which it uses its memory, besides itself.
     pub(crate) members: BTreeSet<OwnerId>,
-    /// Owners of which it is a member.
     pub(crate) member_of: BTreeSet<OwnerId>,
     /// Slabs that it has open.
     pub(crate) opened: BTreeSet<SlabId>,

@@ -10,9 +10,7 @@ use super::{
 /// A new lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Its id.
     pub id: LeaseId,
-    /// The slab.
     pub slab: SlabId,
     /// Offset of its block in the slab, in bytes.
     pub offset: u64,

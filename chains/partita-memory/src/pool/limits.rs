@@ -9,11 +9,8 @@ pub struct Limits {
     pub slab_bytes_max: u64,
     /// All slabs together.
     pub bytes_max: u64,
-    /// Tenants.
     pub tenants_max: usize,
-    /// Owners.
     pub owners_max: usize,
-    /// Slabs.
     pub slabs_max: usize,
     /// Leases of all owners, resting ones too.
     pub leases_max: usize,

@@ -73,7 +73,6 @@ pub enum Refusal {
         ByteSize(*quota_bytes).approximate(), ByteSize(*slab_bytes).approximate(), ByteSize(*wanted_bytes).approximate()
     )]
     Quota {
-        /// The quota.
         quota_bytes: u64,
         /// The tenant's slabs.
         slab_bytes: u64,

@@ -11,7 +11,6 @@ pub struct SlabPlan {
     pub tenant: TenantId,
     /// Its size in bytes: a multiple of the granularity.
     pub bytes: u64,
-    /// Bytes of each of its blocks.
     pub block_bytes: u64,
 }
 
@@ -35,7 +34,6 @@ impl SlabPlan {
     }
 }
 
-/// A step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Make this memory, then [`Pool::add_slab`].
@@ -49,7 +47,6 @@ pub enum Step {
 pub enum Denied {
     /// This has to be done first; then ask again.
     Until(Step),
-    /// Refused.
     Refused(Refusal),
 }
 

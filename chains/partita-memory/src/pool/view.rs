@@ -17,13 +17,10 @@ pub(crate) struct Counts {
 /// Sums over all tenants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Tenants.
     pub tenants: u64,
     /// Connections and chains, including ended ones that are not gone.
     pub owners: u64,
-    /// Slabs.
     pub slabs: u64,
-    /// Bytes of the slabs.
     pub slab_bytes: u64,
     /// Bytes of blocks that are leased or rest: the active part.
     pub used_bytes: u64,
@@ -37,26 +34,18 @@ pub struct Totals {
     pub given_back_ever: u64,
     /// Leases that ever ended by their deadline.
     pub expired_ever: u64,
-    /// Slabs ever made.
     pub slabs_made_ever: u64,
-    /// Slabs ever freed.
     pub slabs_freed_ever: u64,
 }
 
-/// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseView {
-    /// Its id.
     pub id: LeaseId,
-    /// Its owner.
     pub owner: OwnerId,
-    /// Its tenant.
     pub tenant: TenantId,
-    /// The slab.
     pub slab: SlabId,
     /// Offset of its block in the slab, in bytes.
     pub offset: u64,
-    /// Bytes of its block.
     pub block_bytes: u64,
     /// Requested bytes.
     pub bytes: u64,
@@ -71,18 +60,12 @@ pub struct LeaseView {
     pub is_resting: bool,
 }
 
-/// A slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabView {
-    /// Its id.
     pub id: SlabId,
-    /// Its tenant.
     pub tenant: TenantId,
-    /// Its bytes.
     pub bytes: u64,
-    /// Bytes of each block.
     pub block_bytes: u64,
-    /// Its blocks.
     pub blocks: u32,
     /// The free ones of them.
     pub free_blocks: u32,
@@ -90,23 +73,17 @@ pub struct SlabView {
     pub openers: usize,
 }
 
-/// A tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantView {
-    /// Its quota in bytes.
     pub quota_bytes: u64,
-    /// Bytes of its slabs.
     pub slab_bytes: u64,
     /// Bytes of its blocks that are leased or rest.
     pub used_bytes: u64,
-    /// Its owners.
     pub owners: usize,
 }
 
-/// An owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerView {
-    /// Its tenant.
     pub tenant: TenantId,
     /// Its leases, resting ones too.
     pub leases: usize,
@@ -160,18 +137,15 @@ impl Pool {
         )
     }
 
-    /// The slabs.
     pub fn slabs(&self) -> impl Iterator<Item = SlabView> {
         self.slabs.iter().map(|(id, slab)| view_of(*id, slab))
     }
 
-    /// A slab.
     #[must_use]
     pub fn slab(&self, slab: SlabId) -> Option<SlabView> {
         self.slabs.get(&slab).map(|known| view_of(slab, known))
     }
 
-    /// A tenant.
     #[must_use]
     pub fn tenant_view(&self, tenant: TenantId) -> Option<TenantView> {
         let known = self.tenants.get(&tenant)?;
@@ -180,7 +154,6 @@ impl Pool {
         Some(TenantView { quota_bytes, slab_bytes, used_bytes, owners: known.owners })
     }
 
-    /// An owner.
     #[must_use]
     pub fn owner_view(&self, owner: OwnerId) -> Option<OwnerView> {
         let known = self.owners.get(&owner)?;

@@ -52,7 +52,6 @@ impl<'b> Writer<'b> {
 
 /// Reads the fields of one frame.
 pub(super) struct Reader<'f> {
-    /// The rest of it.
     rest: &'f [u8],
     bytes: usize,
     /// Its name in errors.

@@ -11,17 +11,13 @@ use crate::name::BadName;
 pub enum BadFrame {
     /// It has no complete header.
     #[error("a frame of {bytes} bytes: its header alone has {HEADER_BYTES}")]
-    Short {
-        /// Its bytes.
-        bytes: usize,
-    },
+    Short { bytes: usize },
     /// It is longer than allowed.
     #[error("a frame of more than {FRAME_BYTES_MAX} bytes: none is longer")]
     Long,
     /// Its header says another length.
     #[error("a frame of {bytes} bytes says that it has {said}: one message is one frame")]
     Length {
-        /// Its bytes.
         bytes: usize,
         /// The header's length.
         said: u32,
@@ -41,7 +37,6 @@ pub enum BadFrame {
     /// It ends before its last field, or has bytes after it.
     #[error("a {kind} frame of {bytes} bytes does not have the fields of its kind")]
     Fields {
-        /// The kind.
         kind: &'static str,
         /// The frame's bytes.
         bytes: usize,
@@ -49,19 +44,15 @@ pub enum BadFrame {
     /// Zero, or too many items.
     #[error("a {kind} frame with {count} items: 1 to {most} are possible")]
     Count {
-        /// The kind.
         kind: &'static str,
         /// The frame's count.
         count: u32,
-        /// The most.
         most: usize,
     },
     /// A number that is invalid in its field.
     #[error("field `{field}` of a {kind} frame is {found}, which is invalid")]
     Value {
-        /// The kind.
         kind: &'static str,
-        /// The field.
         field: &'static str,
         /// Its value.
         found: u64,
@@ -72,7 +63,6 @@ pub enum BadFrame {
     /// A descriptor too few or too many came with it.
     #[error("a {kind} frame with {found} descriptors: it needs {expected}")]
     Descriptors {
-        /// The kind.
         kind: &'static str,
         /// How many came.
         found: usize,

@@ -31,7 +31,6 @@ pub struct Welcome {
     pub handles: HandleKind,
     /// A number that no other keeper has had: leases belong to one instance.
     pub instance: u64,
-    /// The GPU.
     pub gpu_uuid: [u8; 16],
     /// Its process.
     pub pid: u32,
@@ -132,13 +131,11 @@ pub struct LeaseRow {
     pub left_ms: u32,
     /// The owner's process; 0 for a chain.
     pub pid: u32,
-    /// The owner.
     pub owner: OwnerId,
     /// The tenant's user.
     pub uid: u32,
     /// Whether it has ended and its memory rests.
     pub is_resting: bool,
-    /// The tenant.
     pub tenant: TenantName,
 }
 
@@ -155,7 +152,6 @@ pub struct TenantRow {
     pub slab_bytes: u64,
     /// Its leased or resting blocks, in bytes.
     pub used_bytes: u64,
-    /// Its name.
     pub name: TenantName,
 }
 
@@ -170,9 +166,7 @@ pub enum Reply {
     Done,
     /// To [`Request::Open`](super::Request::Open).
     Slab {
-        /// The slab.
         slab: SlabId,
-        /// Its bytes.
         bytes: u64,
         /// The handle; `None` if a descriptor comes with the frame.
         handle: Option<[u8; HANDLE_BYTES]>,

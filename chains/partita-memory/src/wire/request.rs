@@ -9,7 +9,6 @@ use crate::name::TenantName;
 /// "partmem" and the greeting's own number: no other protocol begins with it.
 const MAGIC: u64 = u64::from_le_bytes(*b"partmem\x01");
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The greeting: for a tenant, or `None` to query and to administer. Answer:
@@ -24,7 +23,6 @@ pub enum Request {
     Lease {
         /// A chain's number, or `None` for this connection.
         owner: Option<OwnerId>,
-        /// Bytes of each.
         bytes: u64,
         /// The number.
         count: u32,
@@ -32,21 +30,12 @@ pub enum Request {
         ttl_ms: u32,
     },
     /// Returns leases, all or none. Answer: [`Reply::Done`](super::Reply::Done).
-    Free {
-        /// The leases.
-        leases: Vec<LeaseId>,
-    },
+    Free { leases: Vec<LeaseId> },
     /// Requests the handle of a slab, which counts as open from then on. Answer:
     /// [`Reply::Slab`](super::Reply::Slab).
-    Open {
-        /// The slab.
-        slab: SlabId,
-    },
+    Open { slab: SlabId },
     /// Reports that slabs are closed. Answer: [`Reply::Done`](super::Reply::Done).
-    Close {
-        /// The slabs.
-        slabs: Vec<SlabId>,
-    },
+    Close { slabs: Vec<SlabId> },
     /// A sign of life. Answer: [`Reply::Beat`](super::Reply::Beat).
     Beat,
     /// Joins the chain whose file comes with the frame, which then owns leases. A process must hold
@@ -76,23 +65,16 @@ pub enum Privileged {
     Quota {
         /// The tenant's user.
         uid: u32,
-        /// The tenant.
         tenant: TenantName,
         /// Its quota of slabs.
         bytes: u64,
     },
     /// Ends any lease before its time. Its memory rests until its owner has returned it too, or has
     /// ended.
-    TakeBack {
-        /// The lease.
-        lease: LeaseId,
-    },
+    TakeBack { lease: LeaseId },
     /// Frees the memory of an ended owner although its process is not gone: the client guarantees
     /// that the process no longer writes there.
-    Disown {
-        /// The owner.
-        owner: OwnerId,
-    },
+    Disown { owner: OwnerId },
     /// Ends the keeper.
     End {
         /// Even while memory is leased, which is then lost.

@@ -13,11 +13,9 @@ use super::run::{ChainOptions, ModelChain};
 /// state of one is left in the other.
 #[derive(Debug, Clone)]
 pub struct Rig {
-    /// The device.
     pub spec: DeviceSpec,
     /// A kernel for each component.
     pub kernels: Vec<KernelWork>,
-    /// Its options.
     pub options: ChainOptions,
 }
 
@@ -162,7 +160,6 @@ impl Rig {
 /// The best of the tried allocations.
 #[derive(Debug, Clone)]
 pub struct Oracle {
-    /// The allocation.
     pub allocation: Allocation,
     /// Its throughput, in frames per second.
     pub frames_per_s: f64,

@@ -25,7 +25,6 @@ pub enum ChainError {
     /// The chain stands still.
     #[error("{set}: {stop}")]
     Stopped {
-        /// The set.
         set: &'static str,
         /// Why.
         stop: Stop,
@@ -50,11 +49,8 @@ pub struct Outcome {
 /// A set under some conditions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The set.
     pub set: String,
-    /// Its class.
     pub class: String,
-    /// Its components.
     pub components: String,
     /// The limiting resource.
     pub bound: String,
@@ -62,7 +58,6 @@ pub struct Row {
     pub default_frames_per_s: f64,
     /// The paper's algorithm.
     pub published: Outcome,
-    /// Its bottlenecks.
     pub bottlenecks: Vec<usize>,
     /// Ours.
     pub steady: Outcome,

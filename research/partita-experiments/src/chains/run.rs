@@ -7,7 +7,6 @@ use partita_core::TpcSet;
 use partita_sim::{DeviceSpec, Engine, EventKind, GroupKind, KernelWork, StreamId, Time, WorkId};
 use partita_steering::{Actuator, Allocation, Objective, Stop, place};
 
-/// The options of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainOptions {
     /// A process's time for a frame beside its kernel, in nanoseconds: from the kernel's end until

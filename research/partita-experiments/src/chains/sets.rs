@@ -75,15 +75,9 @@ pub enum Kind {
     /// A matrix product of table 1.
     Product(Size),
     /// Reads and writes an image: so many blocks to an SM, bound by DRAM.
-    Streams {
-        /// Blocks to an SM.
-        blocks_per_sm: u32,
-    },
+    Streams { blocks_per_sm: u32 },
     /// Convolves: this many blocks to an SM, limited by an SM's issue rate.
-    Convolves {
-        /// Blocks to an SM.
-        blocks_per_sm: u32,
-    },
+    Convolves { blocks_per_sm: u32 },
 }
 
 impl fmt::Display for Kind {
@@ -103,7 +97,6 @@ pub struct ChainSet {
     pub name: &'static str,
     /// The class of its load.
     pub class: &'static str,
-    /// Its components.
     pub components: &'static [Kind],
     /// The most that the paper gains over default MPS in that class, in per cent.
     pub paper_gain_percent: Option<f64>,
@@ -171,7 +164,6 @@ pub enum Grids {
 /// How long the kernels are, in multiples of one product.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Workload {
-    /// Which grids.
     pub grids: Grids,
     /// How often each kernel computes its product: the paper's «kernel complexity».
     pub complexity: u32,

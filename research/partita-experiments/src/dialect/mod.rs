@@ -30,7 +30,6 @@ pub const BLOCK_THREADS_MAX: u32 = 1024;
 /// A scenario: benchmarks that run at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Its name.
     pub name: String,
     /// Iterations of each benchmark by default; 0 for no limit.
     pub max_iterations: u64,
@@ -52,7 +51,6 @@ pub struct Config {
     pub mps: Option<bool>,
     /// Anything, ignored.
     pub comment: Option<Value>,
-    /// The benchmarks.
     pub benchmarks: Vec<Benchmark>,
 }
 
@@ -71,7 +69,6 @@ pub struct Benchmark {
     pub thread_count: Dims,
     /// Blocks along x, y and z.
     pub block_count: Dims,
-    /// Bytes of its data.
     pub data_size_bytes: u64,
     /// Iterations instead of the scenario's.
     pub max_iterations: Option<u64>,
@@ -89,7 +86,6 @@ pub struct Benchmark {
     pub mps_thread_percentage: Option<f64>,
     /// Its stream's mask.
     pub sm_mask: Option<SmMask>,
-    /// Its partition.
     pub partition: Option<Share>,
     /// The placement of the partition, if it is a number.
     pub placement: Placement,

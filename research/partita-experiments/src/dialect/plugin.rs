@@ -97,7 +97,6 @@ pub struct QueuedKernel {
     pub label: String,
     /// How long each block takes, in nanoseconds.
     pub duration_ns: u64,
-    /// Blocks.
     pub block_count: u32,
     /// Threads of a block.
     pub thread_count: u32,
@@ -115,7 +114,6 @@ pub struct QueuedKernel {
 
 /// A plugin and its parameters.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the fields are those of the original's additional_info")]
 pub enum Task {
     TimerSpin {
         ns: u64,
@@ -169,7 +167,6 @@ const SPIN_NS_MAX: u64 = 3_600_000_000_000;
 const LOOPS_MAX: u64 = 1 << 48;
 
 impl Task {
-    /// The plugin.
     pub fn plugin(&self) -> Plugin {
         match self {
             Self::TimerSpin { on_default_stream: false, .. } => Plugin::TimerSpin,

@@ -20,7 +20,6 @@ use crate::dialect::{Config, DialectError};
 use crate::log::Record;
 use crate::plot::Picture;
 
-/// One experiment.
 pub struct Experiment {
     /// Its name on the command line.
     pub name: &'static str,
@@ -36,7 +35,6 @@ pub struct Experiment {
 pub struct Header {
     /// Its claim.
     pub title: String,
-    /// Its source.
     pub source: String,
     /// The paper's device, in the catalogue.
     pub device: String,
@@ -72,7 +70,6 @@ pub struct Scenario {
 /// A MIG instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instance {
-    /// Its TPCs.
     pub tpcs: u32,
     /// Its eighths of the memory bandwidth.
     pub memory_eighths: u32,
@@ -105,16 +102,13 @@ impl Scenario {
 /// A scenario and its record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// The scenario.
     pub scenario: Scenario,
-    /// The record.
     pub record: Record,
 }
 
 /// An invalid experiment file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The header.
     #[error("{name}: {error}")]
     Header {
         /// The experiment.
@@ -122,7 +116,6 @@ pub enum FileError {
         /// The fault.
         error: serde_json::Error,
     },
-    /// A scenario.
     #[error("{name}: {error}")]
     Scenario {
         /// The experiment.
@@ -130,7 +123,6 @@ pub enum FileError {
         /// The fault.
         error: DialectError,
     },
-    /// The device.
     #[error("{name}: {error}")]
     Device {
         /// The experiment.
@@ -167,7 +159,6 @@ experiments! {
     "ecrts25", mechanisms;
 }
 
-/// The experiment of that name.
 pub fn find(name: &str) -> Option<&'static Experiment> {
     ALL.iter().find(|experiment| experiment.name == name)
 }

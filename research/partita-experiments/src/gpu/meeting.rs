@@ -20,7 +20,6 @@ struct State {
     stopped: bool,
 }
 
-/// The meeting.
 #[derive(Debug)]
 pub(super) struct Meeting {
     state: Mutex<State>,

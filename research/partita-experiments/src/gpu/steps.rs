@@ -21,7 +21,6 @@ pub(super) enum Ready<'g, 'a> {
     Synchronize,
 }
 
-/// A kernel.
 pub(super) struct Kernel<'g, 'a> {
     work: PreparedWork<'g, 'a>,
     /// The set for this launch only.
@@ -31,7 +30,6 @@ pub(super) struct Kernel<'g, 'a> {
 }
 
 impl Kernel<'_, '_> {
-    /// Launches it.
     pub(super) fn launch(
         &mut self,
         stream: StreamRef<'_>,

@@ -17,7 +17,6 @@ const SYNCHRONIZE_CALL_NS: Time = 1_000;
 /// What a host waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// A time.
     Until(Time),
     /// All its queued work.
     Works,

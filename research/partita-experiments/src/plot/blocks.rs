@@ -11,9 +11,7 @@ use partita_plot::canvas::{Frame, color, heading, legend, line, rect, text};
 
 /// One plot.
 pub struct Panel<'r> {
-    /// Its title.
     pub title: String,
-    /// The record.
     pub record: &'r Record,
 }
 

@@ -29,7 +29,6 @@ pub struct UnknownDevice {
 /// The fault of a device file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
-    /// The file.
     pub file: String,
     /// The fault: the field or line, and the accepted values.
     pub reason: String,

@@ -6,7 +6,6 @@ use serde::Deserialize;
 /// A chip's GPCs and TPCs, and how many of them a product has.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
-    /// SMs of a TPC.
     pub sms_per_tpc: u32,
     /// GPCs of the product.
     pub gpcs: u8,

@@ -10,7 +10,6 @@ use crate::sm::Footprint;
 use crate::work::{KernelWork, StreamId, Work, WorkId};
 use crate::{EventKind, Time};
 
-/// A stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     pub(crate) group: u64,
@@ -56,9 +55,12 @@ pub(crate) enum Place {
     /// A kernel between the host interface and the task management unit.
     Travelling,
     /// A kernel at its group.
-    AtDevice { task: u64 },
-    /// A copy at an engine.
-    AtCopyEngine { engine: usize },
+    AtDevice {
+        task: u64,
+    },
+    AtCopyEngine {
+        engine: usize,
+    },
     /// Ends by a timer.
     Timed,
 }

@@ -19,13 +19,11 @@ pub struct Action {
     pub delay_s: f64,
     /// Its name.
     pub label: String,
-    /// Its kind.
     pub kind: ActionKind,
 }
 
 /// The kind of an operation.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the fields are those of the original's parameters")]
 pub enum ActionKind {
     Kernel {
         spin: Spin,

@@ -23,7 +23,6 @@ use crate::plot::{self, Picture};
 
 const MS: f64 = 1e6;
 
-/// The benchmark with that title.
 fn find<'r>(run: &'r Run, title: &str) -> Option<&'r BenchmarkRecord> {
     run.record.benchmarks.iter().find(|one| one.title == title)
 }
