@@ -44,12 +44,14 @@ fn picture(history: &History) -> Picture {
             x: "time in s".to_owned(),
             y: "frames/s".to_owned(),
             series: vec![Series::dots(&history.definition.name, throughput)],
+            is_log: false,
         },
         Panel {
             title: "Compute units of each component".to_owned(),
             x: "time in s".to_owned(),
             y: "TPCs".to_owned(),
             series: tpcs.collect(),
+            is_log: false,
         },
     ];
     let title = format!("{}: a period is {} ms", history.definition.name, history.definition.period_ms);

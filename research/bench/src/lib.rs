@@ -1,6 +1,5 @@
 //! Shared code of Partita's benchmarks.
 
 pub mod peer;
-pub mod plot;
 pub mod scratch;
 pub mod side;

@@ -54,11 +54,28 @@ impl Frame {
     /// Grid, numbers and name of the vertical axis.
     pub fn y_axis(&self, scene: &mut Scene, name: &str) {
         for tick in ticks([self.y[0].min(self.y[1]), self.y[0].max(self.y[1])]) {
-            let at = self.py(tick);
-            line(scene, [self.left, at], [self.left + self.width, at], GRID, 1.0);
-            text(scene, self.left - 7.0, at + 4.0, &number(tick), FONT, TextAnchor::End);
+            self.y_tick(scene, tick, tick);
         }
         self.y_name(scene, name);
+    }
+
+    /// The same where `y` holds decimal logarithms of the quantity.
+    pub fn log_y_axis(&self, scene: &mut Scene, name: &str) {
+        for exponent in self.y[0].floor() as i32..=self.y[1].ceil() as i32 {
+            for digit in [1.0, 2.0, 5.0] {
+                let value: f64 = digit * 10f64.powi(exponent);
+                if (self.y[0]..=self.y[1]).contains(&value.log10()) {
+                    self.y_tick(scene, value.log10(), value);
+                }
+            }
+        }
+        self.y_name(scene, name);
+    }
+
+    fn y_tick(&self, scene: &mut Scene, y: f64, value: f64) {
+        let at = self.py(y);
+        line(scene, [self.left, at], [self.left + self.width, at], GRID, 1.0);
+        text(scene, self.left - 7.0, at + 4.0, &number(value), FONT, TextAnchor::End);
     }
 
     /// The name of the vertical axis.
@@ -164,7 +181,6 @@ fn legend_places<'n>(width: f64, names: impl Iterator<Item = &'n str>) -> Vec<(f
     names.map(place).collect()
 }
 
-/// The height of a legend.
 pub fn legend_height<'n>(width: f64, names: impl Iterator<Item = &'n str>) -> f64 {
     let rows = legend_places(width, names).last().map_or(0, |(_, row)| row + 1);
     rows as f64 * LEGEND_ROW

@@ -4,16 +4,17 @@
 //! in PNG.
 
 pub mod bars;
-#[allow(missing_docs)] // Drawing, for the scenes of this workspace alone.
 pub mod canvas;
 pub mod grouped;
 pub mod lines;
+
+use std::io;
+use std::path::Path;
 
 use kuva::backend::png::PngBackend;
 use kuva::backend::svg::SvgBackend;
 use kuva::render::render::Scene;
 
-/// A picture.
 pub struct Picture {
     /// Its file's name without an extension.
     pub name: &'static str,
@@ -43,5 +44,19 @@ impl Picture {
     /// The library's message.
     pub fn png(&self) -> Result<Vec<u8>, String> {
         PngBackend::new().with_scale(1.5).render_scene(&self.scene)
+    }
+
+    /// Writes `file` with the extensions svg and png.
+    ///
+    /// # Errors
+    /// The library cannot draw, or the files cannot be written.
+    pub fn save(&self, file: &Path) -> io::Result<()> {
+        let save = |extension, bytes: &[u8]| {
+            let path = file.with_extension(extension);
+            std::fs::write(&path, bytes)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+        };
+        save("svg", self.svg().as_bytes())?;
+        save("png", &self.png().map_err(io::Error::other)?)
     }
 }

@@ -8,7 +8,6 @@ use crate::canvas::{Frame, color, heading, legend, legend_height};
 /// One plot.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// Its title.
     pub title: String,
     /// The horizontal quantity with its unit.
     pub x: String,
@@ -16,6 +15,8 @@ pub struct Panel {
     pub y: String,
     /// The lines.
     pub series: Vec<Series>,
+    /// Whether the vertical axis is logarithmic.
+    pub is_log: bool,
 }
 
 /// One line.
@@ -23,13 +24,33 @@ pub struct Panel {
 pub struct Series {
     name: String,
     points: Vec<(f64, f64)>,
-    has_dots: bool,
+    style: Style,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Line,
+    /// Points joined by a line.
+    Dots,
+    /// Points alone.
+    Points,
+    Dashes,
 }
 
 impl Series {
     /// Points joined by a line.
     pub fn dots(name: &str, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.to_owned(), points, has_dots: true }
+        Self { name: name.to_owned(), points, style: Style::Dots }
+    }
+
+    /// Points alone: one choice among others.
+    pub fn points(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.to_owned(), points, style: Style::Points }
+    }
+
+    /// A dashed line: computed, not measured.
+    pub fn reference(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.to_owned(), points, style: Style::Dashes }
     }
 
     /// The distribution of samples: which part of them is no larger.
@@ -41,7 +62,7 @@ impl Series {
             points.push((value, before));
             points.push((value, (index + 1) as f64 / count));
         }
-        Self { name: name.to_owned(), points, has_dots: false }
+        Self { name: name.to_owned(), points, style: Style::Line }
     }
 }
 
@@ -66,32 +87,46 @@ pub fn scene(title: &str, panels: &[Panel]) -> Scene {
 }
 
 fn draw(scene: &mut Scene, panel: &Panel, left: f64) {
-    let points = || panel.series.iter().flat_map(|series| &series.points).filter(|point| point.1.is_finite());
-    let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(f64::NEG_INFINITY, f64::max);
+    // The logarithm of zero is not finite: such a point is not drawn.
+    let shown = |series: &Series| {
+        let points = series.points.iter().map(|&(x, y)| (x, if panel.is_log { y.log10() } else { y }));
+        points.filter(|point| point.1.is_finite()).collect::<Vec<_>>()
+    };
+    let all: Vec<(f64, f64)> = panel.series.iter().flat_map(shown).collect();
+    let most = |of: fn(&(f64, f64)) -> f64| all.iter().map(of).fold(f64::NEG_INFINITY, f64::max);
     let (right, top) = (most(|point| point.0), most(|point| point.1));
     let has_points = right.is_finite() && top.is_finite();
+    let y = match (has_points, panel.is_log) {
+        (false, _) => [0.0, 1.0],
+        (true, false) => [0.0, top.max(1e-9) * 1.05],
+        (true, true) => [all.iter().map(|point| point.1).fold(top, f64::min) - 0.1, top + 0.1],
+    };
     let frame = Frame {
         left,
         top: TOP,
         width: WIDTH,
         height: HEIGHT,
         x: [0.0, if has_points { right.max(1e-9) * 1.04 } else { 1.0 }],
-        y: [0.0, if has_points { top.max(1e-9) * 1.05 } else { 1.0 }],
+        y,
     };
     frame.x_axis(scene, &panel.x);
-    frame.y_axis(scene, &panel.y);
+    if panel.is_log {
+        frame.log_y_axis(scene, &panel.y);
+    } else {
+        frame.y_axis(scene, &panel.y);
+    }
     frame.title(scene, &panel.title);
     let mut names = Vec::new();
     for (index, series) in panel.series.iter().enumerate() {
         let stroke = color(index);
-        let finite = series.points.iter().filter(|point| point.1.is_finite());
-        let path: Vec<(f64, f64)> = finite.map(|&(x, y)| (frame.px(x), frame.py(y))).collect();
-        if series.has_dots {
+        let path: Vec<(f64, f64)> =
+            shown(series).into_iter().map(|(x, y)| (frame.px(x), frame.py(y))).collect();
+        if matches!(series.style, Style::Dots | Style::Points) {
             for &(cx, cy) in &path {
                 scene.elements.push(Primitive::Circle {
                     cx,
                     cy,
-                    r: 2.6,
+                    r: if series.style == Style::Points { 5.0 } else { 2.6 },
                     fill: stroke.clone(),
                     fill_opacity: None,
                     stroke: None,
@@ -99,12 +134,14 @@ fn draw(scene: &mut Scene, panel: &Panel, left: f64) {
                 });
             }
         }
-        scene.elements.push(Primitive::PolyLine {
-            points: path,
-            stroke: stroke.clone(),
-            stroke_width: 1.6,
-            stroke_dasharray: None,
-        });
+        if series.style != Style::Points {
+            scene.elements.push(Primitive::PolyLine {
+                points: path,
+                stroke: stroke.clone(),
+                stroke_width: 1.6,
+                stroke_dasharray: (series.style == Style::Dashes).then(|| "6 4".to_owned()),
+            });
+        }
         names.push((series.name.clone(), stroke));
     }
     frame.border(scene);
@@ -130,8 +167,30 @@ mod tests {
             x: "x".to_owned(),
             y: "y".to_owned(),
             series: vec![Series::dots("a & b", vec![(1.0, f64::NAN)])],
+            is_log: false,
         };
         let svg = Picture::of("p", scene("<title>", &[panel])).svg();
         assert!(svg.contains("&lt;title&gt;") && svg.contains("a &amp; b"), "{svg}");
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_equal_steps_for_equal_factors() {
+        let panel = Panel {
+            title: "t".to_owned(),
+            x: "x".to_owned(),
+            y: "y".to_owned(),
+            series: vec![Series::points("a", vec![(1.0, 0.0), (1.0, 1.0), (1.0, 10.0), (1.0, 100.0)])],
+            is_log: true,
+        };
+        let heights: Vec<f64> = scene("t", &[panel])
+            .elements
+            .iter()
+            .filter_map(|element| match element {
+                Primitive::Circle { cy, .. } => Some(*cy),
+                _ => None,
+            })
+            .collect();
+        let [low, middle, high] = heights[..] else { panic!("zero has no logarithm: {heights:?}") };
+        assert!(low > middle && ((low - middle) - (middle - high)).abs() < 1e-9, "{heights:?}");
     }
 }

@@ -132,9 +132,7 @@ fn main() -> Result<()> {
 fn show(report: &Report, file: Option<&std::path::Path>) -> Result<()> {
     println!("{}\n{}", report.summary(), report.tables());
     if let Some(file) = file {
-        let picture = report.picture();
-        std::fs::write(file.with_extension("svg"), picture.svg())?;
-        std::fs::write(file.with_extension("png"), picture.png().map_err(|error| anyhow!(error))?)?;
+        report.picture().save(file)?;
     }
     Ok(())
 }

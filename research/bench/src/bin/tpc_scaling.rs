@@ -20,9 +20,10 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 use partita_abi::qmd;
-use partita_bench::plot::{Panel, Series, Style, draw};
 use partita_core::{Samples, Topology, Tpc, TpcSet};
 use partita_driver::{Cuda, Gpu, Grid, LaunchMask, probe_with};
+use partita_experiments::plot::Picture;
+use partita_experiments::plot::lines::{Panel, Series, scene};
 use serde::{Deserialize, Serialize};
 
 /// Measures throughput against the number of TPCs.
@@ -208,22 +209,15 @@ fn picture(report: &Report, file: &std::path::Path) -> Result<()> {
                 x: "TPCs enabled".to_owned(),
                 y: curve.unit.clone(),
                 is_log: false,
-                series: vec![Series {
-                    name: "in proportion to the whole GPU".to_owned(),
-                    color: "gray",
-                    points: ends.to_vec(),
-                    style: Style::Reference,
-                }],
+                series: vec![Series::reference("in proportion to the whole GPU", ends.to_vec())],
             });
         }
         if let Some(panel) = panels.last_mut() {
-            panel.series.push(Series {
-                name: format!("{} by GPC", curve.place).replace("spread by GPC", "spread over GPCs"),
-                color: if curve.place == "packed" { "steelblue" } else { "darkorange" },
-                points: curve.points.iter().map(|point| (f64::from(point.tpcs), point.median)).collect(),
-                style: Style::Measured,
-            });
+            let name = format!("{} by GPC", curve.place).replace("spread by GPC", "spread over GPCs");
+            let points = curve.points.iter().map(|point| (f64::from(point.tpcs), point.median));
+            panel.series.push(Series::dots(&name, points.collect()));
         }
     }
-    draw(file, &format!("Alone on part of an {}", report.device), &panels)
+    let title = format!("Alone on part of an {}", report.device);
+    Ok(Picture::of("tpc_scaling", scene(&title, &panels)).save(file)?)
 }

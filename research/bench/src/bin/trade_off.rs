@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use partita_bench::plot::{Panel, Series, Style, draw};
+use partita_experiments::plot::Picture;
+use partita_experiments::plot::lines::{Panel, Series, scene};
 use serde::Deserialize;
 
 /// Draws the trade-off between a serving tenant and its neighbour.
@@ -48,9 +49,6 @@ struct Row {
 /// Both programs alone, each with the whole GPU: the baseline of every setting.
 const SERVE_ALONE: &str = "solo, whole GPU";
 const NEIGHBOUR_ALONE: &str = "neighbour solo, whole GPU";
-/// By setting, in the order of their first occurrence; dark ones are Partita's.
-const COLORS: [&str; 8] =
-    ["#e7969c", "#d6616b", "#e7ba52", "#1f77b4", "#2ca02c", "#17357a", "#8c6d31", "#7b4173"];
 
 fn main() -> Result<()> {
     let options = Options::parse();
@@ -75,7 +73,8 @@ fn main() -> Result<()> {
         })
         .collect();
     let title = format!("{}, driver {}, {}", job.device.name, job.device.driver, job.date);
-    draw(&options.out.unwrap_or_else(|| options.result.with_file_name("main_job_trade_off")), &title, &panels)
+    let file = options.out.unwrap_or_else(|| options.result.with_file_name("main_job_trade_off"));
+    Ok(Picture::of("main_job_trade_off", scene(&title, &panels)).save(&file)?)
 }
 
 /// The settings in which both programs run.
@@ -83,12 +82,6 @@ fn points(rows: &[Row], neighbour: &str, serve_ms: f64, per_s: f64) -> Vec<Serie
     let both = rows.iter().filter(|row| row.neighbour == neighbour);
     let measured = both.filter_map(|row| Some((row, row.p99_ms?, row.neighbour_per_s?)));
     measured
-        .zip(COLORS.iter().cycle())
-        .map(|((row, p99_ms, rate), color)| Series {
-            name: row.setting.clone(),
-            color,
-            points: vec![(rate / per_s, p99_ms / serve_ms)],
-            style: Style::Alternative,
-        })
+        .map(|(row, p99_ms, rate)| Series::points(&row.setting, vec![(rate / per_s, p99_ms / serve_ms)]))
         .collect()
 }

@@ -302,8 +302,6 @@ impl Report {
             self.device
         );
         let scene = grouped::scene(&title, &["published", "ours", "best found"], &panels);
-        let picture = Picture::of("chain_live", scene);
-        put(out, "svg", picture.svg().as_bytes())?;
-        put(out, "png", &picture.png().map_err(anyhow::Error::msg)?)
+        Ok(Picture::of("chain_live", scene).save(out)?)
     }
 }

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use anyhow::{Context, Result};
-use partita_bench::plot::{Panel, Series, Style, draw};
 use partita_core::Samples;
+use partita_experiments::plot::Picture;
+use partita_experiments::plot::lines::{Panel, Series, scene};
 
 use crate::{Kind, Options, Work};
 
@@ -21,8 +22,6 @@ pub struct Latency {
     pub bytes: u64,
     pub samples: Samples,
 }
-
-const COLORS: [&str; 5] = ["firebrick", "darkorange", "steelblue", "seagreen", "olive"];
 
 fn size(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
@@ -154,14 +153,7 @@ fn picture(
 ) -> Result<()> {
     let Some(out) = &options.out else { return Ok(()) };
     let series = |points: &dyn Fn(Kind) -> Vec<(f64, f64)>| -> Vec<Series> {
-        let all = options.ways.iter().copied().zip(COLORS);
-        all.map(|(kind, color)| Series {
-            name: kind.name().to_owned(),
-            color,
-            points: points(kind),
-            style: Style::Measured,
-        })
-        .collect()
+        options.ways.iter().map(|&kind| Series::dots(kind.name(), points(kind))).collect()
     };
     let by_length = series(&|kind| {
         let at = |length: &u8| {
@@ -193,5 +185,6 @@ fn picture(
             is_log: true,
         },
     ];
-    draw(&out.join("hand_over"), &format!("Handing frames over, {}", options.gpu), &panels)
+    let title = format!("Handing frames over, {}", options.gpu);
+    Ok(Picture::of("hand_over", scene(&title, &panels)).save(&out.join("hand_over"))?)
 }

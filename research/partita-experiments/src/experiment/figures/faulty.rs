@@ -97,6 +97,7 @@ pub(crate) fn draw(runs: &[Run], device: &DeviceSpec) -> Vec<Picture> {
         x: "milliseconds".to_owned(),
         y: "part of the passes".to_owned(),
         series: series.collect(),
+        is_log: false,
     };
     vec![Picture::of("times", plot::lines::scene("YOLOv2 beside a competitor", &[panel]))]
 }

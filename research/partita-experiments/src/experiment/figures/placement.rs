@@ -75,6 +75,7 @@ pub(crate) fn draw(runs: &[Run], device: &DeviceSpec) -> Vec<Picture> {
             plot::lines::Series::dots("packed by GPC", packed),
             plot::lines::Series::dots("spread over GPCs", spread),
         ],
+        is_log: false,
     };
     vec![Picture::of("scaling", plot::lines::scene("Speed against TPCs", &[panel]))]
 }

@@ -75,6 +75,7 @@ pub(crate) fn draw(runs: &[Run], device: &DeviceSpec) -> Vec<Picture> {
         x: format!("TPCs of A; B has the others of {SHARED_TPCS}"),
         y: "milliseconds".to_owned(),
         series: vec![dots("A", "A"), dots("B", "B")],
+        is_log: false,
     };
     let cdf = |run: &Run| {
         let samples = Samples::new(iterations_ms(run, "A")).ok()?;
@@ -85,6 +86,7 @@ pub(crate) fn draw(runs: &[Run], device: &DeviceSpec) -> Vec<Picture> {
         x: "milliseconds".to_owned(),
         y: "part of the passes".to_owned(),
         series: runs.iter().filter_map(cdf).collect(),
+        is_log: false,
     };
     vec![Picture::of("split", plot::lines::scene("Two YOLOv2 side by side", &[panel, times]))]
 }
