@@ -2,8 +2,6 @@
 //! before every unit of kernels, and a keeper opens and closes it. As on a real GPU, the keeper
 //! sees only whether the stream stands at its gate, and only when it looks.
 
-#![allow(missing_docs, reason = "a test")]
-
 use partita_core::time::{Budget, Law, Pacer, Policy, Situation};
 use partita_sim::{Engine, EventKind, GroupKind, KernelWork, StreamId, Time, Work, WorkId, catalogue};
 
@@ -121,7 +119,7 @@ fn achieved(law: Law, lengths: &[Time], for_ns: Time) -> f64 {
 
 #[test]
 fn shares_are_met_for_short_and_long_kernels() {
-    let kinds: [(&str, &[Time], Time); 9] = [
+    let kinds: [(&'static str, &'static [Time], Time); 9] = [
         ("10 us", &[10 * US], 2 * S),
         ("50 us", &[50 * US], 4 * S),
         ("1 ms", &[MS], 8 * S),
@@ -136,14 +134,21 @@ fn shares_are_met_for_short_and_long_kernels() {
         "achieved share of the unlimited rate, in percent, by limit\n{:22}     10 %   25 %   50 %   75 %",
         "kernels"
     );
+    const SHARES: [u32; 4] = [100, 250, 500, 750];
+    let rows = std::thread::scope(|scope| {
+        let run = |(name, lengths, for_ns): (&'static str, &'static [Time], Time)| {
+            scope.spawn(move || {
+                let rate = |share| achieved(Law::new(share, Policy::Hard), lengths, for_ns);
+                let unlimited = rate(1000);
+                (name, SHARES.map(|share| rate(share) / unlimited * 100.0))
+            })
+        };
+        kinds.map(run).map(|kind| kind.join().expect("a simulation"))
+    });
     let mut errors = Vec::new();
-    for (name, lengths, for_ns) in kinds {
-        let unlimited = achieved(Law::new(1000, Policy::Hard), lengths, for_ns);
-        let row = [100, 250, 500, 750].map(|share| {
-            let percent = achieved(Law::new(share, Policy::Hard), lengths, for_ns) / unlimited * 100.0;
-            errors.push((percent - f64::from(share) / 10.0).abs());
-            percent
-        });
+    for (name, row) in rows {
+        errors
+            .extend(row.iter().zip(SHARES).map(|(percent, share)| (percent - f64::from(share) / 10.0).abs()));
         println!("{name:22}   {:6.2} {:6.2} {:6.2} {:6.2}", row[0], row[1], row[2], row[3]);
     }
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
