@@ -7,17 +7,11 @@ use std::sync::LazyLock;
 use chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, Chain, ChainPlan, Policy};
 use partita_testing::{Machine, eventually, succeed};
 
-/// The directory of the simulated driver.
-fn built() -> &'static Path {
-    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
-    &BUILT
-}
-
 /// The directory of the library, built so that its panics unwind as in the installed one, with a
 /// function that panics.
 fn library() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
-        let target = built().parent().expect("a profile is in the target directory");
+        let target = partita_testing::build().parent().expect("a profile is in the target directory");
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args([
             "build",
@@ -80,7 +74,7 @@ fn three_components(archive: bool) {
     if partita_testing::needs_simulator("the program is linked with the simulated driver") {
         return;
     }
-    let machine = Machine::new(built(), "chain-c");
+    let machine = Machine::new("chain-c");
     let program = compile(&machine, "component.c", archive);
     let chain = chain(&machine);
     let start = |role| component(&machine, &program, role).spawn().unwrap();
@@ -122,7 +116,7 @@ fn a_panic_is_an_error_of_the_call() {
         return;
     }
     for archive in [false, true] {
-        let machine = Machine::new(built(), "chain-panics");
+        let machine = Machine::new("chain-panics");
         let program = compile(&machine, "panics.c", archive);
         let chain = chain(&machine);
         let output = component(&machine, &program, 0).output().unwrap();

@@ -4,7 +4,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use partita_driver::{Cuda, Gpu};
@@ -17,8 +16,6 @@ use partita_testing::{Machine, eventually, ignored_test, is_real};
 const MIB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
-
 /// A machine with a keeper.
 struct World {
     machine: Machine,
@@ -28,7 +25,7 @@ struct World {
 
 impl World {
     fn new(name: &str, kind: &'static str) -> Self {
-        let mut world = Self { machine: Machine::new(&BUILT, name), keeper: None, kind };
+        let mut world = Self { machine: Machine::new(name), keeper: None, kind };
         world.start_keeper();
         world
     }

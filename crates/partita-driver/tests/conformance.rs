@@ -13,7 +13,7 @@ mod cases;
 mod common;
 
 use common::Sim;
-use partita_testing::{ignored_test, is_real};
+use partita_testing::{ignored_test, is_for_long_runs, is_real};
 
 /// The variable that names a child's mechanism.
 const MECHANISM: &str = "PARTITA_TEST_MECHANISM";
@@ -34,7 +34,7 @@ fn said(mechanism: &str, device: &str) -> Vec<String> {
 
 /// Runs all cases of a mechanism on a device.
 fn conforms(mechanism: &str, device: &str) {
-    if is_real() != (device == "real") {
+    if is_real() != (device == "real") || is_for_long_runs(device) {
         return;
     }
     let said = said(mechanism, device);

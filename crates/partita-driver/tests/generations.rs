@@ -21,6 +21,9 @@ macro_rules! devices {
     ($($test:ident = $device:literal;)*) => {
         $(#[test]
         fn $test() {
+            if partita_testing::is_for_long_runs($device) {
+                return;
+            }
             let sim = Sim::new(concat!("gen-", $device), $device);
             assert_eq!(sim.child_says("child_is_calibrated_and_masked", &[]), ["done"]);
             other_versions($device);

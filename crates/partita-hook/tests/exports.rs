@@ -9,6 +9,7 @@ use object::elf;
 use object::read::elf::{Dyn, ElfFile64};
 use object::{Endianness, Object, ObjectSymbol};
 use partita_abi::exports::{EXPORTS, Export, LATER, NVML_WRAPPED, policy_of};
+use partita_testing::build;
 
 /// The names that a shared library defines for others and that begin with one of `prefixes`.
 fn exported(library: &Path, prefixes: &[&str]) -> BTreeSet<String> {
@@ -39,7 +40,7 @@ fn the_hook_exports_what_the_table_says_it_wraps_and_the_few_others_that_it_stan
 
 #[test]
 fn every_export_of_the_simulated_driver_has_a_row_and_every_row_an_export() {
-    let library = common::built().join("libpartita_simcuda.so");
+    let library = build().join("libpartita_simcuda.so");
     let exports = exported(&library, &["cu"]);
     let unknown: Vec<_> = exports.iter().filter(|name| policy_of(name).is_none()).collect();
     assert!(unknown.is_empty(), "no row for {unknown:?}");

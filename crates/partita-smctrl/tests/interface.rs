@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use common::{Link, World, built, sources};
+use common::{Link, World, sources};
 use object::read::elf::FileHeader;
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+use partita_testing::build;
 
 /// The functions that the header declares.
 fn declared() -> BTreeSet<String> {
@@ -25,7 +26,7 @@ fn declared() -> BTreeSet<String> {
 /// Defect 12: other code cannot write to the library's state.
 #[test]
 fn the_shared_library_exports_the_headers_functions_and_no_data() {
-    let bytes = fs::read(built().join("libsmctrl.so")).unwrap();
+    let bytes = fs::read(build().join("libsmctrl.so")).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let exported: Vec<_> = file.dynamic_symbols().filter(|symbol| symbol.is_definition()).collect();
     assert!(exported.iter().all(|symbol| symbol.kind() == SymbolKind::Text));
@@ -54,7 +55,7 @@ fn the_shared_library_exports_the_headers_functions_and_no_data() {
 
 #[test]
 fn it_needs_the_c_library_and_nothing_of_cuda() {
-    let bytes = fs::read(built().join("libsmctrl.so")).unwrap();
+    let bytes = fs::read(build().join("libsmctrl.so")).unwrap();
     let elf = object::elf::FileHeader64::<Endianness>::parse(&*bytes).unwrap();
     let endian = elf.endian().unwrap();
     let sections = elf.sections(endian, &*bytes).unwrap();

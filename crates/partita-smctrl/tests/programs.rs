@@ -4,11 +4,8 @@ mod common;
 
 use std::process::Command;
 
-use common::{Link, World, built, stderr_of};
-use partita_testing::{devices, is_real, needs_simulator};
-
-/// A device for each way in which launch descriptors store masks.
-const GENERATIONS: [&str; 6] = ["gtx1060-3gb", "titan-v", "a100", "rtx6000-ada", "h200", "gb10"];
+use common::{Link, World, stderr_of};
+use partita_testing::{GENERATIONS, build, devices, is_real, needs_simulator};
 
 #[test]
 fn a_program_of_the_originals_users_runs_unchanged() {
@@ -113,7 +110,7 @@ fn the_hardwares_numbering_is_available() {
     for device in devices(&["h200"]) {
         // Fills the cache of calibrations.
         world.passes(&first, device, &[], &[]);
-        let mut topology = Command::new(built().join("partita"));
+        let mut topology = Command::new(build().join("partita"));
         world.set_environment(&mut topology, device);
         topology.args(["topology", "--json", "--gpu", if is_real() { "0" } else { "sim:h200" }]);
         let output = topology.env("PARTITA_RUN_DIR", world.path("run")).output().unwrap();
@@ -133,7 +130,7 @@ fn the_hardwares_numbering_is_available() {
 fn copies_in_one_process_act_as_one() {
     let world = World::new();
     let program = world.compile("copies", Link::Archive);
-    let library = built().join("libsmctrl.so");
+    let library = build().join("libsmctrl.so");
     for device in devices(&["h200"]) {
         for first in ["archive", "shared"] {
             world.passes(&program, device, &[library.to_str().unwrap(), first], &[("LIBSMCTRL_QUIET", "1")]);
@@ -166,7 +163,7 @@ fn a_call_that_cannot_work_returns_an_error_and_does_not_exit() {
 fn without_a_driver_a_program_continues() {
     let world = World::new();
     let program = world.compile("no_driver", Link::Shared);
-    let output = Command::new(program).env("LD_LIBRARY_PATH", built()).output().unwrap();
+    let output = Command::new(program).env("LD_LIBRARY_PATH", build()).output().unwrap();
     if output.status.code() == Some(77) {
         eprintln!("skipped: this machine has a driver");
         return;
@@ -184,7 +181,7 @@ fn a_tenant_narrows_its_partition_and_never_leaves_it() {
     }
     let world = World::new();
     let program = world.compile("tenant", Link::Shared);
-    let mut run = Command::new(built().join("partita"));
+    let mut run = Command::new(build().join("partita"));
     world.set_environment(&mut run, "h200");
     run.env("PARTITA_RUN_DIR", world.path("run"));
     run.args(["run", "--gpu", "sim:h200", "--isolation", "own", "--sm", "tpc:8-23", "--"]);

@@ -42,6 +42,9 @@ macro_rules! names {
 }
 for_simulated_devices!(names);
 
+/// A device for each way in which launch descriptors hold masks.
+pub const GENERATIONS: [&str; 6] = ["gtx1060-3gb", "titan-v", "a100", "rtx6000-ada", "h200", "gb10"];
+
 /// Whether the tests run on the machine's own GPU: `PARTITA_TEST_GPU=real`.
 #[must_use]
 pub fn is_real() -> bool {

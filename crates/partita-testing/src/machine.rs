@@ -1,9 +1,10 @@
 //! A simulated machine of a test's own.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use crate::built::build;
 use crate::child::without_own_variables;
 
 /// A directory with the simulated driver under the real one's names, and with the board of a
@@ -12,26 +13,24 @@ use crate::child::without_own_variables;
 /// It goes with the test that owns it. A board that waits for another client then ends by itself.
 #[derive(Debug)]
 pub struct Machine {
-    built: PathBuf,
     temp: tempfile::TempDir,
 }
 
 impl Machine {
-    /// A machine with the libraries of `built` ([`build`](crate::build)). The name only
-    /// identifies the directory for readers.
+    /// A machine with the built libraries. The name only identifies the directory for readers.
     ///
     /// # Panics
     /// If the directory cannot be made.
     #[must_use]
-    pub fn new(built: &Path, name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         // Short, and not where TMPDIR may point: paths of sockets have 107 bytes.
         let temp = tempfile::Builder::new()
             .prefix(&format!("pt-{name}-"))
             .tempdir_in("/tmp")
             .expect("a directory in /tmp");
-        let machine = Self { built: built.to_owned(), temp };
+        let machine = Self { temp };
         std::fs::create_dir(machine.libraries()).expect("a new directory");
-        let simulator = built.join("libpartita_simcuda.so");
+        let simulator = build().join("libpartita_simcuda.so");
         for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
             symlink(&simulator, machine.libraries().join(name)).expect("a new link");
         }
@@ -64,7 +63,7 @@ impl Machine {
             .env("LD_LIBRARY_PATH", self.libraries())
             .env("PARTITA_SIM_DIR", self.board())
             .env("PARTITA_SIM_DEVICE", device)
-            .env("PARTITA_SIMGPU", self.built.join("partita-simgpu"))
+            .env("PARTITA_SIMGPU", build().join("partita-simgpu"))
             // No daemon listens there.
             .env("CUDA_MPS_PIPE_DIRECTORY", self.path("no-mps"));
     }

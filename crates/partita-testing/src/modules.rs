@@ -13,7 +13,6 @@ pub type Module = Vec<String>;
 
 /// The source of a crate.
 pub struct Source {
-    /// The words of each module.
     pub(crate) words: BTreeMap<Module, Vec<String>>,
     /// What each module re-exports: a name, and the path behind it as it is written.
     exports: BTreeMap<Module, BTreeMap<String, Module>>,

@@ -5,14 +5,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
 
 use partita::contexts::ContextPool;
 use partita_driver::{Census, Cuda, Gpu, Grid};
-use partita_testing::{ignored_test, succeed, without_own_variables};
-
-/// The directory of the programs and libraries.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&["partita-cli"]));
+use partita_testing::{build, ignored_test, succeed, without_own_variables};
 
 struct World {
     temp: tempfile::TempDir,
@@ -34,7 +30,7 @@ impl World {
     }
 
     fn partita(&self, line: &str) -> Command {
-        let mut command = Command::new(BUILT.join("partita"));
+        let mut command = Command::new(build().join("partita"));
         command.args(line.split_whitespace());
         self.surround(&mut command);
         command
@@ -53,7 +49,7 @@ impl World {
         let mut command = Command::new("sh");
         command
             .args(["-c", "eval \"$(\"$0\" sim env --gpu sim:h200)\" && exec \"$@\""])
-            .arg(BUILT.join("partita"));
+            .arg(build().join("partita"));
         self.surround(&mut command);
         command.envs(variables.iter().copied());
         command

@@ -6,23 +6,19 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
 
 use partita::gpu::{self, Selector};
 use partita::install::Install;
 use partita::restrict::{Launch, Masks, Process, Stream};
 use partita_core::TpcSet;
 use partita_driver::{Census, Cuda, Grid, StreamRef};
-use partita_testing::{ignored_test, succeed, without_own_variables};
-
-/// The directory of the programs and libraries.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&["partita-cli"]));
+use partita_testing::{build, ignored_test, succeed, without_own_variables};
 
 /// Runs an ignored test of this program on a simulated H200, by `partita run` with these arguments
 /// or plainly.
 fn child(temp: &Path, test: &str, run: Option<&[&str]>) {
     let program = ignored_test(test);
-    let partita = BUILT.join("partita");
+    let partita = build().join("partita");
     let mut command = match run {
         Some(options) => {
             let mut command = Command::new(&partita);

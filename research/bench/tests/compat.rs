@@ -51,8 +51,8 @@ fn a_cooperative_grid_of_the_whole_gpu_differs_in_every_partition_and_in_no_othe
     if !common::has_python() {
         return;
     }
-    let built = partita_testing::build(&["partita-cli"]);
-    let machine = Machine::new(&built, "compat");
+    let built = partita_testing::build();
+    let machine = Machine::new("compat");
     let (suite, lists) = suite(&machine);
     let out = machine.path("out");
     // Priorities and shares of time need the tenants' pages in memory.
@@ -73,7 +73,7 @@ fn a_cooperative_grid_of_the_whole_gpu_differs_in_every_partition_and_in_no_othe
         .arg(&out)
         .env("PATH", format!("{}:{path}", tools(&machine).display()))
         .env("PARTITA_GPU", "sim:h200")
-        .env("PARTITA_LIB_DIR", &built)
+        .env("PARTITA_LIB_DIR", built)
         .env("PARTITA_RUN_DIR", tenants.path())
         .env("PARTITA_CACHE_DIR", machine.path("cache"));
     succeed(&mut command);

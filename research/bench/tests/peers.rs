@@ -29,7 +29,7 @@ fn stand_in(dir: &Path) -> PathBuf {
 
 #[test]
 fn a_peer_takes_its_turns_with_the_same_limits() {
-    let built = partita_testing::build(&["partita-cli"]);
+    let built = partita_testing::build();
     let dir = tempfile::Builder::new().prefix("pb").tempdir_in("/tmp").expect("a directory in /tmp");
     let library = stand_in(dir.path());
     for (of, call) in [("launch", "asked cuLaunchKernel"), ("memory", "asked cuMemAlloc_v2")] {
@@ -68,7 +68,7 @@ fn a_peer_takes_its_turns_with_the_same_limits() {
 
 #[test]
 fn a_peer_that_is_not_there_or_not_named_is_an_error_before_anything_is_measured() {
-    let built = partita_testing::build(&["partita-cli"]);
+    let built = partita_testing::build();
     let dir = tempfile::tempdir().expect("a directory");
     for (peer, expected) in
         [("hami-core=/no/such/libvgpu.so", "No such file"), ("libvgpu.so", "NAME=PATH"), ("=x", "NAME=PATH")]

@@ -23,7 +23,7 @@ fn faults_on_two_gpus_are_measured_and_nothing_is_left() {
     if !common::has_python() {
         return;
     }
-    let built = partita_testing::build(&["partita-cli"]);
+    let built = partita_testing::build();
     let dir = tempfile::Builder::new().prefix("pb").tempdir_in("/tmp").expect("a directory in /tmp");
     let mut command = Command::new("python3");
     without_own_variables(&mut command);
@@ -38,7 +38,7 @@ fn faults_on_two_gpus_are_measured_and_nothing_is_left() {
         .env("PARTITA_SIM_GPUS", "2")
         .env("PARTITA_SIM_DIR", dir.path().join("sim"))
         .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
-        .env("PARTITA_LIB_DIR", &built);
+        .env("PARTITA_LIB_DIR", built);
     let output = command.output().expect("python3 runs");
     assert!(output.status.success(), "{output:?}");
 
@@ -91,7 +91,7 @@ fn without_a_gpu_it_says_so_and_leaves_nothing() {
     if !common::has_python() {
         return;
     }
-    let built = partita_testing::build(&["partita-cli"]);
+    let built = partita_testing::build();
     let mut command = Command::new("python3");
     without_own_variables(&mut command);
     let output = command

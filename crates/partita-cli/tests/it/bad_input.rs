@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{World, executable, is_real, libraries, needs_simulator, refusal, text};
+use common::{World, executable, is_real, needs_simulator, refusal, text};
 
 /// Asserts that a refusal says all of this.
 #[track_caller]
@@ -170,7 +170,7 @@ fn altered(name: &str, replace: impl FnOnce(&Path)) -> World {
         fs::create_dir(&dir).unwrap();
         for part in ["libpartita.so", "libpartita_simcuda.so", "partita-simgpu", "partita-sim-mps-control"] {
             if part != name {
-                symlink(libraries().join(part), dir.join(part)).unwrap();
+                symlink(partita_testing::build().join(part), dir.join(part)).unwrap();
             }
         }
         replace(&dir.join(name));
@@ -186,7 +186,7 @@ fn a_driver_that_cannot_be_proved() {
     // The simulated driver with another name for its table of private calls.
     let world = altered("libpartita_simcuda.so", |path| {
         let name = [0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e];
-        let mut driver = fs::read(libraries().join("libpartita_simcuda.so")).unwrap();
+        let mut driver = fs::read(partita_testing::build().join("libpartita_simcuda.so")).unwrap();
         let places: Vec<usize> = driver
             .windows(name.len())
             .enumerate()

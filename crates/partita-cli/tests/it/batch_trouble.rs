@@ -167,7 +167,7 @@ fn with_control(world: &World, script: &str) -> PathBuf {
     for name in ["libpartita.so", "libpartita_simcuda.so", "partita-simgpu"] {
         let link = dir.join(name);
         if !link.exists() {
-            std::os::unix::fs::symlink(common::libraries().join(name), link).unwrap();
+            std::os::unix::fs::symlink(partita_testing::build().join(name), link).unwrap();
         }
     }
     common::executable(&dir.join("partita-sim-mps-control"), script.as_bytes());

@@ -21,7 +21,6 @@ struct Chains {
 
 impl Chains {
     fn new() -> Self {
-        common::chain_programs();
         Self { world: World::plan().own().start() }
     }
 

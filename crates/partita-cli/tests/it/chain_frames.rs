@@ -8,7 +8,7 @@ use std::io::Read;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Tenant, World, libraries, lives};
+use common::{PATIENCE, Tenant, World, lives};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -19,7 +19,6 @@ const PRODUCT: &[&str] = &["partita-stage", "matrix", "40:1"];
 /// A chain's definition, as a file: its keys except the name, and its components with their
 /// commands.
 fn write(world: &World, name: &str, head: &str, components: &[(&str, &[&str])]) -> String {
-    common::chain_programs();
     let component = |(name, command): &(&str, &[&str])| {
         let words: Vec<String> = command.iter().map(|word| format!("{word:?}")).collect();
         format!("[[component]]\nname = \"{name}\"\ncommand = [{}]\n", words.join(", "))
@@ -43,7 +42,7 @@ fn define(world: &World, memory: &str, options: &[&str]) -> String {
 fn start(world: &World, file: &str) -> Command {
     let mut command = world.partita(["chain", "start", file]);
     let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}:{path}", libraries().display()));
+    command.env("PATH", format!("{}:{path}", partita_testing::build().display()));
     command
 }
 

@@ -203,7 +203,7 @@ fn doctor_says_what_is_missing() {
     let dir = world.dir().join("lib");
     fs::create_dir(&dir).unwrap();
     for part in ["libpartita_simcuda.so", "partita-simgpu"] {
-        std::os::unix::fs::symlink(common::libraries().join(part), dir.join(part)).unwrap();
+        std::os::unix::fs::symlink(partita_testing::build().join(part), dir.join(part)).unwrap();
     }
     fs::write(dir.join("partita-sim-mps-control"), "").unwrap();
     let output = world.partita(["doctor"]).env("PARTITA_LIB_DIR", &dir).output().unwrap();

@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::{World, gpu_program, needs_simulator, sms, text};
-use partita_testing::SIMULATED_DEVICES;
+use partita_testing::{SIMULATED_DEVICES, is_for_long_runs};
 use serde_json::Value;
 
 /// The SMs that a program's blocks ran on, as a tenant with these TPCs.
@@ -19,7 +19,7 @@ fn census(world: &World, device: &str, set: &str) -> Vec<u32> {
 }
 
 fn tenants_stay_in_their_tpcs(device: &str) {
-    if needs_simulator("it is about the catalogue") {
+    if needs_simulator("it is about the catalogue") || is_for_long_runs(device) {
         return;
     }
     let world = World::new();

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::container::{CACHE, CORES, Container, MEMORY, container_of, directories, driver, program};
-use common::{Answering, World, is_real, libraries, text};
+use common::{Answering, World, is_real, text};
 use partita_testing::succeed;
 
 /// The simulated board. The driver's part of a context is free up to 1 GiB a process, and its size
@@ -240,7 +240,7 @@ fn a_child_with_other_variables_or_none_is_still_of_its_tenant() {
     }
     let kept = format!(
         "-i LD_PRELOAD={} {}",
-        libraries().join("libpartita.so").display(),
+        partita_testing::build().join("libpartita.so").display(),
         driver(&world).iter().map(|(name, value)| format!("{name}='{value}' ")).collect::<String>()
     );
     assert_eq!(
@@ -355,7 +355,7 @@ fn the_file_put_in_place_of_libvgpu_holds_a_whole_container_and_disturbs_nobody_
     let world = World::plan().own().start();
     let container = Container::new(&world, "c").with(MEMORY, "64m");
     let library = container.dir.join("libvgpu.so");
-    fs::copy(libraries().join("libpartita.so"), &library).unwrap();
+    fs::copy(partita_testing::build().join("libpartita.so"), &library).unwrap();
     let script = r#"mount -t tmpfs none /mnt && mkdir /mnt/upper /mnt/work &&
         mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /etc && echo "$1/libvgpu.so" > /etc/ld.so.preload &&
         exec sh -c '

@@ -129,7 +129,7 @@ fn the_driver_is_what_the_linker_finds_for_its_name() {
     }
     // A second copy of the driver: whichever is opened first, limits hold through both.
     let copy = world.dir().join("libcopy.so");
-    std::fs::copy(partita_testing::build(&[]).join("libpartita_simcuda.so"), &copy).unwrap();
+    std::fs::copy(partita_testing::build().join("libpartita_simcuda.so"), &copy).unwrap();
     for order in ["copy", "copy-later"] {
         assert_eq!(asked(&[order, copy.to_str().unwrap()]), ["held", "held"], "{order}");
     }

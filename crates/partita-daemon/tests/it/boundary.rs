@@ -36,7 +36,7 @@ impl Shared {
             return None;
         }
         let world = World::new();
-        let users = Users::new(world.dir(), &world.dir().join("run"), common::partita())?;
+        let users = Users::new(world.dir(), &world.dir().join("run"), &common::partita())?;
         Some(Self { users, daemon: world.start(), world })
     }
 

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use common::{Daemon, World};
 use partita_memory::client::Connection;
-use partita_testing::eventually;
+use partita_testing::{build, eventually};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -277,7 +277,7 @@ fn an_audit_that_fails_is_told_of_once() {
     let libraries = world.dir().join("lib");
     fs::create_dir(&libraries).unwrap();
     let parts = ["libpartita.so", "libpartita_simcuda.so", "partita-simgpu", "partita-sim-mps-control"];
-    let link = |part: &str| symlink(common::libraries().join(part), libraries.join(part)).unwrap();
+    let link = |part: &str| symlink(build().join(part), libraries.join(part)).unwrap();
     parts.iter().for_each(|part| link(part));
     let mut command = world.partitad(OFTEN);
     command.env("PARTITA_LIB_DIR", &libraries);

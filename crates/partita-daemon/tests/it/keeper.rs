@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use partita_daemon::memory::{Keepers, Memory};
@@ -11,9 +10,6 @@ use partita_memory::Place;
 use partita_memory::client::{Connection, Error};
 use partita_memory::wire::HandleKind;
 use partita_testing::{eventually, without_own_variables};
-
-/// The simulator beside the daemon, built.
-static BUILT: LazyLock<std::path::PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
 
 struct Ended(Child);
 
@@ -27,7 +23,7 @@ impl Drop for Ended {
 fn keeper(temp: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_partitad"));
     without_own_variables(&mut command);
-    command.env("PARTITA_LIB_DIR", &*BUILT).env("PARTITA_SIM_DIR", temp.join("sim"));
+    command.env("PARTITA_LIB_DIR", partita_testing::build()).env("PARTITA_SIM_DIR", temp.join("sim"));
     command.env("PARTITA_RUN_DIR", temp.join("run"));
     command.args(["keeper", "--gpu", "sim:h200"]).args(arguments).stdin(Stdio::null());
     command

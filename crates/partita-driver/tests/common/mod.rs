@@ -9,15 +9,11 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::LazyLock;
 
 use partita_abi::qmd::{self, QmdLayout};
 use partita_core::{Topology, Tpc};
 use partita_driver::{Cuda, Gpu, probe};
 use partita_testing::{Machine, ignored_test, succeed};
-
-/// The simulator, built.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
 
 /// A simulated machine with a device.
 pub struct Sim {
@@ -28,7 +24,7 @@ pub struct Sim {
 impl Sim {
     /// A machine with this device.
     pub fn new(name: &str, device: &str) -> Self {
-        Self { machine: Machine::new(&BUILT, name), device: device.to_owned() }
+        Self { machine: Machine::new(name), device: device.to_owned() }
     }
 
     /// Runs an ignored test of this program as a child on this machine. Returns the lines that the

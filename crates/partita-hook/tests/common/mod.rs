@@ -6,23 +6,16 @@ use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
 
 use partita_ledger::{
     GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsFile, MECHANISM_MASK, USAGE_FILE_NAME, UsageMap,
     UsageView,
 };
-use partita_testing::succeed;
-
-/// The directory of the hook and of the simulator.
-pub fn built() -> &'static Path {
-    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
-    &BUILT
-}
+use partita_testing::{build, succeed};
 
 /// The hook's shared library.
 pub fn library() -> PathBuf {
-    built().join("libpartita.so")
+    build().join("libpartita.so")
 }
 
 fn programs() -> PathBuf {

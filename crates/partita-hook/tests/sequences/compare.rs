@@ -5,10 +5,9 @@ use std::fmt::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use partita_testing::{Machine, ignored_test, is_real, without_own_variables};
+use partita_testing::{Machine, build, ignored_test, is_real, without_own_variables};
 
 use crate::plan::Operation;
 
@@ -28,9 +27,6 @@ pub const TENANTS: [(&str, &str); 5] = [
 
 /// How long a program may go without a word: reached only by a hang.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The programs and libraries.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&["partita-cli"]));
 
 /// A sequence and its name.
 pub type Named = (String, Vec<Operation>);
@@ -131,7 +127,7 @@ impl World {
     pub fn new() -> Self {
         // A GPU maps files there for gates between priorities.
         let temp = tempfile::Builder::new().prefix("pt").tempdir_in("/dev/shm").expect("a directory");
-        Self { machine: Machine::new(&BUILT, "sequences"), until: None, temp }
+        Self { machine: Machine::new("sequences"), until: None, temp }
     }
 
     fn is_late(&self) -> bool {
@@ -144,14 +140,14 @@ impl World {
 
     /// A command of `partita` in this world.
     fn partita(&self, name: &str) -> Command {
-        let mut command = Command::new(BUILT.join("partita"));
+        let mut command = Command::new(build().join("partita"));
         command.arg(name);
         without_own_variables(&mut command);
         command
             .env("PARTITA_RUN_DIR", self.path("run"))
             .env("PARTITA_CACHE_DIR", self.path("cache"))
             .env("PARTITA_SIM_DIR", self.path("sim"))
-            .env("PARTITA_LIB_DIR", BUILT.as_path())
+            .env("PARTITA_LIB_DIR", build())
             .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" });
         command
     }

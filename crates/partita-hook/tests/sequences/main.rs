@@ -3,7 +3,7 @@
 //!
 //! The same codes of every call, the same values in memory, the same nodes and edges where they are
 //! asked for: for a mask, for each priority, and for a share of time. `PARTITA_SEQUENCES=100000`
-//! says how many (1,000 otherwise), `PARTITA_SEQUENCES_SEED` from which seed on, and
+//! says how many (250 otherwise, 1,000 in a long run), `PARTITA_SEQUENCES_SEED` from which seed on, and
 //! `PARTITA_TEST_GPU=real` on the machine's first GPU. `PARTITA_SEQUENCES_SECONDS` ends a
 //! comparison after that time, and `PARTITA_SEQUENCES_SHRINK=0` tells differences as they are.
 //!
@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use compare::{Effort, INPUT, Named, OUTPUT, World};
+use partita_testing::is_long;
 use plan::Operation;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -35,7 +36,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 fn seeds() -> std::ops::Range<u64> {
     let first = number("PARTITA_SEQUENCES_SEED", 1);
-    first..first + number("PARTITA_SEQUENCES", 1000)
+    first..first + number("PARTITA_SEQUENCES", if is_long() { 1000 } else { 250 })
 }
 
 fn path(variable: &str) -> PathBuf {

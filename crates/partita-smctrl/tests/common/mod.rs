@@ -11,20 +11,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::LazyLock;
 
-use partita_testing::{Machine, succeed, without_own_variables};
+use partita_testing::{Machine, build, succeed, without_own_variables};
 
 /// The directory of this package's sources.
 pub fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The directory of the built programs and libraries.
-pub fn built() -> &'static Path {
-    static BUILT: LazyLock<PathBuf> =
-        LazyLock::new(|| partita_testing::build(&["partita-smctrl", "partita-cli"]));
-    &BUILT
 }
 
 /// How a program links the library.
@@ -41,7 +33,7 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        let machine = Machine::new(built(), "smctrl");
+        let machine = Machine::new("smctrl");
         fs::write(machine.path("kernels.ptx"), partita_abi::kernels::PTX_MODULE.to_bytes()).unwrap();
         Self { machine }
     }
@@ -68,8 +60,8 @@ impl World {
         command.arg("-I").arg(sources().join("include"));
         command.arg("-L").arg(self.machine.libraries());
         match link {
-            Link::Shared => command.arg("-L").arg(built()).arg("-lsmctrl"),
-            Link::Archive => command.arg(built().join("libsmctrl.a")),
+            Link::Shared => command.arg("-L").arg(build()).arg("-lsmctrl"),
+            Link::Archive => command.arg(build().join("libsmctrl.a")),
         };
         command.arg("-lcuda");
         succeed(&mut command);
@@ -94,15 +86,15 @@ impl World {
             libraries.push(self.machine.libraries());
             libraries.push(":");
         }
-        libraries.push(built());
+        libraries.push(build());
         if let Some(more) = std::env::var_os("LD_LIBRARY_PATH") {
             libraries.push(":");
             libraries.push(more);
         }
         command
             .env("LD_LIBRARY_PATH", libraries)
-            .env("PARTITA_LIB_DIR", built())
-            .env("LIBSMCTRL_PARTITA", built().join("partita"))
+            .env("PARTITA_LIB_DIR", build())
+            .env("LIBSMCTRL_PARTITA", build().join("partita"))
             .env("PARTITA_CACHE_DIR", self.calibrations());
     }
 

@@ -10,20 +10,15 @@ use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports)]
 pub use partita_testing::eventually;
-use partita_testing::{Machine, succeed};
-
-/// The directory of this package's programs and of the shared object, which is a package of its
-/// own.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
+use partita_testing::{Machine, build, succeed};
 
 /// The shared object.
 pub fn library() -> PathBuf {
-    BUILT.join("libpartita_simcuda.so")
+    build().join("libpartita_simcuda.so")
 }
 
 fn sources() -> PathBuf {
@@ -44,7 +39,7 @@ impl World {
 
     /// A world with another device.
     pub fn with(name: &str, device: &'static str) -> Self {
-        Self { machine: Machine::new(&BUILT, name), device }
+        Self { machine: Machine::new(name), device }
     }
 
     /// The board's directory.

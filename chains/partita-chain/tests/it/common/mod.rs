@@ -5,19 +5,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::LazyLock;
 
 use std::time::Duration;
 
 use partita_chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, Chain, ChainPlan, KEEPER_VARIABLE, Policy};
 use partita_memory::client::Connection;
-use partita_testing::{Machine, eventually, ignored_test, without_own_variables};
-
-/// The directory of the simulated driver.
-fn built() -> &'static Path {
-    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
-    &BUILT
-}
+use partita_testing::{Machine, build, eventually, ignored_test, without_own_variables};
 
 /// The owner of the frames' memory, and how it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +79,7 @@ impl World {
     pub fn of_stages(name: &str, frame_bytes: u64, frames: u32, policy: Policy, stages: &[&str]) -> Self {
         let program = env!("CARGO_BIN_EXE_partita-stage");
         let words = |stage: &&str| [program].into_iter().chain(stage.split(' ')).map(str::to_owned).collect();
-        let machine = Machine::new(built(), name);
+        let machine = Machine::new(name);
         let world =
             Self { machine, commands: stages.iter().map(words).collect(), keeper: None, has_mps: false };
         let plan = ChainPlan {
@@ -127,7 +120,7 @@ impl World {
     }
 
     fn mps_control(&self) -> Command {
-        let mut command = Command::new(built().join("partita-sim-mps-control"));
+        let mut command = Command::new(build().join("partita-sim-mps-control"));
         self.surround(&mut command, 0);
         command
     }

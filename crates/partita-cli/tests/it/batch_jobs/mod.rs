@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::{World, gpu_program, libraries, text};
+use crate::common::{World, gpu_program, text};
 
 /// One Slurm job.
 pub struct Job<'a> {
@@ -155,7 +155,7 @@ pub fn write_settings(world: &World, path: &Path) {
         .get_envs()
         .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value?.to_str()?.to_owned())))
         .collect();
-    values.insert("PARTITA_LIB_DIR".to_owned(), libraries().display().to_string());
+    values.insert("PARTITA_LIB_DIR".to_owned(), partita_testing::build().display().to_string());
     values.insert("PARTITA_BATCH_DIR".to_owned(), state_dir(world).display().to_string());
     let lines: String = values.iter().map(|(key, value)| format!("{key}='{value}'\n")).collect();
     fs::write(path, lines).unwrap();

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use partita_testing::{succeed, without_own_variables};
 
-use super::{World, compile, is_real, libraries, text};
+use super::{World, compile, is_real, text};
 
 pub const CACHE: &str = "CUDA_DEVICE_MEMORY_SHARED_CACHE";
 pub const MEMORY: &str = "CUDA_DEVICE_MEMORY_LIMIT";
@@ -42,7 +42,7 @@ impl<'w> Container<'w> {
     /// A program in it: with the library preloaded and no other setting of Partita's.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = bare(self.world, program);
-        command.env("LD_PRELOAD", libraries().join("libpartita.so"));
+        command.env("LD_PRELOAD", partita_testing::build().join("libpartita.so"));
         command.env("PARTITA_CACHE_DIR", self.world.dir().join("nothing-proved"));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command

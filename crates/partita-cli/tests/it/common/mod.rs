@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
-use partita_testing::{VICTIM, succeed, without_own_variables};
+use partita_testing::{VICTIM, build, succeed, without_own_variables};
 #[allow(unused_imports, reason = "each test file uses a part")]
 pub use partita_testing::{is_real, needs_simulator};
 use rustix::fs::FlockOperation;
@@ -30,29 +30,10 @@ pub fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_partita"))
 }
 
-/// The directory of the libraries. Cargo builds only this package's own program for its tests.
-pub fn libraries() -> &'static Path {
-    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
-    &BUILT
-}
-
 /// Whether a process exists and is not a zombie: one whose parent has died may stay a zombie.
 pub fn lives(pid: u64) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// Builds the keeper of chains' memory and the components of the examples, beside the libraries.
-pub fn chain_programs() {
-    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
-        partita_testing::build(&[
-            "partita-daemon",
-            "partita-chain",
-            "partita-chain-cli",
-            "partita-experiments",
-        ])
-    });
-    LazyLock::force(&BUILT);
 }
 
 /// The CUDA test program and the file with its kernels.
@@ -145,7 +126,7 @@ impl Plan {
 
     /// Starts it on a machine that these variables describe. `machine` gets [`World::dir`].
     pub fn on(self, machine: impl FnOnce(&Path) -> Variables) -> World {
-        libraries();
+        build();
         let turn = is_real().then(|| turn(self.is_alone));
         // Short: socket paths have 107 bytes.
         let temp = tempfile::Builder::new().prefix("pt").tempdir_in(self.parent).unwrap();
@@ -302,7 +283,7 @@ impl World {
             .env("PARTITA_RUN_DIR", self.run_dir())
             .env("PARTITA_CACHE_DIR", &self.cache)
             .env("PARTITA_SIM_DIR", &self.boards)
-            .env("PARTITA_LIB_DIR", libraries())
+            .env("PARTITA_LIB_DIR", build())
             .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" })
             .envs(self.machine.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
@@ -501,7 +482,6 @@ pub struct System {
 
 impl System {
     fn start(world: &World) -> Self {
-        chain_programs();
         let mut daemon = Command::new(program().with_file_name("partitad"));
         daemon.arg("--system").arg("--state").arg(world.temp.path().join("state"));
         daemon.args(["--log", "error"]);

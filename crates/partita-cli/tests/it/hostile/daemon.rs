@@ -45,10 +45,9 @@ pub const ACTS: &[Act] = &[
 /// character.
 pub fn play() {
     let Some(mut scene) = Scene::new() else { return };
-    common::chain_programs();
     let (socket, log): (PathBuf, PathBuf) =
         (scene.world.run_dir().join(".d.sock"), scene.world.dir().join("log"));
-    let mut command = Command::new(common::libraries().join("partitad"));
+    let mut command = Command::new(partita_testing::build().join("partitad"));
     common::with_env_of(&mut command, &scene.world.partita([] as [&str; 0]));
     command.arg("--socket").arg(&socket).arg("--state").arg(scene.world.dir().join("state"));
     command.args(["--audit-every", "1"]).stdin(Stdio::null());

@@ -38,10 +38,9 @@ pub const ACTS: &[Act] = &[
 /// Plays the acts with a service and a keeper of A's.
 pub fn play() {
     let Some(mut scene) = Scene::new() else { return };
-    common::chain_programs();
     succeed(&mut scene.shell(VICTIM, r#"exec "$PARTITA" mps start"#));
     let keeper = scene.users.place(VICTIM).join("keeper.sock");
-    let mut command = Command::new(common::libraries().join("partitad"));
+    let mut command = Command::new(partita_testing::build().join("partitad"));
     common::with_env_of(&mut command, &scene.world.partita([] as [&str; 0]));
     scene.users.enter(VICTIM, &mut command);
     command.args(["keeper", "--gpu", "sim:h200", "--idle-s", "3600", "--socket"]).arg(&keeper);

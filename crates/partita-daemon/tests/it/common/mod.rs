@@ -8,11 +8,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use partita_chain_host::daemon::{Answer, Client};
-use partita_testing::{eventually, is_real, without_own_variables};
+use partita_testing::{build, eventually, is_real, without_own_variables};
 use serde_json::{Value, json};
 
 /// A generous limit for things that take milliseconds: reached only by a hang.
@@ -22,17 +21,9 @@ pub fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_partitad"))
 }
 
-/// The directory of the libraries.
-pub fn libraries() -> &'static Path {
-    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| partita_testing::build(&[]));
-    &BUILT
-}
-
 /// The program `partita`.
-pub fn partita() -> &'static Path {
-    static BUILT: LazyLock<PathBuf> =
-        LazyLock::new(|| partita_testing::build(&["partita-cli"]).join("partita"));
-    &BUILT
+pub fn partita() -> PathBuf {
+    build().join("partita")
 }
 
 /// Whether there is no curl here; says so.
@@ -61,7 +52,7 @@ impl World {
     }
 
     fn below(dir: &str) -> Self {
-        libraries();
+        build();
         // Short: socket paths have 107 bytes.
         Self { temp: tempfile::Builder::new().prefix("ptd").tempdir_in(dir).unwrap() }
     }
@@ -84,7 +75,7 @@ impl World {
             .env("PARTITA_RUN_DIR", self.dir().join("run"))
             .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
             .env("PARTITA_SIM_DIR", self.dir().join("sim"))
-            .env("PARTITA_LIB_DIR", libraries())
+            .env("PARTITA_LIB_DIR", build())
             .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" })
             .env("PARTITA_STATE_DIR", self.state())
             .env_remove("NOTIFY_SOCKET")
