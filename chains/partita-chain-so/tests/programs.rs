@@ -5,24 +5,21 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use chain::{CHAIN_VARIABLE, COMPONENT_VARIABLE, Chain, ChainPlan, Policy};
-use partita_testing::{Machine, eventually, succeed};
+use partita_testing::{Machine, eventually, is_long, succeed};
 
-/// The directory of the library, built so that its panics unwind as in the installed one, with a
-/// function that panics.
+/// The directory of the library. In a long run it is built so that its panics unwind as in the
+/// installed one, with a function that panics: that compiles every dependency once more.
 fn library() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
-        let target = partita_testing::build().parent().expect("a profile is in the target directory");
+        let built = partita_testing::build();
+        if !is_long() {
+            return built.to_owned();
+        }
+        let target = built.parent().expect("a profile is in the target directory");
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "build",
-            "--quiet",
-            "--profile",
-            "dev-unwinding",
-            "--features",
-            "panics",
-            "--manifest-path",
-        ]);
-        succeed(cargo.arg(sources().join("Cargo.toml")).arg("--target-dir").arg(target));
+        cargo.args(["build", "--quiet", "--profile", "dev-unwinding", "--features", "panics"]);
+        cargo.arg("--manifest-path").arg(sources().join("Cargo.toml"));
+        succeed(cargo.arg("--target-dir").arg(target));
         target.join("dev-unwinding")
     });
     &BUILT
@@ -113,6 +110,10 @@ fn a_chain_of_programs_with_the_archive() {
 #[test]
 fn a_panic_is_an_error_of_the_call() {
     if partita_testing::needs_simulator("the program is linked with the simulated driver") {
+        return;
+    }
+    if !is_long() {
+        eprintln!("skipped without PARTITA_TEST_LONG=1: the library would be compiled again");
         return;
     }
     for archive in [false, true] {

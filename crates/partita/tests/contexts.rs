@@ -3,7 +3,7 @@
 //! Each runs as a child of this test program on a simulated H200.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use partita::contexts::ContextPool;

@@ -4,7 +4,7 @@
 //! the driver is found by the environment that a process starts with.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use partita::gpu::{self, Selector};

@@ -3,7 +3,7 @@
 // Each test file uses a part of this.
 #![allow(dead_code)]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
 use std::time::Duration;
