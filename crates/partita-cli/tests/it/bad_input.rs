@@ -146,14 +146,9 @@ fn a_program_that_cannot_be_run_or_held() {
 fn what_this_build_does_not_enforce() {
     let world = World::new();
     for (options, part) in [
-        ("--via green", "--via green is refused"),
-        ("--via mps", "wrong products"),
+        ("--via green", "auto, mask, time"),
+        ("--via mps", "auto, mask, time"),
         ("--via time", "--via time is refused"),
-        ("--via persistent", "--via persistent is refused: it means to rewrite a program's PTX"),
-        (
-            "--via persistent --sm 30%",
-            "use --via mask where `partita doctor` proves masks, and --via time elsewhere",
-        ),
         ("--via time --sm 30% --time 30%", "--via time with --sm is refused"),
         ("--time 30", "use a percentage"),
     ] {
