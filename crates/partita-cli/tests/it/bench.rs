@@ -280,6 +280,10 @@ fn give_all(world: &World, dir: &Path) {
 
 #[test]
 fn the_committed_page_and_results_are_what_the_tool_makes() {
+    if !partita_testing::is_long() {
+        eprintln!("skipped without PARTITA_TEST_LONG=1: it makes every experiment again");
+        return;
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let committed = root.join("research/bench/results/experiments");
     let world = World::new();

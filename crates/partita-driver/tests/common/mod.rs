@@ -7,7 +7,6 @@
 // Each test file uses a part of this module.
 #![allow(dead_code)]
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use partita_abi::qmd::{self, QmdLayout};
