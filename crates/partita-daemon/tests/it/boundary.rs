@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::{Daemon, World};
-use partita_testing::{ATTACKER, Running, Users, VICTIM, succeed};
+use partita_testing::{ATTACKER, Running, Users, VICTIM, is_long, succeed};
 use serde_json::{Value, json};
 
 /// A daemon of root's, and two users of its run directory.
@@ -106,7 +106,7 @@ fn a_file_of_another_user_that_is_cut_short_does_not_end_the_daemon() {
         let file = if fake.exists() { fake } else { sample.clone() }.join("limits");
         (alive, users.attack("cut", [file]))
     });
-    for _ in 0..800 {
+    for _ in 0..if is_long() { 800 } else { 200 } {
         users.daemon.get("/v1/tenants");
     }
     drop((attacks, tenant));
@@ -148,7 +148,7 @@ fn the_daemon_changes_no_limits_of_another_user() {
         (alive, users.attack("flip", [&fake, &link]))
     });
     let change = json!({ "memory_quota_bytes": 4096 });
-    for _ in 0..100 {
+    for _ in 0..if is_long() { 100 } else { 25 } {
         let status = users.ask_as(ATTACKER, "PATCH", "/v1/tenants/beta", Some(&change));
         assert!(matches!(status, 403 | 404), "{status}");
     }
