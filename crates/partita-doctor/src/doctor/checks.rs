@@ -542,7 +542,6 @@ mod tests {
             pci: None,
             compute_capability: (9, 0),
             memory_total_bytes: 1 << 37,
-            task_slots: Some(128),
             memory_used_bytes: 0,
             mig_enabled: None,
             mig_instances: Vec::new(),
