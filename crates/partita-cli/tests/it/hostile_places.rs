@@ -139,7 +139,7 @@ fn whoever_has_the_gate_open_and_is_no_tenant_is_found() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let pid = stranger.tenant.child.id();
     assert!(
-        said.contains(&format!("process {pid} of ")) && said.contains("/.gate open and is no tenant's"),
+        said.contains(&format!("process {pid} of ")) && said.contains("/.gate open and belongs to no tenant"),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");
