@@ -52,12 +52,9 @@ fn widest(kernels: &[u32], edges: &[(usize, usize)]) -> u32 {
         }
     }
     let is_alone = |set: u32| (0..count).all(|node| set >> node & 1 == 0 || reaches[node] & set == 0);
-    let are_kernels = |set: u32| (0..count).all(|node| set >> node & 1 == 0 || kernels[node]);
-    (0..1u32 << count)
-        .filter(|&set| are_kernels(set) && is_alone(set))
-        .map(u32::count_ones)
-        .max()
-        .unwrap_or(0)
+    let kernels_of =
+        |set: u32| -> u32 { (0..count).filter(|node| set >> node & 1 == 1).map(|node| kernels[node]).sum() };
+    (0..1u32 << count).filter(|&set| is_alone(set)).map(kernels_of).max().unwrap_or(0)
 }
 
 /// What a program does.
