@@ -119,7 +119,8 @@ exports! {
         cuMemcpyHtoA_v2_ptds cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyPeer cuMemcpyPeer_ptds
         cuMemcpy_ptds cuStreamQuery cuStreamQuery_ptsz cuStreamSynchronize cuStreamSynchronize_ptsz
     }
-    // launches work that may not fit the partition: checked, then masked; or creates or destroys a stream
+    // launches work that may not fit the partition: checked, then masked; or creates or destroys a
+    // stream
     Launch {
         cuFuncSetAttribute cuGreenCtxStreamCreate cuKernelSetAttribute cuLaunch cuLaunchCooperativeKernel
         cuLaunchCooperativeKernel_ptsz cuLaunchGrid cuLaunchGridAsync cuLaunchKernel cuLaunchKernelEx

@@ -34,7 +34,7 @@ fn a_peer_takes_its_turns_with_the_same_limits() {
     let library = stand_in(dir.path());
     for (of, call) in [("launch", "asked cuLaunchKernel"), ("memory", "asked cuMemAlloc_v2")] {
         let _ = std::fs::remove_file(dir.path().join("log"));
-        let mut command = hook_cost(&built, dir.path());
+        let mut command = hook_cost(built, dir.path());
         command.args(["--of", of, "--peer"]).arg(format!("hami-core={}", library.display()));
         let output = succeed(&mut command);
         let table = String::from_utf8(output.stdout).expect("UTF-8");
@@ -73,7 +73,7 @@ fn a_peer_that_is_not_there_or_not_named_is_an_error_before_anything_is_measured
     for (peer, expected) in
         [("hami-core=/no/such/libvgpu.so", "No such file"), ("libvgpu.so", "NAME=PATH"), ("=x", "NAME=PATH")]
     {
-        let output = hook_cost(&built, dir.path()).args(["--peer", peer]).output().expect("it runs");
+        let output = hook_cost(built, dir.path()).args(["--peer", peer]).output().expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
         assert!(said.contains(expected), "{said}");

@@ -82,14 +82,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..400)
 }
 
+/// A launch, what it waits for, its kernels that run at once, and the limit when it was made.
+type Made = (Launch, Vec<Launch>, u32, u32);
+
 /// A GPU with streams, and the queues in front of it.
 #[derive(Default)]
 struct Program {
     queues: Queues,
     limit: u32,
-    /// Launches in each stream that have not ended: each with what it waits for, its kernels that
-    /// run at once, and the limit when it was made.
-    streams: BTreeMap<u32, VecDeque<(Launch, Vec<Launch>, u32, u32)>>,
+    /// Launches in each stream that have not ended.
+    streams: BTreeMap<u32, VecDeque<Made>>,
     counts: BTreeMap<u32, u32>,
     ended: BTreeMap<u32, u32>,
     made: Vec<Launch>,
@@ -156,7 +158,7 @@ proptest! {
         let sum: u32 = shares.iter().sum();
         prop_assert!(shares.iter().all(|&share| share >= UNCOUNTED));
         prop_assert!(sum <= slots.saturating_sub(RESERVE).max(UNCOUNTED * weights.len() as u32));
-        for (a, b) in weights.iter().zip(&shares).zip(weights.iter().zip(&shares).skip(1)).map(|(a, b)| (a, b)) {
+        for (a, b) in weights.iter().zip(&shares).zip(weights.iter().zip(&shares).skip(1)) {
             prop_assert!(a.0 > b.0 || a.1 <= b.1, "more weight, no smaller share");
         }
     }

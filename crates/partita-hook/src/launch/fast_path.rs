@@ -6,9 +6,9 @@
 //! 3. The driver calls back before it uploads the descriptor of the launch, and
 //!    [`on_launch`](crate::launch::mask::on_launch) writes the tenant's mask there.
 //!
-//! Where streams are counted ([`slots`](crate::slots)), [`is_plain_in`] takes the place of the first
-//! step. Every other launch takes the slow path, [`launch::calls`](crate::launch::calls). So do the first
-//! launch of each function and every launch of a process where [`SLOW_PATH`] holds.
+//! Where streams are counted ([`slots`](crate::slots)), [`is_plain_in`] takes the place of the
+//! first step. Every other launch takes the slow path, [`launch::calls`](crate::launch::calls). So
+//! do the first launch of each function and every launch of a process where [`SLOW_PATH`] holds.
 //!
 //! What is known of a function is one word in a table: its address in the upper 48 bits, and below
 //! them what it brings to its launches. A collision only costs asking the driver again.

@@ -3,8 +3,8 @@
 //!
 //! The same codes of every call, the same values in memory, the same nodes and edges where they are
 //! asked for: for a mask, for each priority, and for a share of time. `PARTITA_SEQUENCES=100000`
-//! says how many (250 otherwise, 1,000 in a long run), `PARTITA_SEQUENCES_SEED` from which seed on, and
-//! `PARTITA_TEST_GPU=real` on the machine's first GPU. `PARTITA_SEQUENCES_SECONDS` ends a
+//! says how many (250 otherwise, 1,000 in a long run), `PARTITA_SEQUENCES_SEED` from which seed on,
+//! and `PARTITA_TEST_GPU=real` on the machine's first GPU. `PARTITA_SEQUENCES_SECONDS` ends a
 //! comparison after that time, and `PARTITA_SEQUENCES_SHRINK=0` tells differences as they are.
 //!
 //! The program of this test needs no cargo: with `partita` and `libpartita.so` in the directory

@@ -1,11 +1,11 @@
 //! The limits that a tenant can have, in one table.
 //!
-//! A limit is a field of [`LimitSet`], a row of [`LIMITS`], and a line each in [`LimitSet::put`] and
-//! [`LimitSet::of`], which write it to the ledger and read it there. A limit whose value is a word
-//! is declared with [`words!`](partita_core::words), beside its bit in the ledger if it has one.
-//! The options of `partita run` and `partita set` with their help, the members of REST bodies and
-//! their schemas, the keys of batch requests and the members of `partita ps --json` come from the
-//! row.
+//! A limit is a field of [`LimitSet`], a row of [`LIMITS`], and a line each in [`LimitSet::put`]
+//! and [`LimitSet::of`], which write it to the ledger and read it there. A limit whose value is a
+//! word is declared with [`words!`](partita_core::words), beside its bit in the ledger if it has
+//! one. The options of `partita run` and `partita set` with their help, the members of REST bodies
+//! and their schemas, the keys of batch requests and the members of `partita ps --json` come from
+//! the row.
 
 use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
 use partita_core::{
@@ -41,7 +41,8 @@ pub struct LimitSet {
     pub time_policy: Option<Policy>,
     /// `--mem`, on each GPU; `None` for no quota.
     pub memory: Option<ByteSize>,
-    /// `--mem-driver`; `None` for [`DRIVER_ALLOWANCE_BYTES`](partita_ledger::DRIVER_ALLOWANCE_BYTES).
+    /// `--mem-driver`; `None` for the default,
+    /// [`DRIVER_ALLOWANCE_BYTES`](partita_ledger::DRIVER_ALLOWANCE_BYTES).
     pub driver_allowance: Option<ByteSize>,
     /// `--isolation`; `None` for what [`LimitSet::isolation`] chooses.
     pub isolation: Option<Isolation>,
