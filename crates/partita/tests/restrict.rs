@@ -116,7 +116,7 @@ fn child_alone() {
 
         let refused = |result: Result<_, partita::Error>| result.map(drop).unwrap_err().to_string();
         assert!(refused(process.restrict(&TpcSet::EMPTY)).contains("at least one"));
-        assert!(refused(stream.restrict(&set("0,99"))).contains("TPCs 99 are not there"));
+        assert!(refused(stream.restrict(&set("0,99"))).contains("does not have TPCs 99"));
     });
 }
 
