@@ -7,7 +7,7 @@
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
 //! | tenants | [`registry`]: who has what; [`limits`], [`partition`], [`time`], [`offered`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`facts`], [`calibration`], [`numerics`] |
-//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`escape`], [`text`], [`error`] |
+//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`escape`], `text`, [`error`] |
 //!
 //! A module imports modules of its own floor or of a lower one, and no two files import each other.
 
