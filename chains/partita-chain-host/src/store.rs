@@ -137,7 +137,7 @@ impl Defined {
         Error::Refused {
             what: format!("chain {name}"),
             reason: format!(
-                "user {owner} defined it, and its programs would run with your rights; {owner} can \
+                "{owner} defined it, and its programs would run with your rights; {owner} can \
                  start it with `partita chain start {name}`; start your own chain under another \
                  name with `partita chain start FILE`"
             ),

@@ -287,7 +287,7 @@ fn a_thing_is_changed_by_its_owner_and_by_root() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(125), "{said}");
         assert!(
-            said.contains("user 65533's definition") && said.contains("partita chain start FILE"),
+            said.contains("user 65533 defined it") && said.contains("partita chain start FILE"),
             "{said}"
         );
     }

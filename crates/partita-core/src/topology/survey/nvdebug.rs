@@ -36,7 +36,7 @@ impl NvdebugClaims {
         let mut register = |name: &str| optional(name)?.ok_or_else(|| format!("nvdebug's {name} is missing"));
         let mut count = |name: &str, most: u64| -> Result<u64, String> {
             let value = register(name)?;
-            let refuse = || format!("nvdebug's {name}: {value} cannot be");
+            let refuse = || format!("nvdebug's {name}: {value} is out of range");
             (1..=most).contains(&value).then_some(value).ok_or_else(refuse)
         };
         let gpcs = count("num_gpcs", GPCS_MAX)?;
