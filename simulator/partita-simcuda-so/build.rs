@@ -3,8 +3,8 @@
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // Its entry points call each other past whoever stands in front of them, as the real driver's
-    // do.
+    // Its entry points call each other directly, also if another library interposes their names,
+    // as the real driver's do.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     // Its threads and handlers outlive any dlclose, as the real driver's do.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");

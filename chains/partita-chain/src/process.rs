@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_living_are_told_from_the_gone() {
+    fn living_processes_are_distinguished_from_dead_ones() {
         let own = own().unwrap();
         assert_eq!(look(own.pid).map(|(_, start)| start), Some(own.start_ticks));
         let mut child = std::process::Command::new("true").spawn().unwrap();

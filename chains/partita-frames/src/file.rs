@@ -116,7 +116,7 @@ impl ChainFile {
     pub fn is_held(&self, role: u8) -> Result<bool, ChainError> {
         let (start, bytes) = role_range(role);
         // Open the file again: this description's own lock would not be visible.
-        let fd = self.file.opened_anew(Access::ReadOnly)?;
+        let fd = self.file.reopened(Access::ReadOnly)?;
         Ok(is_locked(self.file.path(), &fd, start, bytes)?)
     }
 
@@ -145,7 +145,7 @@ impl ChainFile {
     pub fn recover(&self, role: u8, rests_until_ns: u64) -> Result<Option<Recovered>, ChainError> {
         self.known(role)?;
         let (start, bytes) = role_range(role);
-        let fd = self.file.opened_anew(Access::ReadWrite)?;
+        let fd = self.file.reopened(Access::ReadWrite)?;
         if !try_lock(self.file.path(), &fd, start, bytes)? {
             return Ok(None);
         }

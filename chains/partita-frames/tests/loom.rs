@@ -108,7 +108,7 @@ fn a_lease_goes_to_the_consumer_or_to_the_thief() {
 }
 
 #[test]
-fn a_consumer_gets_frames_in_order_whoever_steals() {
+fn a_consumer_gets_frames_in_order_despite_stealing() {
     model(3, || {
         let chain = Chain::new(4, 2);
         let number = |ticket: Ticket| ticket.lease();
@@ -203,7 +203,7 @@ fn a_consumer_dies_at_each_step_while_the_sender_steals() {
 /// Of a process that is about to sleep and one that has a frame for it, at least one sees the
 /// other: a futex alone cannot ensure that.
 #[test]
-fn nobody_sleeps_through_a_change() {
+fn no_waiter_misses_a_change() {
     model(6, || {
         let words = Arc::new((Word::new(0), Word::new(0)));
         let waker = {

@@ -255,7 +255,7 @@ fn a_keeper_that_ends_is_a_typed_error_with_a_remedy() {
 }
 
 #[test]
-fn a_keeper_that_nobody_needs_ends() {
+fn an_unused_keeper_ends() {
     let keeper = Keeper::new(|options| options.idle = Some(Duration::from_millis(150)));
     let mut client = keeper.client("one");
     client.lease(None, 4096, 1, 0).unwrap();
@@ -283,7 +283,7 @@ fn times_without_an_end_are_never_over() {
 }
 
 #[test]
-fn too_many_connections_are_told_so() {
+fn too_many_connections_are_refused_with_a_message() {
     let keeper = Keeper::new(|options| options.clients_max = 3);
     let clients: Vec<Connection> = (0..3).map(|_| keeper.client("one")).collect();
     let refused = Connection::connect(&keeper.socket, None, PATIENCE).err().unwrap().to_string();
@@ -308,7 +308,7 @@ fn a_silent_keeper_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_keeper_that_takes_up_nobody_is_not_waited_for_for_ever() {
+fn a_keeper_that_accepts_no_client_does_not_block_for_ever() {
     let temp = tempfile::Builder::new().prefix("pt-mem-").tempdir_in("/tmp").unwrap();
     let socket = temp.path().join("stopped");
     let address = rustix::net::SocketAddrUnix::new(&socket).unwrap();

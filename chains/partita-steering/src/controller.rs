@@ -291,7 +291,7 @@ impl Controller {
             // Either the search was wrong, or the chain has changed since.
             self.wants_search = true;
             self.searched = Searched::Never;
-            self.look_anew();
+            self.look_again();
             self.record(Happening::Rollback { from, to, frames_per_s, before_frames_per_s });
             return Ok(true);
         }
@@ -339,14 +339,14 @@ impl Controller {
             deviation.furthest = frames_per_s;
         }
         if deviation.periods >= self.options.shift_periods.max(1) {
-            self.look_anew();
+            self.look_again();
             self.wants_search = true;
             self.record(Happening::Shift { level_frames_per_s: level, frames_per_s });
         }
     }
 
     /// The level has to be found again.
-    fn look_anew(&mut self) {
+    fn look_again(&mut self) {
         self.level = None;
         self.first.clear();
         self.deviation = None;
@@ -372,7 +372,7 @@ impl Controller {
                 below: 0,
             },
         };
-        self.look_anew();
+        self.look_again();
         self.record(Happening::Search {
             before,
             after,

@@ -50,17 +50,21 @@ pub enum RequestError {
         fault: Fault,
     },
     /// Several requests.
-    #[error("the job asks more than once ({}): ask once", .0.iter().map(|text| format!("{PREFIX}{text}")).collect::<Vec<_>>().join(", "))]
+    #[error(
+        "the job asks more than once ({}): ask once",
+        .0.iter().map(|text| format!("{PREFIX}{text}")).collect::<Vec<_>>().join(", ")
+    )]
     Several(Vec<String>),
     /// A percentage of the scheduler that no GPU has.
     #[error(
-        "--gres=mps gives the job {0:?} percent of a GPU, which is not a share of one; ask for at most the count of one GPU"
+        "--gres=mps gives the job {0:?} percent of a GPU, which is not a share of one; ask for at most \
+         the count of one GPU"
     )]
     NoShare(String),
     /// More than the scheduler gives.
     #[error(
-        "sm={share} beside --gres=mps, which gives the job {percent}% of a GPU: leave sm out, or ask for a percentage of at \
-         most that"
+        "sm={share} beside --gres=mps, which gives the job {percent}% of a GPU: leave sm out, or ask for \
+         a percentage of at most that"
     )]
     AboveScheduler {
         /// The job's share.

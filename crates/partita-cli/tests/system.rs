@@ -190,7 +190,7 @@ fn what_partitad_does_for_no_user_is_refused_and_works_in_a_directory_of_their_o
 }
 
 #[test]
-fn nobody_has_partitad_run_another_command_or_act_for_another_user() {
+fn partitad_runs_no_other_command_and_acts_for_no_other_user() {
     let Some(world) = machine() else { return };
     let socket = world.run_dir().join(".system.sock");
     let ask = |request: &str| {

@@ -29,7 +29,7 @@ impl Samples {
     /// Takes measurements in any order.
     ///
     /// # Errors
-    /// There are none, or one is not a finite number.
+    /// The list is empty, or a sample is not a finite number.
     pub fn new(samples: impl Into<Vec<f64>>) -> Result<Self, SamplesError> {
         let mut sorted = samples.into();
         if sorted.is_empty() {

@@ -15,7 +15,8 @@ use alloc::vec::Vec;
 /// so the parts of all clients of a service (60 at most) fit into the slots of every GPU that has
 /// 128.
 pub const UNCOUNTED: u32 = 2;
-/// Slots that no tenant gets: for kernels that nobody counts, such as those that fill memory.
+/// Slots that no tenant gets: for kernels that the hook does not count, such as those that the
+/// driver launches to fill memory.
 pub const RESERVE: u32 = 8;
 /// The most queues of a process. More slots than that are no limit.
 pub const QUEUES_MAX: u32 = 256;
@@ -68,10 +69,10 @@ pub struct Entered {
 enum Last {
     /// Nothing was launched in the queue.
     Nothing,
-    /// Launches of this stream, which nobody counts: they may be in flight at any time.
+    /// Uncounted launches of this stream: they may be in flight at any time.
     Uncounted(u32),
-    /// A launch of this stream is just being made. No other launch can wait for it yet.
-    Being(u32),
+    /// A thread is making a launch of this stream. No other launch can wait for it yet.
+    Starting(u32),
     /// This launch.
     Launch(Launch),
 }
@@ -99,9 +100,9 @@ impl Queues {
         Self { last: Vec::new(), next: 0, uncounted: 0, counts: false }
     }
 
-    /// Whether a stream may launch as it likes something that runs `width` kernels at once: it and
-    /// all others that do so fill no more than half of the `limit`. From the first one on that may
-    /// not, none may until [`Queues::begin_anew`].
+    /// Whether a launch that runs `width` kernels at once may skip the queues. It may while all
+    /// streams that skip them fill no more than half of the `limit`. After the first refusal every
+    /// launch is counted until [`Queues::reset_if_idle`] succeeds.
     pub fn is_free(&mut self, stream: u32, width: u32, limit: u32) -> bool {
         if self.counts {
             return false;
@@ -123,12 +124,12 @@ impl Queues {
         self.counts
     }
 
-    /// Puts a launch of a stream at the end of one of the first `limit` queues. Nobody else gets
-    /// that queue until [`Queues::launched`]. `own` is the queue of the stream's launch before.
+    /// Puts a launch of a stream at the end of one of the first `limit` queues. No other launch
+    /// gets that queue until [`Queues::launched`]. `own` is the queue of the stream's last launch.
     ///
     /// Prefers the stream's own queue, then one with nothing in flight, then the one that was
-    /// entered the longest time ago. Where a limit that became smaller leaves nothing but queues
-    /// that nobody counts, takes another one. None if a launch is just being made in each.
+    /// entered the longest time ago. If the limit became smaller and only queues of uncounted
+    /// streams are left, adds a queue. Returns `None` if a launch is being made in each queue.
     pub fn enter(
         &mut self,
         stream: u32,
@@ -149,7 +150,7 @@ impl Queues {
             Last::Nothing => true,
             Last::Launch(last) => has_ended(last),
             Last::Uncounted(of) => of == stream,
-            Last::Being(_) => false,
+            Last::Starting(_) => false,
         };
         if let Some(queue) = order().find(is_idle) {
             return Some(self.take(queue, stream, None));
@@ -160,7 +161,7 @@ impl Queues {
         };
         let found = order().chain(limit..self.last.len()).find_map(waitable);
         let Some((queue, last)) = found else {
-            if self.last[..limit].iter().any(|last| matches!(last, Last::Being(_))) {
+            if self.last[..limit].iter().any(|last| matches!(last, Last::Starting(_))) {
                 return None;
             }
             self.last.push(Last::Nothing);
@@ -182,7 +183,7 @@ impl Queues {
         if let Last::Uncounted(_) = self.last[queue] {
             self.uncounted -= 1;
         }
-        self.last[queue] = Last::Being(stream);
+        self.last[queue] = Last::Starting(stream);
         Entered { queue, behind }
     }
 
@@ -193,13 +194,13 @@ impl Queues {
         }
     }
 
-    /// Whether launches of a stream are in flight that nobody counts, for all that is known.
+    /// Whether uncounted launches of a stream may be in flight.
     #[must_use]
     pub fn is_uncounted(&self, stream: u32) -> bool {
         self.last.contains(&Last::Uncounted(stream))
     }
 
-    /// Launches of a stream that nobody has counted end with this one.
+    /// The uncounted launches of a stream end with this one.
     pub fn count(&mut self, launch: Launch) {
         for last in self.last.iter_mut().filter(|last| **last == Last::Uncounted(launch.stream)) {
             *last = Last::Launch(launch);
@@ -207,20 +208,23 @@ impl Queues {
         }
     }
 
-    /// What nobody counts has ended. If everything else has, too, all begins anew; returns whether
-    /// that is so.
-    pub fn begin_anew(&mut self, has_ended: impl Fn(Launch) -> bool) -> bool {
+    /// Empties the queues if every counted launch has ended, and returns whether it did. The caller
+    /// knows that the uncounted ones have ended.
+    pub fn reset_if_idle(&mut self, has_ended: impl Fn(Launch) -> bool) -> bool {
         let is_over = |last: &Last| match last {
             Last::Nothing | Last::Uncounted(_) => true,
-            Last::Being(_) => false,
+            Last::Starting(_) => false,
             Last::Launch(launch) => has_ended(*launch),
         };
-        let all_over = self.last.iter().all(is_over);
-        if all_over {
-            *self = Self { last: core::mem::take(&mut self.last), ..Self::new() };
+        let is_idle = self.last.iter().all(is_over);
+        if is_idle {
+            // The vector keeps its memory.
             self.last.clear();
+            self.next = 0;
+            self.uncounted = 0;
+            self.counts = false;
         }
-        all_over
+        is_idle
     }
 }
 
@@ -240,7 +244,7 @@ pub fn width(kernels: &[u32], edges: &[(usize, usize)]) -> Option<u32> {
     let mut missing: Vec<usize> = before.iter().map(Vec::len).collect();
     let mut left: Vec<usize> = behind.iter().map(Vec::len).collect();
     let mut ready: Vec<usize> = (0..kernels.len()).filter(|&node| missing[node] == 0).collect();
-    // Paths that end at a node and that a later one may go on with.
+    // Paths that end at a node and that a later node may extend.
     let mut ends = alloc::vec![0u32; kernels.len()];
     let (mut paths, mut seen) = (0u32, 0);
     while let Some(node) = ready.pop() {

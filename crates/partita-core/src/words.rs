@@ -90,7 +90,7 @@ macro_rules! words {
     };
 }
 
-/// A word that is none of a limit's; it has those that are.
+/// A word that a limit does not have; it lists the words that the limit has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnknownWord(pub &'static [&'static str]);
 

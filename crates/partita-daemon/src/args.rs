@@ -39,7 +39,7 @@ pub enum Cmd {
     /// Own the memory of one GPU that is leased to components of chains
     ///
     /// A process of its own, so that leases outlive a restart of the daemon; the daemon and
-    /// `partita chain` start it where there is none.
+    /// `partita chain` start it when it is missing.
     Keeper(Keeper),
     /// Print the OpenAPI document and end
     Openapi,
@@ -126,7 +126,7 @@ pub struct Serve {
     /// Listen on TCP too, for those who have the token
     #[arg(long, value_name = "ADDRESS:PORT", requires = "token_file")]
     pub listen: Option<SocketAddr>,
-    /// The file with the token of --listen; nobody else may read it
+    /// The file with the token of --listen; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "listen")]
     pub token_file: Option<PathBuf>,
     /// Let --listen name an address that other machines reach: the token then crosses the network
@@ -146,7 +146,7 @@ pub struct Serve {
     /// How often processes are looked for that use a GPU without their tenant's limits, or off
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = every)]
     pub audit_every: Every,
-    /// How long requests that run may take to end when the daemon is told to
+    /// How long running requests may take to finish after the daemon gets a signal to stop
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = seconds)]
     pub drain_s: Duration,
     /// How long the answer to a request may take

@@ -44,7 +44,7 @@ pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
 pub struct Keeper {
     /// The GPU: its UUID, or the name of a simulated one.
     pub gpu: String,
-    /// The chain whose frames it keeps; none for a keeper of whoever connects.
+    /// The chain whose frames it keeps; null for a keeper that serves any client.
     pub chain: Option<String>,
     /// Its user.
     pub user: u32,
@@ -75,9 +75,9 @@ pub struct Lease {
     pub holder: String,
     /// Its size, in bytes.
     pub bytes: u64,
-    /// How long it still lasts without a heartbeat, in milliseconds; none for as long as its holder
-    /// lives.
+    /// How long it still lasts without a heartbeat, in milliseconds; null if it lasts as long as
+    /// its holder lives.
     pub left_ms: Option<u64>,
-    /// Whether it has ended: its memory rests until nobody who held it can write there any more.
+    /// Whether it has ended: its memory rests until no former holder can write to it.
     pub resting: bool,
 }

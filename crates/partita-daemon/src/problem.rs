@@ -48,8 +48,8 @@ kinds! {
     BadJson = 400 "bad-json" "The body is not JSON";
     /// No token, or not this daemon's.
     Unauthorized = 401 "unauthorized" "The request carries no valid token";
-    /// It belongs to somebody else.
-    Forbidden = 403 "forbidden" "This belongs to somebody else";
+    /// It belongs to another user.
+    Forbidden = 403 "forbidden" "This belongs to another user";
     /// No such resource.
     NotFound = 404 "not-found" "There is no such thing";
     /// No such path.
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_told_apart_by_their_type() {
+    fn kinds_are_distinguished_by_their_type() {
         for (at, kind) in Kind::ALL.iter().enumerate() {
             assert!(StatusCode::from_u16(kind.status()).is_ok_and(|status| !status.is_success()));
             assert!(Kind::ALL[..at].iter().all(|other| other.slug() != kind.slug()), "{}", kind.slug());

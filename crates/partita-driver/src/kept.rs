@@ -110,7 +110,7 @@ impl Origin {
 /// Reads an offset from its cached form.
 ///
 /// # Errors
-/// If there is none.
+/// If the entry has no offset.
 pub fn offset_in(place: &Value) -> Result<u32, String> {
     place.get("offset_bytes").and_then(Value::number).ok_or("it has no offset".to_string())
 }

@@ -25,7 +25,7 @@ impl Library {
         if handle.is_null() { Err(Error::Load(last_error())) } else { Ok(Self(handle)) }
     }
 
-    /// The address of an exported name; null if there is none.
+    /// The address of an exported name; null if the library does not export it.
     pub fn symbol(&self, name: &CStr) -> *mut c_void {
         // SAFETY: a live handle and a valid string.
         unsafe { libc::dlsym(self.0, name.as_ptr()) }

@@ -360,8 +360,8 @@ fn is_drivers_own(state: &State, present: &Words) -> bool {
     off != [0; 8] && (0..8).all(|word| off[word] & !state.single[word] == 0)
 }
 
-/// The TPCs that both masks enable; those of the program's mask alone if there are none, because a
-/// launch with no TPC never ends.
+/// The TPCs that both masks enable. If they have none in common, those of the program's mask,
+/// because a launch with no TPC never ends.
 #[cold]
 fn both(state: &State, own: &Words, present: &Words) -> Words {
     let both: Words = core::array::from_fn(|word| own[word] | present[word]);

@@ -1,7 +1,7 @@
 //! `docs/coverage.md`: what the hook does with each export of the driver library, from the tables
 //! that the hook is compiled against.
 //!
-//! `PARTITA_UPDATE_DOCS=1 cargo test -p partita-hook --test coverage` writes it anew.
+//! `PARTITA_UPDATE_DOCS=1 cargo test -p partita-hook --test coverage` updates it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -175,7 +175,7 @@ fn the_coverage_table_is_what_the_hook_does() {
     let stale = committed.lines().zip(document.lines()).find(|(committed, now)| committed != now);
     assert!(
         committed == document,
-        "docs/coverage.md is not what the tables say: {stale:?}; write it anew with PARTITA_UPDATE_DOCS=1"
+        "docs/coverage.md is not what the tables say: {stale:?}; update it with PARTITA_UPDATE_DOCS=1"
     );
 }
 

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_last_chooses_and_refuses_nobody() {
+    fn the_last_option_wins_and_refuses_no_request() {
         let install = Install::of("/nowhere/partita".into(), None);
         let told = |modes: &[&str]| {
             let gpus = modes.iter().zip(0..).map(|(mode, index)| {

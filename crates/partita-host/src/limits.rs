@@ -53,7 +53,7 @@ pub fn new_limits(
     Ok(limits)
 }
 
-/// Refuses shares by GPC where nobody knows which TPCs share one.
+/// Refuses shares by GPC if the map of TPCs to GPCs is not proved.
 ///
 /// # Errors
 /// [`Error::NotOffered`] with the share to write instead.

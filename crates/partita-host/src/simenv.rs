@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_somebody_else_is_refused() {
+    fn a_directory_of_another_user_is_refused() {
         let temp = tempfile::tempdir().unwrap();
         let open = temp.path().join("open");
         private_dir(&open).unwrap();

@@ -203,7 +203,7 @@ impl GateMap {
             return Ok(0);
         }
         // Open the file again: a lock does not exclude its own description.
-        let fd = self.file.opened_anew(Access::ReadWrite)?;
+        let fd = self.file.reopened(Access::ReadWrite)?;
         let mut opened = 0;
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 != 0) {
             let (start, bytes) = (Self::offset_of(lane), size_of::<LaneCells>());

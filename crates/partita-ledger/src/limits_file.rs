@@ -169,7 +169,7 @@ impl LimitsFile {
     /// A write past the end of a mapped file is a SIGBUS, and no process reads a file that was
     /// replaced.
     fn unchanged_file(&self) -> Result<(), LedgerError> {
-        self.file.opened_anew(Access::ReadOnly).map(|_| ())
+        self.file.reopened(Access::ReadOnly).map(|_| ())
     }
 }
 

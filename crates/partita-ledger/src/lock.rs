@@ -196,10 +196,10 @@ mod tests {
             // process.
             let copy = holder.try_clone().unwrap();
             assert!(seen(&other) && !seen(&holder) && !seen(&copy));
-            let anew = File::open(std::format!("/proc/self/fd/{}", copy.as_raw_fd())).unwrap();
-            assert!(seen(&anew));
+            let reopened = File::open(std::format!("/proc/self/fd/{}", copy.as_raw_fd())).unwrap();
+            assert!(seen(&reopened));
             set(&holder, libc::F_UNLCK, start, 1);
-            assert!(!seen(&other) && !seen(&anew));
+            assert!(!seen(&other) && !seen(&reopened));
         }
         // The lock lives as long as any copy.
         set(&holder, libc::F_WRLCK, 3, 1);

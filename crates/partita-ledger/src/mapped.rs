@@ -51,7 +51,7 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`Problem::Replaced`] if the path leads to another file by now, or the file's problem.
-    pub fn opened_anew(&self, access: Access) -> Result<Fd, LedgerError> {
+    pub fn reopened(&self, access: Access) -> Result<Fd, LedgerError> {
         let (fd, id) = self.kind.open(self.place.at(), access)?;
         if id == self.id { Ok(fd) } else { Err(LedgerError::new(self.path(), Problem::Replaced)) }
     }

@@ -217,7 +217,7 @@ impl TimeMap {
             return Ok(());
         }
         // Open the file again: a lock does not exclude its own description.
-        let fd = self.file.opened_anew(Access::ReadWrite)?;
+        let fd = self.file.reopened(Access::ReadWrite)?;
         for seat in (0..self.seats()).filter(suspect) {
             let (start, bytes) = (seat_offset(seat), size_of::<Word>());
             if lock::try_lock(self.file.path(), &fd, start, bytes)? {

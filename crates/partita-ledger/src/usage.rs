@@ -237,7 +237,7 @@ impl UsageMap {
     /// [`Problem::Replaced`] if the path leads to another file by now; [`Problem::Damaged`]; or the
     /// failed system call.
     pub fn reap(&self) -> Result<u64, LedgerError> {
-        let fd = self.file.opened_anew(Access::ReadWrite)?;
+        let fd = self.file.reopened(Access::ReadWrite)?;
         let range = |slot| (slot_offset(slot), size_of::<SlotCells>());
         let mut all_owned = true;
         for slot in self.taken() {
@@ -305,7 +305,7 @@ impl UsageMap {
     /// The file's problem, or the failed system call.
     pub fn processes(&self) -> Result<u32, LedgerError> {
         // Opened again, because a description sees its own locks as free.
-        let fd = self.file.opened_anew(Access::ReadOnly)?;
+        let fd = self.file.reopened(Access::ReadOnly)?;
         let mut living = 0;
         for slot in (0..PROCESS_SLOTS).filter(|&slot| self.cells(slot).holder.pid.load() != 0) {
             let (start, length) = (slot_offset(slot), size_of::<SlotCells>());

@@ -171,8 +171,8 @@ fn edges_of_the_arithmetic() {
 fn an_owner_without_a_number_is_refused() {
     let dir = dir();
     let map = UsageMap::create(&dir.file("usage"), 0o600).unwrap();
-    let nobody = partita_ledger::Owner { pid: 0, start_ticks: 0 };
-    assert_eq!(map.claim(nobody).unwrap_err().problem(), &Problem::BadOwner { pid: 0 });
+    let no_process = partita_ledger::Owner { pid: 0, start_ticks: 0 };
+    assert_eq!(map.claim(no_process).unwrap_err().problem(), &Problem::BadOwner { pid: 0 });
 }
 
 #[test]

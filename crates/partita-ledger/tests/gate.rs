@@ -83,7 +83,7 @@ fn a_lane_that_was_closed_for_too_long_is_opened_for_a_while() {
 
 /// Any process that may open the file can write to it.
 #[test]
-fn nonsense_in_the_file_lets_nobody_pass_for_ever() {
+fn nonsense_in_the_file_blocks_no_process_for_ever() {
     let dir = dir();
     let map = GateMap::create(&dir.file("gate"), 0o600).unwrap();
     let lane = map.claim().unwrap().unwrap();

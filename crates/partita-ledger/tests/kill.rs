@@ -25,7 +25,7 @@ fn claim(usage: &CStr) -> Slot {
 /// While others reap without pause, and are preempted meanwhile: the first request gets a dead
 /// process's bytes.
 #[test]
-fn whoever_reaps_beside_nobody_is_refused_what_fits() {
+fn a_request_that_fits_is_not_refused_beside_reaping() {
     let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");
@@ -88,7 +88,7 @@ fn work(usage: &CStr, bytes_max: u64, seed: u64, mut go_on: impl FnMut() -> bool
 }
 
 #[test]
-fn five_hundred_kills_lose_no_byte_and_block_nobody() {
+fn five_hundred_kills_lose_no_byte_and_block_no_process() {
     let _alone = alone();
     let dir = dir();
     let path = dir.file("usage");

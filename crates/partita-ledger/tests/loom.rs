@@ -353,7 +353,7 @@ fn a_shared_value_is_changed_whole_and_no_change_is_lost() {
 }
 
 #[test]
-fn whoever_changes_a_shared_value_may_die_at_each_step() {
+fn a_process_that_changes_a_shared_value_may_die_at_each_step() {
     for steps in 0..8 {
         model(4, move || {
             let value = Value::new(2);

@@ -22,7 +22,7 @@ fn count(words: &[u64; TIME_WORDS]) -> ([u64; TIME_WORDS], u64) {
 }
 
 #[test]
-fn two_hundred_kills_lose_nothing_and_stop_nobody() {
+fn two_hundred_kills_lose_nothing_and_stop_no_process() {
     let _alone = alone();
     let dir = dir();
     let path = dir.file("time");

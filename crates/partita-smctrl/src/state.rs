@@ -263,8 +263,8 @@ impl State {
         gpu.ok_or_else(|| {
             Fault::new(
                 libc::ENODEV,
-                "the stream's GPU is none of those that this process saw when the \
-                driver was initialised",
+                "the stream's GPU was not visible to this process when the driver \
+                was initialised",
             )
         })
     }

@@ -101,7 +101,11 @@ fn child_alone() {
                 assert_eq!((on(&one), launch.restricted_to()), (set("40-49"), None), "once");
             }
             drop(launch.restrict(&set("64")).unwrap());
-            assert_eq!(on(&one), set("40-49"), "a restriction that is dropped before any launch is none");
+            assert_eq!(
+                on(&one),
+                set("40-49"),
+                "a restriction that is dropped before any launch has no effect"
+            );
             {
                 let _narrower = stream.restrict(&set("41")).unwrap();
                 assert_eq!(on(&one), set("41"));

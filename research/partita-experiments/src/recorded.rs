@@ -53,7 +53,7 @@ pub struct Recorded {
 
 impl Recorded {
     /// The measurements of an experiment that `partita bench --out DIR` left in `DIR`; `None` if
-    /// there are none.
+    /// `DIR` has none.
     ///
     /// # Errors
     /// A changed or damaged file, with its path.

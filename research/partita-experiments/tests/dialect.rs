@@ -65,10 +65,7 @@ fn errors_name_the_field_the_line_and_what_is_accepted() {
             with(r#", "partition": "30%", "sm_mask": "0x1""#),
             "benchmarks[0].partition, line 6: partition is not accepted beside sm_mask: both say which TPCs there are",
         ),
-        (
-            with(r#", "placement": "spread""#),
-            "benchmarks[0].placement, line 6: placement is about a partition: there is none",
-        ),
+        (with(r#", "placement": "spread""#), "benchmarks[0].placement, line 6: placement needs a partition"),
         (
             with(r#", "mps_thread_percentage": 50"#),
             "benchmarks[0].mps_thread_percentage, line 6: mps_thread_percentage is about processes: set use_processes to true",

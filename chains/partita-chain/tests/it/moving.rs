@@ -201,7 +201,7 @@ fn child_waits_on_the_host() {
 }
 
 #[test]
-fn the_host_waits_for_the_gpu_and_for_nobody_who_has_died() {
+fn the_host_waits_for_the_gpu_and_for_no_dead_process() {
     let world = World::of_stages("on-host", FRAME_BYTES, 3, Policy::Wait, &["-"; 2]);
     let child = |test, role| {
         let mut command = ignored_test(test);

@@ -198,7 +198,7 @@ proptest! {
     /// recovered: the operation has happened, or it has not, and the role's leases are free. Leases
     /// of other roles have not moved.
     #[test]
-    fn whoever_dies_has_done_it_or_has_not(
+    fn a_dead_process_has_changed_the_value_or_has_not(
         operations in prop::collection::vec((operations(), prop::option::weighted(0.3, 0..30u32)), 1..80)
     ) {
         let chain = Chain::new();

@@ -56,7 +56,7 @@ impl Chains {
         tenant: TenantId,
         now_ms: u64,
     ) -> Result<OwnerId, ChainError> {
-        let file = opened_anew(descriptor)?;
+        let file = reopened(descriptor)?;
         let status = file.metadata()?;
         let key = (status.dev(), status.ino());
         if !is_locked(&file)? {
@@ -91,7 +91,7 @@ impl Chains {
 
 /// Opens the file of a descriptor under a new description: with the sender's, its locks would look
 /// like the keeper's, and would live as long as the keeper holds it.
-fn opened_anew(descriptor: OwnedFd) -> Result<File, ChainError> {
+fn reopened(descriptor: OwnedFd) -> Result<File, ChainError> {
     let received = File::from(descriptor);
     // Check before opening: opening another kind of file may wait, or have an effect.
     if !received.metadata()?.is_file() {

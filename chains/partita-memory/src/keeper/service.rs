@@ -34,7 +34,7 @@ pub struct Facts {
 /// The tenants that have returned slabs since the keeper began: that memory may have its old
 /// content.
 enum Former {
-    Nobody,
+    NoTenant,
     One(crate::pool::TenantId),
     Several,
 }
@@ -74,7 +74,7 @@ impl<M: Memory> Service<M> {
             chains: Chains::default(),
             facts,
             handles: options.handles,
-            former: Former::Nobody,
+            former: Former::NoTenant,
             requests: 0,
             bad_frames: 0,
             busy_ms: 0,
@@ -371,7 +371,7 @@ impl<M: Memory> Service<M> {
 
     fn allocate(&mut self, plan: SlabPlan) -> Result<M::Slab, MemoryError> {
         let clear = match self.former {
-            Former::Nobody => false,
+            Former::NoTenant => false,
             Former::One(tenant) => tenant != plan.tenant,
             Former::Several => true,
         };
@@ -389,7 +389,7 @@ impl<M: Memory> Service<M> {
         if self.pool.remove_slab(slab).is_ok() {
             self.slabs.remove(&slab);
             self.former = match (&self.former, tenant) {
-                (Former::Nobody, Some(tenant)) => Former::One(tenant),
+                (Former::NoTenant, Some(tenant)) => Former::One(tenant),
                 (Former::One(former), Some(tenant)) if *former == tenant => Former::One(tenant),
                 _ => Former::Several,
             };

@@ -146,7 +146,7 @@ fn a_full_gpu_gives_what_lies_idle_and_less_than_planned_before_it_refuses() {
 }
 
 #[test]
-fn whoever_comes_between_two_ticks_keeps_the_keeper() {
+fn a_client_between_two_ticks_keeps_the_keeper() {
     let mut world = World::new(1 << 30);
     world.service.tick(4950);
     world.now_ms = 5000;
@@ -159,7 +159,7 @@ fn whoever_comes_between_two_ticks_keeps_the_keeper() {
 }
 
 #[test]
-fn each_request_of_its_owner_begins_a_deadline_anew() {
+fn each_request_of_its_owner_restarts_a_deadline() {
     let mut world = World::new(1 << 30);
     let client = world.client("one");
     let lease = Request::Lease { owner: None, bytes: MIB, count: 1, ttl_ms: 300 };
@@ -220,7 +220,7 @@ fn demand_that_cannot_be_met_keeps_nothing_from_going_back() {
 }
 
 #[test]
-fn an_end_that_is_told_twice_leaves_what_rests_to_the_processs_end() {
+fn an_end_that_is_reported_twice_leaves_the_rest_to_the_process_end() {
     let mut world = World::new(1 << 30);
     let client = world.client("one");
     let Reply::Leased(leases) = world.lease(client, MIB, 1) else { panic!("there is room") };

@@ -231,7 +231,7 @@ fn who_has_reached_a_bound_takes_no_room_from_others_that_grow() {
 }
 
 #[test]
-fn what_can_never_be_had_costs_nobody_what_lies_idle() {
+fn a_request_that_cannot_be_met_costs_no_tenant_its_idle_tpcs() {
     let mut pool = Pool::new(limits());
     let owners = [64 * MIB, u64::MAX].map(|quota_bytes| {
         let tenant = pool.add_tenant(quota_bytes).unwrap();

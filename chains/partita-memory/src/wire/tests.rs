@@ -163,7 +163,9 @@ proptest! {
     }
 
     #[test]
-    fn a_part_of_a_frame_is_none(request in request(), cut: usize, more in prop::collection::vec(any::<u8>(), 1..9)) {
+    fn a_part_of_a_frame_is_no_frame(
+        request in request(), cut: usize, more in prop::collection::vec(any::<u8>(), 1..9),
+    ) {
         let mut frame = Vec::new();
         request.encode(7, &mut frame);
         prop_assert!(Request::decode(&frame[..cut % frame.len()]).is_err());

@@ -215,7 +215,7 @@ fn found_by(components: usize, frames_per_s: fn(&[u32], u32) -> f64) -> Found {
 /// component sets the pace when it is limited to a few TPCs, two of them less, and a fifth less
 /// shows nothing of it.
 #[test]
-fn whoever_helps_only_with_very_few_is_found_and_the_best_of_them_kept() {
+fn a_component_that_helps_with_very_few_tpcs_is_found_and_the_best_kept() {
     let found = found_by(5, |tpcs, _| {
         let pace = match tpcs[1..] {
             [.., 1] => 0.88,
@@ -232,7 +232,7 @@ fn whoever_helps_only_with_very_few_is_found_and_the_best_of_them_kept() {
 }
 
 #[test]
-fn whoever_helps_only_with_very_few_is_found_in_noise() {
+fn a_component_that_helps_with_very_few_tpcs_is_found_in_noise() {
     // The same chain on another H200, whose periods vary by more than 1 %.
     fn frames_per_s(tpcs: &[u32], _: u32) -> f64 {
         let is_few = |component: usize| (2..=4).contains(&tpcs[component]);

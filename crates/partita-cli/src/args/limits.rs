@@ -16,7 +16,7 @@ pub type SetLimits = LimitOptions<true>;
 pub struct LimitOptions<const OF_SET: bool>(Given);
 
 impl<const OF_SET: bool> LimitOptions<OF_SET> {
-    /// Whether there is none.
+    /// Whether no limit is given.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -19,7 +19,7 @@ fn says(line: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_share_that_is_none() {
+fn an_invalid_share() {
     let world = World::new();
     for (share, part) in [
         ("lots", "lots"),
@@ -97,7 +97,7 @@ fn a_quota_that_cannot_be() {
 }
 
 #[test]
-fn a_name_that_is_none_or_in_use() {
+fn an_invalid_name_or_one_in_use() {
     let world = World::new();
     for name in ["", ".hidden", "..", "a/b", "a b", "-x", "ü", &"x".repeat(64)] {
         says(&refusal(&mut world.partita(["run", &format!("--name={name}"), "--", "true"])), &["63", "A-Z"]);
@@ -200,7 +200,7 @@ fn a_driver_that_cannot_be_proved() {
 }
 
 #[test]
-fn a_driver_that_hangs_or_is_none() {
+fn a_driver_that_hangs_or_is_missing() {
     if needs_simulator("the driver is altered") {
         return;
     }
@@ -362,7 +362,7 @@ fn a_tenant_inside_a_tenant() {
 }
 
 #[test]
-fn arguments_that_are_none() {
+fn invalid_arguments() {
     let world = World::new();
     for (line, parts) in [
         ("frobnicate", &["frobnicate", "partita --help"][..]),

@@ -19,7 +19,7 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 #[test]
-fn a_mistake_of_the_jobs_is_told_to_the_job_and_takes_no_node_away() {
+fn a_mistake_of_the_job_is_reported_to_the_job_and_drains_no_node() {
     let world = World::plan().own().start();
     let first = Job::new(&world, 1, "partita:sm=80%");
     first.prolog().ok();

@@ -94,7 +94,7 @@ fn what_an_experiment_ran_runs_again_as_a_configuration() {
 }
 
 #[test]
-fn wrong_configurations_are_told_where() {
+fn wrong_configurations_are_refused_with_their_place() {
     let world = World::new();
     let file = world.dir().join("wrong.json");
     std::fs::write(&file, "{\n\"name\": \"x\",\n\"max_iterations\": 1,\n\"max_tme\": 0}").unwrap();

@@ -108,7 +108,7 @@ fn root_removes_nothing_that_another_user_leads_it_to() {
 /// Finding 2. The first user to make a GPU's directory had every other user's `run` make files
 /// there, and replaced the new files by links.
 #[test]
-fn nobody_makes_a_tenant_in_a_directory_of_another_user() {
+fn a_tenant_in_a_directory_of_another_user_is_refused() {
     let Some(users) = Shared::new() else { return };
     let (_, gpu) = users.sample("first", |_| {});
     let secret = users.world.dir().join("secret");
@@ -161,7 +161,7 @@ fn a_run_directory_of_another_user_is_refused() {
 /// Finding 5. Any user who may read a file may lock it: no process of the tenant got a GPU any
 /// more, its bytes and compute units never came back, and it could not be changed.
 #[test]
-fn locks_of_another_user_hold_nobody_up() {
+fn locks_of_another_user_delay_no_command() {
     let Some(users) = Shared::new() else { return };
     let program = compile(&users.world, "spill");
     let script = r#"echo "$PARTITA_LEDGER"; read go; exec "$0""#;
@@ -198,7 +198,7 @@ fn locks_of_another_user_hold_nobody_up() {
 
 /// Finding 10. A tenant with unreadable limits stopped every `run` on its GPU until root ended it.
 #[test]
-fn a_malformed_tenant_of_another_user_is_a_row_and_stops_nobody() {
+fn a_malformed_tenant_of_another_user_is_a_row_and_blocks_no_command() {
     let Some(users) = Shared::new() else { return };
     let (sample, gpu) = users.sample("fake", |_| {});
     // So that the GPU has a directory, in which all users could once make entries.

@@ -126,7 +126,7 @@ fn definitions_are_checked_kept_and_forgotten() {
 }
 
 #[test]
-fn whoever_fails_is_started_anew_and_the_others_go_on() {
+fn a_failed_component_restarts_and_the_others_continue() {
     let chains = Chains::new();
     chains.define("toy", "sm = \"25%\"\nrestarts = 3", &[WAITS, WAITS]);
     let mut tenant = chains.start(&["toy"], 2);
@@ -355,7 +355,7 @@ fn kill_supervisor(chains: &Chains, name: &str, tenant: &mut Tenant) -> Value {
 }
 
 #[test]
-fn a_chain_whose_process_has_died_is_shown_so_and_begins_anew() {
+fn a_chain_whose_process_has_died_is_shown_and_can_restart() {
     let chains = Chains::new();
     chains.define("toy", "sm = \"25%\"", &[WAITS, WAITS]);
     let mut tenant = chains.start(&["toy"], 2);

@@ -114,7 +114,7 @@ fn a_busy_chain_is_stopped_without_a_complaint() {
 }
 
 #[test]
-fn whoever_is_killed_the_chain_goes_on_and_loses_no_memory() {
+fn the_chain_continues_and_loses_no_memory_after_any_kill() {
     let world = World::plan().own().start();
     let file = define(&world, "keeper", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
@@ -178,7 +178,7 @@ fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
 }
 
 #[test]
-fn frames_that_no_memory_holds_are_refused_by_whoever_has_to_allocate_them() {
+fn frames_that_no_memory_holds_are_refused_by_their_allocator() {
     let world = World::plan().own().start();
     for memory in ["keeper", "first-component"] {
         let head = format!("frame = \"15EiB\"\nrestarts = 0\nmemory = \"{memory}\"");
@@ -191,7 +191,7 @@ fn frames_that_no_memory_holds_are_refused_by_whoever_has_to_allocate_them() {
 }
 
 #[test]
-fn a_chain_ends_without_whoever_never_took_its_frames() {
+fn a_chain_ends_without_a_component_that_never_took_its_frames() {
     const DEAF: &[&str] = &["sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
     let world = World::plan().own().start();
     let first = [PRODUCT, &["--frames", "3"]].concat();
@@ -201,7 +201,7 @@ fn a_chain_ends_without_whoever_never_took_its_frames() {
 }
 
 #[test]
-fn frames_go_on_without_the_process_that_runs_the_chain_until_it_begins_anew() {
+fn frames_continue_without_the_process_that_runs_the_chain_until_it_restarts() {
     let world = World::plan().own().start();
     let file = define(&world, "keeper", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
@@ -234,7 +234,7 @@ fn frames_go_on_without_the_process_that_runs_the_chain_until_it_begins_anew() {
 }
 
 #[test]
-fn without_a_keeper_the_first_component_has_the_memory_and_its_death_begins_all_frames_anew() {
+fn without_a_keeper_the_first_component_has_the_memory_and_its_death_restarts_all_frames() {
     let world = World::plan().own().start();
     let file = define(&world, "first-component", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));

@@ -79,7 +79,7 @@ fn every_command_ends_as_if_it_had_been_read() {
 }
 
 #[test]
-fn every_tenant_is_ended_though_nobody_is_told() {
+fn every_tenant_is_ended_without_a_message() {
     let world = World::new();
     let mut tenants = ["a", "b"].map(|name| looping(&world, name));
     let ended = unread(&mut world.partita("kill a none b".split(' ')));
@@ -92,7 +92,7 @@ fn every_tenant_is_ended_though_nobody_is_told() {
 }
 
 #[test]
-fn work_of_every_client_is_ended_though_nobody_is_told() {
+fn work_of_every_client_is_ended_without_a_message() {
     let world = World::new();
     let mut tenants = ["a", "b"].map(|name| looping(&world, name));
     let clients: serde_json::Value = serde_json::from_str(&world.ok("mps clients --json")).unwrap();

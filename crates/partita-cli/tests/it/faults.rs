@@ -133,7 +133,7 @@ fn newcomers_wait_for_a_server_in_fault_and_give_up_at_their_deadline() {
 }
 
 #[test]
-fn a_client_killed_from_outside_is_told_with_those_whom_it_may_have_hurt() {
+fn a_client_killed_from_outside_is_reported_with_its_possible_victims() {
     let world = World::new();
     let mut other = looping(&world, "--name other --sm 10% --restart on-neighbour-fault");
     let mut victim = looping(&world, "--name victim --sm 10%");

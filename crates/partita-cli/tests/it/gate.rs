@@ -138,7 +138,7 @@ fn without_partitions_both_have_the_whole_gpu() {
 }
 
 #[test]
-fn whoever_gives_way_has_a_short_turn_for_as_long_as_there_is_somebody_to_give_way_to() {
+fn a_process_that_yields_has_short_turns_while_another_needs_them() {
     if partita_testing::is_real() {
         eprintln!("skipped: only the simulated driver tells a process's time slice");
         return;
@@ -254,7 +254,7 @@ fn branches_of_a_graph_stop_in_their_midst_and_the_graph_stays_what_it_was() {
 }
 
 #[test]
-fn whoever_dies_while_a_graph_waits_in_its_midst_holds_it_no_longer() {
+fn a_process_that_dies_while_a_graph_waits_inside_holds_it_no_longer() {
     let world = World::in_memory();
     let mut low = low_with_graph(&world);
     let mut high = Program::start(&world, &compile(&world, "gate"), "high", "--sm 25% --priority high");
@@ -324,7 +324,7 @@ fn who_is_not_low_any_more_does_not_wait_for_itself() {
 }
 
 #[test]
-fn whoever_dies_or_never_waits_holds_nobody_for_ever() {
+fn a_process_that_dies_or_never_waits_holds_no_other_for_ever() {
     let world = World::in_memory();
     let program = compile(&world, "gate");
     let mut low = Program::start(&world, &program, "low", "--sm 25% --priority low");

@@ -170,7 +170,7 @@ fn racing_processes_never_have_a_byte_too_much_nor_are_refused_what_fits() {
 }
 
 #[test]
-fn whoever_is_killed_while_a_tenant_is_made_holds_nobody_up_and_leaves_nothing() {
+fn a_process_killed_while_a_tenant_is_made_delays_no_other_and_leaves_nothing() {
     let world = World::plan().own().start();
     let spill = program(&world, "spill");
     let container = Container::new(&world, "c").with(MEMORY, "256m");
@@ -252,7 +252,7 @@ fn a_child_with_other_variables_or_none_is_still_of_its_tenant() {
 }
 
 #[test]
-fn limits_are_those_of_the_first_process_while_anybody_lives_and_of_the_next_when_nobody_does() {
+fn limits_are_those_of_the_first_process_while_any_lives_and_of_the_next_one_after() {
     let world = World::plan().own().start();
     let spill = program(&world, "spill");
     let with = |limit: &str| Container::new(&world, "c").with(MEMORY, limit);
@@ -273,7 +273,7 @@ fn limits_are_those_of_the_first_process_while_anybody_lives_and_of_the_next_whe
 }
 
 #[test]
-fn what_nobody_understands_is_refused_and_the_program_goes_on() {
+fn an_unknown_request_is_refused_and_the_program_continues() {
     let world = World::plan().own().start();
     let refused = |variable: &str, value: &str| Container::new(&world, "c").with(variable, value).refused();
     for (variable, value) in [
@@ -351,7 +351,7 @@ fn a_directory_that_is_full_or_cannot_be_written_is_a_refusal() {
 /// The setup of HAMi's device plugin: the file in place of theirs, and named in
 /// `/etc/ld.so.preload`, which every program obeys.
 #[test]
-fn the_file_put_in_place_of_libvgpu_holds_a_whole_container_and_disturbs_nobody_in_it() {
+fn the_file_in_place_of_libvgpu_limits_a_whole_container_and_disturbs_no_program() {
     let world = World::plan().own().start();
     let container = Container::new(&world, "c").with(MEMORY, "64m");
     let library = container.dir.join("libvgpu.so");

@@ -84,7 +84,7 @@ fn physical_memory_of_many_threads_is_counted_once_each() {
 }
 
 #[test]
-fn managed_pointers_are_told_from_others() {
+fn managed_pointers_are_distinguished_from_others() {
     agrees("attributes", &[1024]);
 }
 

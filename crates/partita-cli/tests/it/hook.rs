@@ -41,7 +41,7 @@ fn a_mark_that_says_less_than_there_is_saves_nothing() {
 /// memory behind it, and every holder can change its mark (`docs/boundaries.md`). If these numbers
 /// change, that page must change too.
 #[test]
-fn a_copied_mark_and_an_open_descriptor_hold_memory_that_nobody_is_charged_for() {
+fn a_copied_mark_and_an_open_descriptor_hold_uncharged_memory() {
     let world = World::new();
     let program = compile(&world, "relabel");
     // All 384 MiB, charged as one piece of 48.

@@ -74,7 +74,7 @@ fn a_program_that_cannot_write_its_account_gets_no_gpu() {
 
 /// A process that is stopped anywhere, whatever it holds, does not make others wait.
 #[test]
-fn a_stopped_process_of_the_tenant_holds_nobody_up() {
+fn a_stopped_process_of_the_tenant_delays_no_other() {
     let world = World::new();
     let program = compile(&world, "stopped");
     let mut command = world.partita("run --isolation own --sm 25% --mem 256MiB --".split_whitespace());
@@ -120,7 +120,7 @@ fn a_process_that_escapes_its_tenant_is_found() {
 
 /// Tenants of every user write the gate: the audit names other processes that have it open.
 #[test]
-fn whoever_has_the_gate_open_and_is_no_tenant_is_found() {
+fn a_process_with_an_open_gate_and_no_tenant_is_found() {
     let world = World::in_memory();
     let program = compile(&world, "gate");
     let mut high =

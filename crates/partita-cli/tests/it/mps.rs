@@ -267,7 +267,7 @@ fn a_daemon_is_kept_to_its_processors() {
 }
 
 #[test]
-fn a_daemon_may_open_the_files_that_it_needs_or_that_is_told() {
+fn a_daemon_may_open_the_files_that_it_needs_or_reports_it() {
     let world = World::new();
     let start = world.keeper("mps start --json");
     let files = |daemon: &Value| {
@@ -347,7 +347,7 @@ fn write_script(world: &World, script: &str) {
 }
 
 #[test]
-fn a_service_that_breaks_is_told_and_recovered() {
+fn a_service_that_breaks_is_reported_and_recovered() {
     if needs_simulator("the failures are scripted") {
         return;
     }
@@ -390,7 +390,7 @@ fn a_server_that_never_gets_ready_is_waited_for_and_named() {
 }
 
 #[test]
-fn why_a_server_cannot_do_its_work_is_told_with_the_remedy() {
+fn a_server_that_cannot_work_reports_the_reason_and_the_remedy() {
     if needs_simulator("the failures are scripted") {
         return;
     }

@@ -81,7 +81,7 @@ fn a_tenant_stays_spread_as_it_grows() {
 }
 
 #[test]
-fn nobody_moves_unasked_and_as_few_as_need_be_when_asked() {
+fn tenants_move_only_on_request_and_as_few_as_possible() {
     let world = World::new();
     let (largest, count) = device(&world);
     let mut wide =

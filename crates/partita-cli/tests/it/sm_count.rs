@@ -46,7 +46,7 @@ fn told(program: u32, device: u32) -> Vec<String> {
 }
 
 #[test]
-fn programs_are_told_their_partition_and_listed_libraries_the_device() {
+fn programs_see_their_partition_and_listed_libraries_the_device() {
     let world = World::new();
     let mut program = start(&world, "--sm tpc:0-7 --sm-count partition");
     assert_eq!(world.row("counted")["sm_count"], "partition");
@@ -63,14 +63,14 @@ fn programs_are_told_their_partition_and_listed_libraries_the_device() {
 }
 
 #[test]
-fn a_cooperative_grid_of_the_number_that_the_program_is_told_fits() {
+fn a_cooperative_grid_of_the_reported_sm_count_fits() {
     let world = World::new();
     let mut program = start(&world, "--sm tpc:0-7 --sm-count partition");
     assert_eq!(program.line("cooperative"), format!("cooperative 0 sms {} blocks 32", sms_of("0-7")));
 }
 
 #[test]
-fn unless_asked_for_everybody_is_told_the_device() {
+fn by_default_programs_see_the_device() {
     let world = World::new();
     let mut program = start(&world, "--sm tpc:0-7");
     assert_eq!(world.row("counted")["sm_count"], "device");

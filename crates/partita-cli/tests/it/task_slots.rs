@@ -71,12 +71,12 @@ fn a_tenant_runs_no_more_kernels_at_once_than_its_share() {
 }
 
 #[test]
-fn whatever_streams_wait_for_a_program_with_a_share_ends() {
+fn a_program_with_a_share_ends_for_any_order_of_waits() {
     let world = World::in_memory();
     let _neighbour = neighbour(&world);
     let mut busy = Program::start(&world, "busy", "--sm 50%");
-    // Streams that wait for a word, which one behind all of them writes: kernels that have not
-    // begun take no slot, and those that wait for them are let on.
+    // Streams that wait for a word that the last stream writes: kernels that have not begun take
+    // no slot, and the hook releases the launches that wait for them.
     busy.at_once("words 100");
     busy.at_once("words 100");
     // PARTITA_TEST_PROGRAMS says how many random programs are to run.

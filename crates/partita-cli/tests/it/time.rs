@@ -148,7 +148,7 @@ fn all_processes_of_a_tenant_have_one_budget() {
 }
 
 #[test]
-fn whoever_dies_is_charged() {
+fn a_dead_process_is_charged() {
     let world = World::in_memory();
     let mut program = Program::start(&world, "short", "--sm 25% --time 20%");
     let before = used_s(&world, "short");
@@ -205,7 +205,7 @@ fn what_a_program_does_in_bursts_is_charged_as_it_is() {
 }
 
 #[test]
-fn a_soft_share_borrows_what_nobody_wants_and_gives_it_back() {
+fn a_soft_share_borrows_idle_time_and_returns_it() {
     let world = World::in_memory();
     let mut soft = Program::start(&world, "soft", "--via time --time 30% --time-policy soft");
     assert_eq!(world.row("soft")["time"]["policy"], "soft");

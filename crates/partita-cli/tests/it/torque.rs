@@ -156,7 +156,7 @@ fn a_prologue_of_openpbs_has_three_arguments() {
 }
 
 #[test]
-fn what_goes_wrong_is_told_by_the_exit_code_and_takes_the_node_away_only_if_it_must() {
+fn failures_have_exit_codes_and_drain_the_node_only_if_they_must() {
     if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
         return;
     }

@@ -76,7 +76,7 @@ fn an_environment_without_limits_says_nothing_and_a_switch_turns_all_off() {
 }
 
 #[test]
-fn what_nobody_can_read_is_no_absent_limit() {
+fn an_unreadable_limit_is_not_an_absent_one() {
     for entry in [
         "CUDA_DEVICE_MEMORY_LIMIT=lots",
         "CUDA_DEVICE_MEMORY_LIMIT=-1",

@@ -447,7 +447,7 @@ fn the_largest_device_is_planned() {
 }
 
 #[test]
-fn tpcs_beyond_the_device_are_nobodys() {
+fn tpcs_beyond_the_device_belong_to_no_tenant() {
     let topology = round_robin(&[2, 2], 2);
     let tenants = [present("odd", "3,200".parse().unwrap())];
     let plan = plan(&topology, &tenants, share("3tpc")).unwrap();

@@ -11,7 +11,7 @@ fn shares_follow_the_weights_and_leave_the_reserve() {
     assert_eq!(shares(128, &[33]), None);
     assert_eq!(shares(128, &[33, 33]), Some(alloc::vec![60, 60]));
     assert_eq!(shares(128, &[60, 6]), Some(alloc::vec![107, 12]));
-    // Whoever has no TPCs of its own, such as a client of an MPS partition, has the least share.
+    // A tenant without its own TPCs, such as a client of an MPS partition, has the smallest share.
     assert_eq!(shares(128, &[0, 10]), Some(alloc::vec![2, 118]));
     assert_eq!(shares(16, &[1; 40]), Some(alloc::vec![2; 40]));
 }
@@ -115,7 +115,7 @@ impl Program {
         *count += 1;
         let launch = Launch { stream, count: *count };
         let mut behind = Vec::new();
-        // Half of the queues may be taken by streams that nobody counts.
+        // Uncounted streams may take half of the queues.
         let width = width.min(self.limit / 2).max(1);
         if !self.queues.is_free(stream, width, self.limit) {
             let ended = self.ended.clone();
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn no_more_run_than_the_limit_and_nobody_waits_for_ever(steps in steps()) {
+    fn no_more_run_than_the_limit_and_none_waits_for_ever(steps in steps()) {
         let mut program = Program { limit: 8, ..Program::default() };
         for step in steps {
             match step {
@@ -173,7 +173,7 @@ proptest! {
                 Step::Wait => {
                     program.end_all();
                     let ended = &program.ended;
-                    assert!(program.queues.begin_anew(|launch| {
+                    assert!(program.queues.reset_if_idle(|launch| {
                         ended.get(&launch.stream).is_some_and(|ended| *ended >= launch.count)
                     }));
                     program.shrank = false;
@@ -183,8 +183,8 @@ proptest! {
                     program.limit = limit;
                 }
             }
-            // What was made under a larger limit may still run; and one may have found nothing but
-            // queues that nobody counts.
+            // A launch made under a larger limit may still run, and a launch may have found only
+            // queues of uncounted streams.
             let running = program.running();
             let most = running.iter().map(|(_, _, limit)| *limit).chain([program.limit]).max().unwrap();
             let sum: u32 = running.iter().map(|(_, width, _)| width).sum();

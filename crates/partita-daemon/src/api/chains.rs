@@ -302,8 +302,9 @@ pub(super) async fn start(
     Segments(Name(name)): Segments<Name>,
 ) -> Result<Output<Running>, Problem> {
     let (kept, running) = find(&app, &name).await?;
-    let runs =
-        || Problem::new(Kind::Conflict, format!("chain {name} runs already; stop it first to start it anew"));
+    let runs = || {
+        Problem::new(Kind::Conflict, format!("chain {name} is running; stop it before you start it again"))
+    };
     let Some(kept) = kept else { return Err(runs()) };
     caller.check(&format!("chain {name}"), kept.owner)?;
     if running.is_some_and(|running| running.supervised) {

@@ -66,7 +66,7 @@ pub(super) struct ChainDefinition {
         nullable = false
     )]
     algorithm: Option<String>,
-    /// How often each component that fails is started anew.
+    /// How often a component that fails is restarted.
     #[schema(default = 10, maximum = 1_000_000, nullable = false)]
     restarts: Option<u32>,
     /// The components, in the order in which frames go through them.

@@ -16,10 +16,11 @@ const NAME_BYTES_MAX: usize = 63;
 #[openapi(
     info(
         title = "partitad",
-        description = "Chains, memory and partitions of a machine's NVIDIA GPUs. Whoever asks over the Unix socket is known by the kernel; over \
-                       TCP every request but those for this document and /healthz carries `Authorization: Bearer TOKEN`. A thing may be changed by \
-                       its owner and by root. Every request that fails is answered with a problem document (RFC 9457), and one that is answered with \
-                       4xx has changed nothing.",
+        description = "Chains, memory and partitions of a machine's NVIDIA GPUs. On the Unix socket the \
+                       kernel identifies the caller. Over TCP every request carries `Authorization: Bearer \
+                       TOKEN`, except for this document and /healthz. The owner of a resource and root may \
+                       change it. Every failed request gets a problem document (RFC 9457); a request with a \
+                       4xx status has changed nothing.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/")),

@@ -39,7 +39,7 @@ pub(super) struct GpuView {
     memory_total_bytes: u64,
     /// What of it is in use by anybody, in bytes.
     memory_used_bytes: u64,
-    /// Whether MIG is on; none where there is none.
+    /// Whether MIG is enabled; null if the GPU does not support it.
     mig_enabled: Option<bool>,
     /// Its compute mode.
     compute_mode: String,

@@ -25,11 +25,11 @@ pub(super) async fn leases(State(app): State<Shared>) -> Result<Output<Vec<Lease
     Ok(Output(app.blocking(|app| app.memory().leases()).await?))
 }
 
-/// Take a lease back
+/// Revoke a lease
 ///
-/// It ends as if its deadline had passed: its owner is told with its next sign of life, and the
-/// memory is nobody else's before the owner has given it back, too, or has ended. For the keeper's
-/// user and root.
+/// The lease ends as if its deadline had passed. Its owner learns it with the next heartbeat. The
+/// memory is free when the owner has released it, too, or has ended. For the keeper's user and
+/// root.
 #[utoipa::path(delete, path = "/v1/keepers/{keeper}/leases/{lease}", tag = "memory", operation_id = "take_back_lease",
     params(("keeper" = u32, Path, description = "The keeper's process"), ("lease" = u64, Path, description = "The lease's number")),
     responses((status = 204, description = "It has ended")))]
@@ -59,11 +59,11 @@ pub(super) struct Disowned {
     leases: u64,
 }
 
-/// Give back what an owner that is gone has left
+/// Release the leases of an owner that has left
 ///
-/// That happens by itself when the kernel says that its process is gone. Where a process lives on
-/// that has closed its connection, whoever knows that it does not write there any more says so with
-/// `force=true`. For the keeper's user and root.
+/// The keeper does that by itself when the owner's process ends. If a process has closed its
+/// connection and still lives, pass `force=true` to state that it does not write to the memory any
+/// more. For the keeper's user and root.
 #[utoipa::path(delete, path = "/v1/keepers/{keeper}/owners/{owner}", tag = "memory", operation_id = "disown_leases",
     params(("keeper" = u32, Path, description = "The keeper's process"), ("owner" = u64, Path, description = "The owner's number, as its leases have it"),
         Disown),

@@ -211,12 +211,12 @@ impl Now {
         );
         self.gauge(
             "gate_strangers",
-            "Processes that have the gate of a GPU open and are no tenant's",
+            "Processes that have the gate of a GPU open and belong to no tenant",
             strangers.into_iter(),
         );
         self.gauge(
             "audit_blind",
-            "1 for a GPU of which nobody tells who uses it; with an empty label for all",
+            "1 for a GPU whose processes cannot be listed; an empty label means all GPUs",
             blind.into_iter(),
         );
     }
@@ -230,7 +230,7 @@ impl Now {
         );
         self.gauge(
             "chain_supervised",
-            "Whether the process that runs a chain lives: without it nothing that fails is started anew",
+            "Whether the process that runs a chain is alive; without it no component restarts",
             chains.iter().map(|chain| (labels(chain), f64::from(u8::from(chain.supervised)))),
         );
         self.gauge(

@@ -203,7 +203,7 @@ fn place(chain: &Running, component: &str) -> Result<usize, Problem> {
 /// What a component is to use.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(super) struct Suggestion {
-    /// How many TPCs; none if nobody has divided them yet, and it may use all of the chain's.
+    /// The number of TPCs; null if the chain's TPCs are not divided yet, so it may use all of them.
     tpcs: Option<u32>,
     /// The part of the chain's TPCs that this is, in percent.
     sm_percent: f64,

@@ -22,7 +22,7 @@ pub async fn follow(app: Shared) {
             () = tokio::time::sleep(LOOK) => {}
         }
         let looked = tokio::select! {
-            // Whoever holds the registry must not hold the end up.
+            // A process that holds the registry's lock must not delay the end.
             _ = ended.wait_for(|&ended| ended) => return,
             looked = app.blocking(|app| app.chains().running()) => looked,
         };
@@ -52,7 +52,7 @@ async fn keep(app: &Shared, chain: Running) -> bool {
     match app.store().write(move |connection| history::record(connection, &chain)).await {
         Ok(entries) => {
             for entry in entries {
-                // Nobody may be watching.
+                // There may be no subscriber.
                 let _ = app.events.send(Arc::new(entry));
             }
             true

@@ -19,7 +19,7 @@ use crate::problem::{Kind, Problem};
 pub const START_SUBCOMMAND: &str = "internal-start-chain";
 /// How often a chain that starts is looked at.
 const POLL: Duration = Duration::from_millis(50);
-/// What is told of the log of one that did not start, in bytes.
+/// How much of the log of a chain that did not start is reported, in bytes.
 const LAST_WORDS_BYTES: u64 = 600;
 
 /// The chains of this machine.
@@ -79,8 +79,8 @@ impl Chains for Facade {
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(errors);
-        // A signal to the daemon's group is none to the chain, and it tells the service manager
-        // nothing.
+        // A signal to the daemon's group must not reach the chain, and the chain must not notify
+        // the service manager.
         command
             .process_group(0)
             .env_remove("NOTIFY_SOCKET")
@@ -120,7 +120,7 @@ impl Chains for Facade {
                 }
             }
         };
-        // Somebody has to hear of its end, or it would stay as a zombie.
+        // Without a wait it would stay as a zombie.
         let _ = std::thread::Builder::new().name("chain".to_owned()).spawn(move || child.wait());
         outcome
     }

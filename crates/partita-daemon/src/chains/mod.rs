@@ -1,7 +1,7 @@
 //! The chains that run on this machine, as the daemon sees them ([`Chains`]).
 //!
-//! The daemon keeps definitions; chains run without it, and go on when it ends. So what is true of
-//! a running one is asked of whoever runs it, each time.
+//! The daemon stores definitions. Chains run without it and outlive it, so each request queries the
+//! process that runs the chain.
 
 mod facade;
 mod running;

@@ -13,8 +13,8 @@ pub struct Running {
     pub gpu: String,
     /// The process that runs it.
     pub supervisor_pid: u32,
-    /// Whether that process lives. Otherwise what it knew is old, and components that fail are not
-    /// started anew; to start the chain ends the rest of it first.
+    /// Whether that process lives. Otherwise its report is old, and components that fail are not
+    /// restarted; a start of the chain ends the remaining components first.
     pub supervised: bool,
     /// When it began, in seconds since 1970.
     pub started_unix_s: u64,

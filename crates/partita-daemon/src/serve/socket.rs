@@ -164,11 +164,11 @@ mod tests {
         drop((again, first));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 
-        fs::write(&path, "somebody's").unwrap();
+        fs::write(&path, "another user's").unwrap();
         let mut third = Socket::claim(&path).unwrap();
         assert!(third.listen().unwrap_err().to_string().contains("another file"));
         drop(third);
-        assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "another user's");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What users cannot make root's daemon do: end, remove, or change what belongs to somebody else.
+//! Users cannot make root's daemon end, remove, or change what belongs to another user.
 //!
 //! The attacks are those of `partita-testing/src/attack.c`.
 
@@ -102,7 +102,7 @@ fn a_file_of_another_user_that_is_cut_short_does_not_end_the_daemon() {
     let attacks = homes.map(|home| {
         let fake = home.join(gpu).join("beta");
         let alive = users.attack("fake", [&fake, &sample]);
-        // Nobody lets it into the run directory's own part any more where root has one of that GPU.
+        // It has no access to the run directory's part any more if root has one of that GPU.
         let file = if fake.exists() { fake } else { sample.clone() }.join("limits");
         (alive, users.attack("cut", [file]))
     });
@@ -154,7 +154,7 @@ fn the_daemon_changes_no_limits_of_another_user() {
     }
     drop(attacks);
     assert_eq!(fs::read(dir.join("limits")).unwrap(), before);
-    // Root's daemon changes nobody's; a tenant's user does it with `partita set`, or asks a daemon
+    // Root's daemon changes no user's tenant; the user does it with `partita set`, or asks a daemon
     // of their own.
     assert_eq!(users.ask_as(VICTIM, "PATCH", "/v1/tenants/alpha", Some(&change)), 403);
     assert_eq!(users.ask_as(ATTACKER, "DELETE", "/v1/tenants/alpha", None), 403);

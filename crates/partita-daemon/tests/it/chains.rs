@@ -105,13 +105,16 @@ fn a_chain_lives_on_without_the_daemon_and_is_found_again() {
     assert!(lives(&before["components"][0]["pid"]));
     let page = daemon.send("GET /metrics HTTP/1.1", b"").2;
     assert!(page.contains("partita_chain_supervised{chain=\"c\",gpu=\"sim:h200\"} 0.0"), "{page}");
-    let anew = daemon.ok("POST", "/v1/chains/c/start", None);
-    assert!(anew["supervised"] == true && anew["supervisor_pid"] != before["supervisor_pid"], "{anew}");
+    let restarted = daemon.ok("POST", "/v1/chains/c/start", None);
+    assert!(
+        restarted["supervised"] == true && restarted["supervisor_pid"] != before["supervisor_pid"],
+        "{restarted}"
+    );
     assert!(!lives(&before["components"][0]["pid"]));
     daemon.refused(409, "POST", "/v1/chains/c/start", None);
 
     drop(stop);
-    eventually("all of it has ended", || !lives(&anew["supervisor_pid"]));
+    eventually("all of it has ended", || !lives(&restarted["supervisor_pid"]));
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn shares_are_configured_suggested_and_kept_as_history() {
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
     let rest = daemon.get(&format!("/v1/chains/c/optimizer/history?after={}&limit=1", ids[0]));
     assert_eq!(rest, json!([all[1]]));
-    // Whoever comes back is sent what it missed, and then what comes.
+    // A client that reconnects gets what it missed, and then new events.
     assert_eq!(events(&daemon, "last-event-id: 0\r\n", all.len()), *all);
     assert_eq!(events(&daemon, &format!("last-event-id: {}\r\n", ids[0]), all.len() - 1), all[1..]);
     let live = std::thread::scope(|scope| {

@@ -98,5 +98,5 @@ fn check(chains: &Value, told: &mut Told) {
         assert!(is_explained, "{name} is {now:?}; acknowledged {acknowledged:?}, asked {asked:?}");
         (*acknowledged, *asked) = (now, None);
     }
-    assert!(found.is_empty(), "{found:?} that nobody asked for");
+    assert!(found.is_empty(), "{found:?} without a request");
 }

@@ -113,13 +113,13 @@ fn pair(kind: &str, change: &str) -> (String, String) {
 }
 
 #[test]
-fn an_escape_is_told_when_it_is_found_and_when_it_is_over() {
+fn an_escape_is_reported_when_it_is_found_and_when_it_is_over() {
     let world = World::new();
     let daemon = world.start_with(OFTEN);
     let tame = Tenant::start(&world, "tame", false);
     let leaky = Tenant::start(&world, "leaky", true);
     let pid = leaky.escaped.unwrap();
-    eventually("the escape is told of", || !events(&daemon).is_empty());
+    eventually("the escape is reported", || !events(&daemon).is_empty());
     let found = events(&daemon);
     let event = &found[0];
     assert_eq!(kinds(&found), [pair("escape", "began")], "{found:?}");
@@ -134,12 +134,12 @@ fn an_escape_is_told_when_it_is_found_and_when_it_is_over() {
         metric(&daemon, &format!("partita_tenant_escaped_processes{{tenant=\"{tenant}\",gpu=\"{gpu}\"}}"))
     };
     assert_eq!((escaped("leaky"), escaped("tame")), (Some(1.0), Some(0.0)));
-    // It is told once.
+    // It is reported once.
     looked(&daemon, 2.0);
     assert_eq!(events(&daemon), found);
 
     signal(pid, Signal::KILL);
-    eventually("its end is told", || events(&daemon).len() > 1);
+    eventually("its end is reported", || events(&daemon).len() > 1);
     let both = events(&daemon);
     assert_eq!(kinds(&both), [pair("escape", "began"), pair("escape", "ended")], "{both:?}");
     assert_eq!((&both[1]["end"], &both[1]["began_id"]), (&"gone".into(), &event["id"]));
@@ -182,11 +182,11 @@ fn an_escape_outlives_its_tenant_and_the_daemon_and_is_one() {
     let mut daemon = world.start_with(OFTEN);
     let leaky = Tenant::start(&world, "leaky", true);
     let pid = leaky.escaped.unwrap();
-    eventually("the escape is told of", || !events(&daemon).is_empty());
+    eventually("the escape is reported", || !events(&daemon).is_empty());
     let found = events(&daemon);
     assert_eq!(kinds(&found), [pair("escape", "began")]);
 
-    // A daemon that is started anew knows it.
+    // A restarted daemon knows it.
     daemon.kill();
     let mut daemon = world.start_with(OFTEN);
     looked(&daemon, 2.0);
@@ -204,7 +204,7 @@ fn an_escape_outlives_its_tenant_and_the_daemon_and_is_one() {
     daemon.kill();
     signal(pid, Signal::KILL);
     let daemon = world.start_with(OFTEN);
-    eventually("its end is told", || events(&daemon).len() > 1);
+    eventually("its end is reported", || events(&daemon).len() > 1);
     let both = events(&daemon);
     assert_eq!((&both[..1], &both[1]["end"]), (&found[..], &"gone".into()), "{both:?}");
     assert_eq!(metric(&daemon, "partita_tenant_escaped_processes{tenant=\"leaky\""), None);
@@ -212,7 +212,7 @@ fn an_escape_outlives_its_tenant_and_the_daemon_and_is_one() {
 }
 
 #[test]
-fn a_stranger_at_a_gate_is_told_of() {
+fn a_stranger_at_a_gate_is_reported() {
     if !Path::new("/dev/shm").exists() {
         eprintln!("skipped: there is no /dev/shm, and a gate lies in memory");
         return;
@@ -234,14 +234,14 @@ fn a_stranger_at_a_gate_is_told_of() {
     let mut stranger = Command::new("sh");
     stranger.args(["-c", r#"exec 9<>"$0"; echo ready; exec sleep 1000"#]).arg(&gate).stdin(Stdio::null());
     let stranger = Ended(ready(&mut stranger));
-    eventually("the stranger is told of", || !events(&daemon).is_empty());
+    eventually("the stranger is reported", || !events(&daemon).is_empty());
     let found = events(&daemon);
     assert_eq!(kinds(&found), [pair("gate", "began")]);
     assert_eq!(found[0]["pid"], stranger.0.id());
     assert!(found[0]["detail"].as_str().unwrap().contains("/.gate open"), "{found:?}");
     assert_eq!(metric(&daemon, "partita_gate_strangers{gpu="), Some(1.0));
     drop(stranger);
-    eventually("its end is told", || events(&daemon).len() > 1);
+    eventually("its end is reported", || events(&daemon).len() > 1);
     let both = events(&daemon);
     assert_eq!((kinds(&both)[1].clone(), &both[1]["end"]), (pair("gate", "ended"), &"gone".into()));
     assert_eq!(metric(&daemon, "partita_gate_strangers{gpu="), None);
@@ -268,7 +268,7 @@ impl Drop for Ended {
 
 /// The driver does not answer for a while. Who was seen is not over for that, and who ends is.
 #[test]
-fn an_audit_that_fails_is_told_of_once() {
+fn an_audit_that_fails_is_reported_once() {
     if partita_testing::needs_simulator("the driver can be taken away") {
         return;
     }
@@ -283,10 +283,10 @@ fn an_audit_that_fails_is_told_of_once() {
     command.env("PARTITA_LIB_DIR", &libraries);
     let daemon = Daemon::start(&mut command, &world.socket(), &world.dir().join("log"));
     let leaky = Tenant::start(&world, "leaky", true);
-    eventually("the escape is told of", || !events(&daemon).is_empty());
+    eventually("the escape is reported", || !events(&daemon).is_empty());
 
     fs::remove_file(libraries.join(parts[1])).unwrap();
-    eventually("the silence is told of", || events(&daemon).len() > 1);
+    eventually("the silence is reported", || events(&daemon).len() > 1);
     let gpu = events(&daemon)[0]["gpu_uuid"].clone();
     let silent = &events(&daemon)[1];
     assert_eq!(
@@ -301,7 +301,7 @@ fn an_audit_that_fails_is_told_of_once() {
     assert_eq!(metric(&daemon, "partita_tenant_escaped_processes{tenant=\"leaky\""), Some(1.0));
 
     link(parts[1]);
-    eventually("that it answers again is told", || events(&daemon).len() > 2);
+    eventually("the recovery is reported", || events(&daemon).len() > 2);
     let again = &events(&daemon)[2];
     assert_eq!(
         (&again["change"], &again["end"], &again["began_id"]),

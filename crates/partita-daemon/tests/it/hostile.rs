@@ -44,7 +44,7 @@ fn bodies_of_every_kind_are_refused() {
         (400, b"{\"name\": 1e999}".to_vec()),
         (400, b"NaN".to_vec()),
         (400, b"{} {}".to_vec()),
-        // An array is the form of a definition to nobody, and one of arrays to no depth.
+        // No definition is an array, and no depth of nested arrays makes one.
         (400, deep("[", 100_000)),
         (400, deep("{\"name\":", 30_000)),
         (422, b"null".to_vec()),

@@ -35,7 +35,7 @@ fn connect(place: &Place, tenant: Option<&str>) -> Result<Connection, Error> {
 }
 
 #[test]
-fn a_keeper_serves_where_it_is_looked_for_and_ends_when_nobody_needs_it() {
+fn a_keeper_serves_at_its_place_and_ends_when_unused() {
     let temp = tempfile::Builder::new().prefix("pt-keeper-").tempdir_in("/tmp").unwrap();
     let run = temp.path().join("run");
     let arguments = ["--handles", "fd", "--quota", "4MiB", "--idle-s", "1"];
@@ -62,7 +62,7 @@ fn a_keeper_serves_where_it_is_looked_for_and_ends_when_nobody_needs_it() {
     assert!(leases.len() == 2 && leases.iter().all(|lease| lease.holder == "one" && lease.bytes == 1 << 20));
     assert!(leases.iter().all(|lease| lease.left_ms.is_some_and(|left_ms| left_ms <= 60_000)));
 
-    // A second one is told who is there.
+    // A second one gets the name of the first.
     let second = keeper(temp.path(), &[]).output().unwrap();
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(second.status.code() == Some(125) && said.contains("another keeper serves"), "{said}");

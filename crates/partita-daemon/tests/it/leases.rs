@@ -91,7 +91,7 @@ fn leases_are_taken_back_by_who_may_and_what_cannot_be_is_a_problem() {
         rows.as_array().unwrap().iter().map(|row| row["resting"].as_bool().unwrap()).collect()
     };
     assert_eq!(rests(&daemon), [true, false]);
-    assert_eq!(client.beat().unwrap().expired, 1, "its owner is told");
+    assert_eq!(client.beat().unwrap().expired, 1, "its owner learns it");
     let problem = daemon.refused(409, "DELETE", &lease, None);
     assert!(problem["detail"].as_str().unwrap().contains("has ended"), "{problem}");
 
@@ -107,7 +107,7 @@ fn leases_are_taken_back_by_who_may_and_what_cannot_be_is_a_problem() {
 }
 
 #[test]
-fn sockets_where_nobody_answers_hold_nobody_up() {
+fn silent_sockets_delay_no_command() {
     let world = World::new();
     let keeper = Keeper::start(&world);
     let daemon = world.start();
@@ -132,7 +132,7 @@ fn sockets_where_nobody_answers_hold_nobody_up() {
 }
 
 #[test]
-fn what_takes_too_long_is_told_so() {
+fn a_slow_request_gets_a_timeout() {
     let world = World::new();
     let keeper = Keeper::start(&world);
     let daemon = world.start_with(["--answer-s", "1"]);

@@ -138,7 +138,7 @@ fn services_that_do_not_answer_are_asked_at_the_same_time() {
 
 #[test]
 fn the_services_of_mps_are_on_the_page() {
-    if needs_simulator("a service that nobody else has clients of") {
+    if needs_simulator("a service without other clients") {
         return;
     }
     let world = World::new();

@@ -42,10 +42,10 @@ fn one_daemon_serves_a_socket_and_one_a_state() {
     third.end();
     assert!(!world.socket().exists());
 
-    fs::write(world.socket(), "somebody's").unwrap();
+    fs::write(world.socket(), "another user's").unwrap();
     let foreign = world.refused::<&str>([]);
     assert!(foreign.contains("another file is there"), "{foreign}");
-    assert_eq!(fs::read_to_string(world.socket()).unwrap(), "somebody's");
+    assert_eq!(fs::read_to_string(world.socket()).unwrap(), "another user's");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn the_end_lets_requests_finish_and_begins_no_new_ones() {
 
     daemon.signal(Signal::TERM);
     eventually("it ends", || daemon.log().contains("ending"));
-    eventually("nobody new is let in", || UnixStream::connect(daemon.socket()).is_err());
+    eventually("new connections are refused", || UnixStream::connect(daemon.socket()).is_err());
     half.write_all(rest.as_bytes()).unwrap();
     let mut answer = Vec::new();
     half.read_to_end(&mut answer).unwrap();
@@ -271,7 +271,7 @@ fn a_thing_is_changed_by_its_owner_and_by_root() {
         assert_eq!(status, 403, "{method} {path}: {problem}");
         check_problem(status, &problem);
     }
-    // Root's daemon starts no program with root's rights for somebody else.
+    // Root's daemon starts no program with root's rights for another user.
     let (status, problem) = as_user(one, &daemon, "POST", "/v1/chains/mine/start", None);
     assert_eq!(status, 403, "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("partita chain start"), "{problem}");
@@ -281,7 +281,7 @@ fn a_thing_is_changed_by_its_owner_and_by_root() {
         detail.contains("user 65533's") && detail.contains("a daemon of your own"),
         "root neither: {problem}"
     );
-    // And nobody starts by name what somebody else has defined, neither root nor another user.
+    // And no user starts another user's definition by name, not even root.
     for user in [0, other] {
         let output = world.partita(["chain", "start", "mine"]).uid(user).gid(user).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -315,7 +315,7 @@ fn requests_whose_clients_leave_take_no_room() {
         drop(left);
     }
     // What asks is one of them.
-    eventually("nobody else is being answered", || {
+    eventually("no other request is served", || {
         let (status, _, page) = daemon.send("GET /metrics HTTP/1.1", b"");
         status == 200 && page.lines().any(|line| line == "partita_daemon_requests_in_flight{} 1.0")
     });

@@ -1,4 +1,4 @@
-//! What other users do with their connections, requests and sockets holds nobody else up.
+//! Connections, requests and sockets of one user do not delay others.
 
 use crate::common;
 
@@ -150,7 +150,7 @@ fn a_flood_does_not_fill_the_log() {
     });
 }
 
-/// A keeper's socket of a user's, where nobody answers.
+/// A user's keeper socket on which no process answers.
 fn silent_keeper(run: &Path, user: u32, number: usize) -> OwnedFd {
     as_user(user, || {
         let path = run.join(format!(".keeper-{user}-GPU-x{number}.sock"));
@@ -183,11 +183,11 @@ fn sockets_that_do_not_answer_are_waited_for_aside() {
         assert_eq!(status, 200, "{path}");
         let new = asked();
         if path == "/v1/keepers" {
-            assert!(!new.is_empty(), "nobody has asked");
+            assert!(!new.is_empty(), "no request has come");
         }
         connections.extend(new);
     }
-    // Whoever waits for an answer has the connection open: the requests did not wait for it.
+    // A client that waits for an answer has its connection open: the requests did not wait for it.
     let waits = |connection: &OwnedFd| {
         let mut buffer = [0; 4096];
         loop {
@@ -231,7 +231,7 @@ fn files_of_another_user_are_read_up_to_a_bound() {
 }
 
 #[test]
-fn health_is_told_while_the_registry_is_held_and_then_says_so() {
+fn health_answers_while_the_registry_is_locked_and_says_so() {
     let world = World::new();
     let daemon = world.start();
     eventually("the daemon has looked", || daemon.get("/healthz")["parts"].as_array().unwrap().len() == 4);

@@ -39,7 +39,7 @@ impl Chart {
     }
 }
 
-/// Charts `gpu`, by its cached calibration, or by a new one if there is none or `fresh` is set. The
+/// Charts `gpu` by its cached calibration, or by a new one if `fresh` is set or none is cached. The
 /// reported duration counts from `begin`.
 ///
 /// # Errors

@@ -16,8 +16,8 @@ static LEDGER: [AtomicU8; libc::PATH_MAX as usize] = [const { AtomicU8::new(0) }
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Origin {
-    /// It does not.
-    Nobody = 1,
+    /// It belongs to no tenant.
+    NoTenant = 1,
     /// `partita run` named the ledger.
     Ledger = 2,
     /// An environment like HAMi-core's sets its limits ([`hami`](crate::session::hami)).
@@ -31,11 +31,11 @@ pub enum Origin {
 /// Decided once: a program that later changes its own environment does not leave its partition.
 pub fn origin() -> Origin {
     match ORIGIN.load(Ordering::Acquire) {
-        1 => Origin::Nobody,
+        1 => Origin::NoTenant,
         2 => Origin::Ledger,
         3 => Origin::Environment,
         4 => {
-            let decided = if environment::is_tenant() { Origin::Environment } else { Origin::Nobody };
+            let decided = if environment::is_tenant() { Origin::Environment } else { Origin::NoTenant };
             ORIGIN.store(decided as u8, Ordering::Relaxed);
             decided
         }

@@ -60,11 +60,10 @@ pub fn refuse() {
     TENANT.store(refused(), Ordering::Release);
 }
 
-// Forgets the parent's tenant in a forked child, which attaches anew if it
-// uses CUDA.
+// Forgets the parent's tenant in a forked child, which attaches again if it uses CUDA.
 in_child! {
     if let Some(tenant) = current() {
-        // The copies are the only use from here on: nobody finds the tenant again.
+        // The copies are the only use from here on: no lookup finds the tenant again.
         tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
     }
     TENANT.store(core::ptr::null_mut(), Ordering::Release);

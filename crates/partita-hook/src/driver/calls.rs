@@ -263,7 +263,7 @@ impl GraphCalls {
 
     /// Destroys an executable that the program was never given.
     pub fn destroy_executable(&self, executable: *mut c_void) {
-        // SAFETY: the driver has just made it, and nobody else knows it.
+        // SAFETY: the driver has just made it, and no other code has its handle.
         let _ = unsafe { (self.destroy_executable)(executable) };
     }
 

@@ -24,10 +24,10 @@
 //! kernels, and a conditional node as one; neither is changed. A kernel that begins before what it
 //! follows has ended (a programmatic dependency) is passed over for the next one.
 //!
-//! # Left as they are
-//! Graphs that allocate or free memory: CUDA takes no node out of them. Graphs that are made an
-//! executable of while the tenant is not of low priority: their launches wait in front alone. Where
-//! the driver refuses, too, and that is told once.
+//! # Graphs without such waits
+//! Graphs that allocate or free memory, because CUDA cannot remove a node from them. Graphs that
+//! are instantiated while the tenant does not have low priority: their launches wait only before
+//! the graph. Graphs for which the driver refuses the nodes; the hook reports that once.
 
 use alloc::vec::Vec;
 use core::ffi::{c_uint, c_void};
@@ -60,9 +60,9 @@ calls! {
     destroy = cuGraphDestroyNode;
 }
 
-/// Lanes that nodes always wait for. A lane that a stream claims later is among them as long as
-/// that few are claimed, since the lowest free one is claimed; each costs the GPU 1 µs a node,
-/// whether somebody has it or not. The launch waits for all.
+/// Lanes that nodes always wait for. Streams claim the lowest free lane, so lanes that are claimed
+/// later are among these while few are claimed. Each costs the GPU 1 µs a node, whether it is
+/// claimed or not. The launch waits for all lanes.
 const LANES: u64 = 0b1111;
 /// The most that they wait for, those that are claimed when the executable is made included.
 const LANES_MAX: u32 = 8;
@@ -150,7 +150,7 @@ impl Inserted {
                         continue;
                     }
                 }
-                // SAFETY: a node that the hook has added, and nobody else knows.
+                // SAFETY: the hook added this node, and no other code has its handle.
                 let _ = unsafe { (self.calls.destroy)(wait.node) };
             }
         }
@@ -216,8 +216,8 @@ fn insert_at(
     places: &[Place],
     plan: Plan,
 ) -> Result<Inserted, CuResult> {
-    // Nothing waits where nobody would open it. A lane may be claimed while the graph runs, so
-    // the thread looks from now on.
+    // A node may wait only if the thread opens lanes of dead processes. A lane may be claimed while
+    // the graph runs, so the thread starts now.
     gate.watch()?;
     let (count, mut waits) = low::waits(plan.lanes, |lane| gate.word(lane))?;
     let parameters = CUDA_BATCH_MEM_OP_NODE_PARAMS {
@@ -244,12 +244,12 @@ fn insert_at(
     }
     Ok(inserted)
 }
-/// Says once why a process of high priority holds nobody.
+/// Reports once why a process of high priority cannot hold others.
 #[cold]
-pub fn holds_nobody() {
+pub fn cannot_hold() {
     report::once!(
-        "executable graphs from when this tenant's priority was low wait inside for every lane, so this process holds nobody until \
-         they are gone; instantiate them again"
+        "executable graphs from when this tenant's priority was low wait inside for every lane, so this \
+         process cannot hold others until they are destroyed; instantiate them again"
     );
 }
 

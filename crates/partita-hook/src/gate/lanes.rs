@@ -25,7 +25,7 @@ use crate::time::beside;
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs
 /// others.
 const WATCH_NS: u64 = 5_000_000;
-/// The same while nobody of high priority is there: what else it costs who comes, and dies, between
+/// The same while no process of high priority exists: the cost of one that starts and dies between
 /// two looks.
 const IDLE_WATCH_NS: u64 = 25_000_000;
 /// How often it looks who else has low priority, in nanoseconds: it reads a few files for that.
@@ -43,7 +43,7 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 in_child! {
     HOLDS.store(false, Ordering::Relaxed);
     for gate in GATES.take() {
-        // The copy is the only use from here on: nobody finds the gate again.
+        // The copy is the only use from here on: no lookup finds the gate again.
         core::ptr::read(&gate.page).abandon_in_fork_child();
     }
 }
@@ -100,8 +100,8 @@ pub fn context_ended() {
     GATES.all().for_each(Gate::context_ended);
 }
 
-/// Opens what nobody else would, and says in how many nanoseconds to do so again; none if nobody
-/// of this process waits.
+/// Opens lanes that no other process will open, and returns in how many nanoseconds to look again;
+/// `None` if no stream of this process waits.
 pub fn look() -> Option<u64> {
     GATES.all().filter_map(|gate| gate.look(now_ns())).min()
 }
@@ -302,7 +302,8 @@ impl Gate {
         code
     }
 
-    /// Has the thread open what nobody else would, from now on. Nothing waits without it.
+    /// Starts the thread that opens lanes that no other process will open. Without it no stream may
+    /// wait.
     pub(super) fn watch(&self) -> Result<(), CuResult> {
         if self.watched.load(Ordering::Relaxed) {
             return Ok(());
@@ -324,8 +325,8 @@ impl Gate {
         may && !self.is_crowded.load(Ordering::Relaxed)
     }
 
-    /// Opens what nobody else would, and says in how many nanoseconds to do so again; none if
-    /// nobody of this process waits.
+    /// Opens lanes that no other process will open, and returns in how many nanoseconds to look
+    /// again; `None` if no stream of this process waits.
     fn look(&self, now_ns: u64) -> Option<u64> {
         if !self.watched.load(Ordering::Relaxed) {
             return None;

@@ -98,7 +98,7 @@ fn gated(
     }
     // They would wait for the lanes of this very process.
     if inside::any_waits() {
-        inside::holds_nobody();
+        inside::cannot_hold();
         return launch();
     }
     if let Err(code) = gate.hold_others(stream) {

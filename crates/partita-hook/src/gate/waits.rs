@@ -53,15 +53,15 @@ pub unsafe fn synchronize_current(real: prototypes::cuCtxSynchronize) -> CuResul
     result
 }
 
-/// Wraps `cuStreamQuery`: whoever asks until a stream is done waits for it, too.
+/// Wraps `cuStreamQuery`: a program that polls a stream waits for it, too.
 pub unsafe fn query_stream(real: prototypes::cuStreamQuery, stream: *mut c_void) -> CuResult {
     before_asking(stream);
     // SAFETY: the caller's handle, passed on.
     unsafe { real(stream) }
 }
 
-/// Wraps `cuEventQuery`. Who asks again without a launch in between waits, and so has whoever hears
-/// that it is over; who asks once and goes on to launch does not.
+/// Wraps `cuEventQuery`. A program waits if it queries again without a launch in between, or if the
+/// event has completed. A program that queries once and then launches does not wait.
 pub unsafe fn query_event(real: prototypes::cuEventQuery, event: *mut c_void) -> CuResult {
     let holds = lanes::holds();
     let waits = holds && lanes::asked_before();

@@ -1,11 +1,10 @@
-//! Executable graphs: made, launched and ended.
+//! Executable graphs: how they are instantiated, launched and destroyed.
 //!
-//! Before a launch or an upload, an executable whose kernels carry another mask
-//! than the tenant's is armed anew, kernel by kernel; then the driver calls back for
-//! each and the mask of that moment enters its descriptor. An unchanged launch
-//! costs three loads more. Where an executable cannot be armed (the program has
-//! destroyed a node of its graph), it runs on as long as the TPCs that it was
-//! uploaded with are the tenant's, and is refused after that.
+//! Before a launch or an upload, the hook compares the mask in the executable's kernels with the
+//! tenant's. If they differ, the hook arms the executable again, kernel by kernel; the driver then
+//! calls back for each kernel, and the current mask enters its descriptor. An unchanged launch
+//! costs three more loads. An executable cannot be armed if the program has destroyed a node of its
+//! graph. It may run while the tenant owns the TPCs of its last upload, and is refused after that.
 
 use alloc::sync::Arc;
 use core::ffi::{c_char, c_int, c_void};
@@ -233,11 +232,11 @@ fn arm(
     Ok(())
 }
 
-/// Lets an executable that could not be armed run on with the masks that it has, if they lie inside
-/// the tenant's set.
+/// Lets an executable that could not be armed run with its old masks, if they lie inside the
+/// tenant's set.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if they do not, or nobody knows them, and a line that says so.
+/// `CUDA_ERROR_INVALID_VALUE` and a message if they do not, or if they are unknown.
 fn run_on(executable: &mut Executable, limits: &Limits, wide: bool) -> Result<(), CuResult> {
     let now = &limits.qmd_disable;
     match executable.armed {

@@ -49,7 +49,7 @@ pub enum Armed {
     /// These disable words; none in the kernels that do not fit the partition, if the tenant may
     /// widen them.
     Masked([u32; 8]),
-    /// Nobody knows: the limits changed during the upload, or it failed.
+    /// Unknown: the limits changed during the upload, or it failed.
     Unknown,
 }
 

@@ -17,8 +17,8 @@ use crate::graph::executables::KernelNode;
 use crate::launch::misfit::{Shape, volume};
 use crate::sys::fork::{in_child, renew};
 
-/// Bodies of the conditional nodes that the program has made: the driver tells
-/// them to whoever adds the node, and to nobody later.
+/// Bodies of the conditional nodes that the program has made: the driver reports them only to the
+/// call that adds the node.
 static BODIES: Mutex<Option<HashMap<usize, Vec<usize>>>> = Mutex::new(None);
 
 /// How deep graphs may lie in one another before the hook gives up.
@@ -29,7 +29,7 @@ pub fn note_bodies(node: usize, bodies: Vec<usize>) {
     BODIES.lock().get_or_insert_default().insert(node, bodies);
 }
 
-/// The bodies of a conditional node; none if nobody has seen it being made.
+/// The bodies of a conditional node; `None` if the hook has not seen its creation.
 pub fn bodies(node: usize) -> Option<Vec<usize>> {
     BODIES.lock().as_ref()?.get(&node).cloned()
 }

@@ -27,7 +27,7 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl Fn() 
         Err(code) => return code,
     };
     if stream.addr() == stream::PER_THREAD {
-        // Each thread has one, and nobody knows how many launch.
+        // Each thread has one, and the number of threads that launch is unknown.
         fast_path::count_streams();
     }
     let result = match misfit::judge(tenant, gpu, stream, &shape()) {

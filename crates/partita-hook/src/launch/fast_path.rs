@@ -70,7 +70,7 @@ pub fn is_plain_in(function: *mut c_void, stream: *mut c_void) -> bool {
 #[cold]
 pub fn count_streams() {
     if seen::count() {
-        // Whoever notes a function from here on notes that, too.
+        // Functions that are noted from here on are noted together with that.
         forget();
     }
 }

@@ -328,8 +328,8 @@ pub unsafe fn create(
     }
     let Some(sms) = described(descriptor) else {
         report::once!(
-            "{}: a green context was refused: it was to be made of the device's SMs, as a library of NVIDIA's is told them, and not of the \
-             partition's; run the program with the whole GPU (--via time --time SHARE)",
+            "{}: a green context was refused: its SMs are the whole device's, as NVIDIA's libraries see \
+             them, and not the partition's; run the program with the whole GPU (--via time --time SHARE)",
             report::program()
         );
         return CuResult::NOT_SUPPORTED;

@@ -9,11 +9,10 @@
 //! libraries that ask for the kind of memory must hear that it is the host's.
 //!
 //! Managed memory beyond the quota is of this kind too, not the driver's managed memory with the
-//! host as its preferred location: that is advice, which the driver overrides when it sees fit and
-//! the program can take back, and pages that move to the device then are charged to nobody. The
-//! program can use this memory as it would the other: one address for both sides, at the same time.
-//! What cannot be done with it is move it, so calls that ask for that do nothing
-//! ([`crate::memory::managed`]).
+//! host as its preferred location. That location is advice: the driver may override it, and the
+//! program may withdraw it. Pages that then move to the device would be charged to no tenant. The
+//! program can use this memory like managed memory: one address for both sides, at the same time.
+//! It cannot be moved, so calls that ask for that do nothing ([`crate::memory::managed`]).
 
 use core::ffi::{c_uint, c_void};
 

@@ -67,7 +67,7 @@ fn primary_context(tenant: &Tenant, device: c_int) -> Option<usize> {
     driver.primary_context_is_active(device).then(|| driver.primary_context(device)).flatten()
 }
 
-/// Wraps `cuCtxDetach`, which ends a context that nobody else has attached.
+/// Wraps `cuCtxDetach`, which destroys a context that no other call has attached.
 pub unsafe fn detach_context(real: prototypes::cuCtxDetach, context: *mut c_void) -> CuResult {
     locate::forget_contexts();
     let _quiet = quiet::keep();

@@ -22,7 +22,7 @@ const WAIT_GEQ: c_uint = 0;
 /// The most queues that one launch stands in.
 const QUEUES_MAX: usize = 64;
 
-/// Whether the driver has refused what queues need: then nothing is held any more.
+/// Whether the driver has refused a call that the queues need: then no launch waits any more.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 // Lets a child try again.
@@ -30,8 +30,8 @@ in_child! {
     FAILED.store(false, Ordering::Relaxed);
 }
 
-/// Runs a launch on `gpu` that runs up to `width` kernels at once: behind others of this process,
-/// if it has no slot for it.
+/// Makes a launch on `gpu` that runs up to `width` kernels at once. It waits on the GPU for earlier
+/// launches of this process if the process has no slot for it.
 #[inline]
 pub fn through(
     tenant: &Tenant,
@@ -70,8 +70,8 @@ fn counted(
     let key = key_of(stream.addr(), current);
     let Some((number, known)) = find(gpu, calls, stream, key, current) else {
         report::once!(
-            "this program uses more streams or contexts than Partita counts: some of its kernels do not wait for the others, and \
-             neighbours may wait for them; use fewer streams"
+            "this program uses more streams or contexts than Partita counts: some of its kernels do not \
+             wait for the others, and neighbours may wait for them; use fewer streams"
         );
         return launch();
     };
@@ -86,7 +86,7 @@ fn counted(
             return launch();
         }
         if !was_counting {
-            // Those that were free are counted from their next launches on.
+            // Streams that skipped the queues are counted from their next launches on.
             seen::forget();
         }
     }
@@ -137,7 +137,7 @@ impl Waiting<'_> {
         let entered = self.enter(width, *own, &mut entered);
         let before = self.known.launches.load(Ordering::Relaxed);
         let count = before.wrapping_add(1);
-        // The word that says how many have ended is written behind `count` from here on, or never.
+        // The word that says how many have ended is written with `count` from here on, or never.
         self.known.launches.store(count, Ordering::Relaxed);
         let begun = self.begin(count, entered);
         let result = launch();
@@ -148,7 +148,7 @@ impl Waiting<'_> {
                 if result.is_ok() {
                     failed(code);
                 }
-                // What failed has no effect, and neither has the launch where its context failed.
+                // A failed call has no effect; a launch in a failed context has none either.
                 self.known.launches.store(before, Ordering::Relaxed);
                 before
             }
@@ -172,7 +172,7 @@ impl Waiting<'_> {
         let mut taken = 0;
         let mut queues = self.pool.queues();
         while taken < wanted {
-            // None if other threads are just making a launch in each: this one goes without.
+            // If other threads are making a launch in each queue, this one does not wait.
             let Some(found) = queues.enter(self.number as u32, own, self.slots, has_ended) else { break };
             entered[taken] = found;
             taken += 1;
@@ -180,7 +180,7 @@ impl Waiting<'_> {
         &entered[..taken]
     }
 
-    /// Has the stream wait for those before the launch, and say for whom it waits.
+    /// Makes the stream wait for the launches before this one, and write for which stream it waits.
     fn begin(&self, count: u32, entered: &[Entered]) -> Result<(), CuResult> {
         let [at, _] = self.pool.addresses(self.calls, self.number)?;
         let mut operations = [CUstreamBatchMemOpParams::default(); 2 * QUEUES_MAX + 1];
@@ -206,7 +206,7 @@ impl Waiting<'_> {
         unsafe { self.calls.memory.put(self.stream, &mut operations[..=used]) }
     }
 
-    /// Has the stream say that the launch has ended.
+    /// Makes the stream write that the launch has ended.
     fn end(&self, count: u32) -> Result<(), CuResult> {
         let [_, ended] = self.pool.addresses(self.calls, self.number)?;
         // SAFETY: as in begin().
@@ -214,26 +214,26 @@ impl Waiting<'_> {
     }
 }
 
-/// Says once that nothing is held any more.
+/// Reports once that launches do not wait any more.
 #[cold]
 fn failed(code: CuResult) {
     FAILED.store(true, Ordering::Relaxed);
     report::once!(
-        "the driver refused a wait or a write in a stream ({code}): this program's kernels do not wait for each other, and neighbours \
-         may wait for them; use fewer streams"
+        "the driver refused a wait or a write in a stream ({code}): this program's kernels do not wait \
+         for each other, and neighbours may wait for them; use fewer streams"
     );
 }
 
-/// The program has made everything of a context wait, and all has ended.
+/// The program has synchronized a context: all of its uncounted work has ended.
 pub fn synchronized(context: usize) {
     let Some(pool) = pools::of_open_context(context) else { return };
     let mut queues = pool.queues();
-    if queues.begin_anew(|launch| pool.has_ended(launch)) {
+    if queues.reset_if_idle(|launch| pool.has_ended(launch)) {
         seen::forget();
     }
 }
 
-/// The program is about to end a stream. What it has launched goes on.
+/// The program is about to destroy a stream. Its launches continue to run.
 pub fn end_stream(stream: *mut c_void) {
     let Some((number, known)) = streams::table().and_then(|table| table.find(stream.addr())) else { return };
     let Some(pool) = known.pool().and_then(pools::get) else { return known.end() };
@@ -242,7 +242,7 @@ pub fn end_stream(stream: *mut c_void) {
     if is_uncounted && let Some(calls) = pools::calls() {
         let waiting = Waiting { calls, pool, stream, number, known, slots: 1 };
         let count = known.launches.load(Ordering::Relaxed).wrapping_add(1);
-        // From here on the GPU says when what nobody has counted is over.
+        // The GPU writes when the stream's uncounted launches have ended.
         if waiting.end(count).is_ok() {
             known.launches.store(count, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
-//! The queues of each context, and the words by which the GPU tells how far streams are.
+//! The queues of each context, and the words in which the GPU writes how far streams are.
 //!
 //! The words of a context are mapped for the GPU in that context, and only its streams wait for
-//! them, so nothing waits for a word that the end of another context takes away. The contexts of a
+//! them, so no stream waits for a word that disappears with another context. The contexts of a
 //! GPU divide the process's slots.
 
 use alloc::alloc::{Layout, alloc_zeroed};
@@ -25,8 +25,8 @@ const POOLS: usize = 16;
 const WORDS: usize = 2 * STREAMS;
 const WORD_BYTES: usize = 4;
 const BYTES: usize = WORDS * WORD_BYTES;
-/// Added to what a word is to hold, it lets on whoever waits for it, until the GPU writes it anew.
-const LET_ON: u32 = 1 << 30;
+/// Added to the value that a stream waits for: it releases the stream. The GPU overwrites it later.
+const RELEASED: u32 = 1 << 30;
 
 calls! {
     /// Entry points that find a stream's context and go there.
@@ -43,8 +43,8 @@ const _: () = assert!(STREAMS < 1 << TARGET_BITS);
 /// How far a stream is with a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// It has not come to it: something of the program's own is before it, or something in the same
-    /// hardware queue.
+    /// It has not reached it: a wait of the program is before it, or another stream's work in the
+    /// same hardware queue.
     Before,
     /// It waits for a launch of the stream with this number.
     Waits(usize),
@@ -90,7 +90,7 @@ impl SlotCalls {
         })
     }
 
-    /// The context of a stream; none where the driver tells none.
+    /// The context of a stream; `None` if the driver does not report one.
     pub fn context_of(&self, stream: *mut c_void) -> Option<usize> {
         let mut context = core::ptr::null_mut();
         // SAFETY: a valid pointer, and the stream that the program gives the driver next.
@@ -99,7 +99,7 @@ impl SlotCalls {
     }
 }
 
-/// The calls; none where the driver lacks one of them.
+/// The calls; `None` if the driver lacks one of them.
 pub fn calls() -> Option<&'static SlotCalls> {
     static CALLS: Kept<SlotCalls> = Kept::new();
     CALLS.get(SlotCalls::resolve)
@@ -107,13 +107,13 @@ pub fn calls() -> Option<&'static SlotCalls> {
 
 /// The queues of a context.
 pub struct Pool {
-    /// 0 for none.
+    /// 0 if the pool is free.
     context: AtomicUsize,
     gpu: AtomicU8,
     /// For each stream by its number: how far it is ([`At::word`]), and the last launch that has
-    /// ended. Null before they are needed; then kept for ever.
+    /// ended. Null until they are needed, then never freed.
     words: AtomicPtr<AtomicU32>,
-    /// Where the GPU has the words; 0 before they are mapped.
+    /// The words' device address; 0 before they are mapped.
     device: AtomicU64,
     queues: Mutex<Queues>,
 }
@@ -127,10 +127,10 @@ static ALL: [Pool; POOLS] = [const {
         queues: Mutex::new(Queues::new()),
     }
 }; POOLS];
-/// Held by whoever opens a pool, or maps its words.
+/// A thread holds this while it opens a pool or maps its words.
 static MAKING: Mutex<()> = Mutex::new(());
 
-// Leaves the parent's contexts to the parent.
+// A child does not inherit contexts.
 in_child! {
     MAKING.reset_after_fork();
     for pool in &ALL {
@@ -146,8 +146,8 @@ pub fn get(pool: usize) -> Option<&'static Pool> {
     ALL.get(pool)
 }
 
-/// The number of the pool of a context on `gpu`, opened if there is none; none where there are too
-/// many.
+/// The number of the pool of a context on `gpu`. Opens one for a new context; `None` if all
+/// [`POOLS`] are in use.
 pub fn of_context(gpu: &Gpu, context: usize) -> Option<usize> {
     let find = |context: usize| ALL.iter().position(|pool| pool.context.load(Ordering::Acquire) == context);
     if context == 0 {
@@ -226,7 +226,7 @@ impl Pool {
         self.word(2 * stream + 1).load(Ordering::Acquire)
     }
 
-    /// Whether a launch has ended, or who waits for it was let on.
+    /// Whether a launch has ended, or the launches that wait for it were released.
     pub fn has_ended(&self, launch: Launch) -> bool {
         let ahead = self.ended(launch.stream as usize).wrapping_sub(launch.count);
         ahead.cast_signed() >= 0
@@ -237,22 +237,22 @@ impl Pool {
         self.ended(number) == stream.launches.load(Ordering::Relaxed)
     }
 
-    /// Makes a stream's words ready, of which no launch is in flight.
+    /// Initializes the words of a stream that has no launch in flight.
     pub fn begin(&self, number: usize, stream: &Stream) {
         let launches = stream.launches.load(Ordering::Relaxed);
         self.word(2 * number).store(At::Launch.word(launches), Ordering::Relaxed);
         self.word(2 * number + 1).store(launches, Ordering::Release);
     }
 
-    /// Lets on whoever waits for a launch of this stream, of which `ended` have ended, if it is
-    /// still so.
-    pub fn let_on(&self, number: usize, stream: &Stream, ended: u32) {
-        let let_on = stream.launches.load(Ordering::Relaxed).wrapping_add(LET_ON);
+    /// Releases the launches that wait for this stream, if `ended` is still the number of its
+    /// launches that have ended.
+    pub fn release(&self, number: usize, stream: &Stream, ended: u32) {
+        let released = stream.launches.load(Ordering::Relaxed).wrapping_add(RELEASED);
         let word = self.word(2 * number + 1);
-        let _ = word.compare_exchange(ended, let_on, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = word.compare_exchange(ended, released, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Where the GPU has the words of a stream: how far it is, and the last launch that has ended.
+    /// The device addresses of a stream's words: how far it is, and the last launch that has ended.
     ///
     /// # Errors
     /// The driver's.

@@ -1,6 +1,6 @@
-//! Whether streams are counted, and which ones were found to be free to launch as they like.
+//! Whether streams are counted, and which streams may skip the queues.
 //!
-//! While few streams exist, nothing is counted and no launch looks here.
+//! While few streams exist, launches are not counted and do not look here.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -13,15 +13,15 @@ use crate::sys::fork::in_child;
 
 /// Whether streams are counted.
 static COUNTS: AtomicBool = AtomicBool::new(false);
-/// Streams that the program has made and not ended.
+/// Streams that the program has created and not destroyed.
 static STREAMS: AtomicUsize = AtomicUsize::new(0);
-/// Streams that launch as they like, as long as the share is the same: one more than their handles.
-/// A collision only costs the slower way.
+/// Streams that may skip the queues while the share is the same: their handles plus one. A
+/// collision only costs the slower path.
 static FREE: [AtomicUsize; 128] = [const { AtomicUsize::new(0) }; 128];
-/// The share for which [`FREE`] holds, as [`share::version`] tells it.
+/// The [`share::version`] for which [`FREE`] holds.
 static VERSION: AtomicU64 = AtomicU64::new(u64::MAX);
 
-// Lets a child count its own.
+// A child counts its own streams.
 in_child! {
     COUNTS.store(false, Ordering::Relaxed);
     STREAMS.store(0, Ordering::Relaxed);
@@ -34,18 +34,18 @@ pub fn counts() -> bool {
     COUNTS.load(Ordering::Relaxed)
 }
 
-/// Has streams counted from now on; whether that is new.
+/// Counts streams from now on; returns whether that is new.
 pub fn count() -> bool {
     !COUNTS.load(Ordering::Relaxed) && !COUNTS.swap(true, Ordering::SeqCst)
 }
 
-/// The program has made a stream; whether streams are now too many not to be counted. One of those
-/// that nobody counts is the default stream.
+/// The program has created a stream. Returns whether streams must be counted now. One of the
+/// [`UNCOUNTED`] is the default stream.
 pub fn made() -> bool {
     STREAMS.fetch_add(1, Ordering::Relaxed) + 1 >= UNCOUNTED as usize
 }
 
-/// The program has ended a stream.
+/// The program has destroyed a stream.
 pub fn ended() {
     let _ = STREAMS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |streams| streams.checked_sub(1));
 }
@@ -55,14 +55,14 @@ fn entry(stream: usize) -> &'static AtomicUsize {
     &FREE[(stream >> 4 ^ stream >> 11) % FREE.len()]
 }
 
-/// Whether a stream was found to be free under the share that still holds.
+/// Whether a stream may skip the queues under the current share.
 #[inline]
 pub fn is_free(gpu: &Gpu, stream: usize) -> bool {
     entry(stream).load(Ordering::Relaxed) == stream + 1
         && VERSION.load(Ordering::Relaxed) == share::version(gpu)
 }
 
-/// Notes that a stream is free.
+/// Records that a stream may skip the queues.
 pub fn note_free(version: u64, stream: usize) {
     // Every thread has another stream by that name.
     if stream == PER_THREAD {

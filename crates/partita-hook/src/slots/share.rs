@@ -9,7 +9,7 @@ use partita_ledger::mutex::Mutex;
 use crate::account::gpu::Gpu;
 use crate::sys::fork::in_child;
 
-/// No limit: the tenant has no neighbours, or its GPU's slots were never measured.
+/// No limit: the tenant has no neighbours, or its GPU's slots were not measured.
 pub const NONE: u32 = u32::MAX;
 
 /// What was found last on a GPU.
@@ -22,7 +22,7 @@ static KNOWN: [Known; GPUS_MAX] =
     [const { Known { version: AtomicU64::new(u64::MAX), slots: AtomicU32::new(NONE) } }; GPUS_MAX];
 static LOOKING: Mutex<()> = Mutex::new(());
 
-// Has a child look itself.
+// A child reads them itself.
 in_child! {
     LOOKING.reset_after_fork();
     KNOWN.iter().for_each(|known| known.version.store(u64::MAX, Ordering::Relaxed));
@@ -47,13 +47,13 @@ pub fn slots(gpu: &Gpu) -> (u32, u64) {
 
 #[cold]
 fn look(gpu: &Gpu, known: &Known, version: u64) {
-    // Whoever comes second goes on with what was known before.
+    // A second thread continues with the old value.
     let Some(_looking) = LOOKING.try_lock() else { return };
     // Limits that change too fast to be read are read at the next launch.
     let Ok(share) = gpu.limits.task_slots() else { return };
     let slots = match share {
         0 => NONE,
-        // Where they cannot be counted, the others are not known to be there either.
+        // If the processes cannot be counted, this one takes the whole share.
         share => task_slots::of_process(share, gpu.slot.map().processes().unwrap_or(1)),
     };
     known.slots.store(slots, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The streams that launch, and how many launches each had.
+//! The streams that launch, and how many launches each has made.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,20 +9,20 @@ use partita_ledger::mutex::Mutex;
 use crate::driver::stream::places;
 use crate::sys::fork::in_child;
 
-/// Streams that are known at a time.
+/// The most streams that the table holds.
 pub const STREAMS: usize = 2048;
 /// Places of the table that are tried for a stream.
 const TRIES: usize = 64;
 
 /// A stream.
 pub struct Stream {
-    /// What tells it apart ([`key_of`](crate::driver::stream::key_of)); 0 for none.
+    /// Its identity ([`key_of`](crate::driver::stream::key_of)); 0 if the place is free.
     key: AtomicUsize,
-    /// One more than the number of the pool of its context; 0 for none.
+    /// The number of its context's pool, plus one; 0 without a pool.
     pool: AtomicU32,
-    /// Launches that were counted so far. A new stream in the same place counts on.
+    /// Launches that were counted so far. A new stream in the same place continues the count.
     pub launches: AtomicU32,
-    /// Held by the thread that makes a launch in the stream: the queue of the launch before.
+    /// The queue of the last launch. A thread that makes a launch in the stream holds the lock.
     pub turn: Mutex<Option<usize>>,
 }
 
@@ -45,13 +45,13 @@ impl Stream {
         (self.pool.load(Ordering::Acquire) as usize).checked_sub(1)
     }
 
-    /// Has no stream in this place from now on. Its pool stays until another stream comes: what it
-    /// launched may still be in flight.
+    /// Frees this place. Its pool stays until another stream takes the place, because launches may
+    /// still be in flight.
     pub fn end(&self) {
         self.key.store(0, Ordering::Release);
     }
 
-    /// As [`Stream::end`], when nothing of it is in flight any more.
+    /// As [`Stream::end`], once no launch of it is in flight.
     pub fn leave_pool(&self) {
         self.end();
         self.pool.store(0, Ordering::Release);
@@ -64,10 +64,10 @@ pub struct Streams {
     adding: Mutex<()>,
 }
 
-/// Null before streams are counted. Made once and kept for ever.
+/// Null until streams are counted. Made once and never freed.
 static TABLE: AtomicPtr<Streams> = AtomicPtr::new(core::ptr::null_mut());
 
-// Leaves the parent's streams to the parent.
+// A child does not inherit streams.
 in_child! {
     TABLE.store(core::ptr::null_mut(), Ordering::Relaxed);
 }
@@ -91,7 +91,7 @@ fn make() -> &'static Streams {
         // SAFETY: leaked above.
         Ok(_) => unsafe { &*made },
         Err(other) => {
-            // SAFETY: nobody else knows of it.
+            // SAFETY: no other thread has seen the pointer.
             drop(unsafe { Box::from_raw(made) });
             // SAFETY: leaked by another thread, here.
             unsafe { &*other }
@@ -110,8 +110,8 @@ impl Streams {
         Self::places(key).map(|at| (at, &self.streams[at])).find(|(_, stream)| stream.key() == key)
     }
 
-    /// The same, or a new one, of this pool; none where there is no room. `is_over` says whether
-    /// all launches of a stream that has ended are over, and `begin` makes a place ready.
+    /// The same, or a new stream of this pool; `None` if the table has no room. `is_over` says
+    /// whether all launches of a destroyed stream have ended; `begin` initializes a place.
     pub fn find_or_add(
         &self,
         key: usize,
@@ -138,7 +138,7 @@ impl Streams {
         Some((at, stream))
     }
 
-    /// Every stream in a pool, with its number, those that have ended included.
+    /// Every stream with a pool, the pool's number and its own, destroyed streams included.
     pub fn in_pools(&self) -> impl Iterator<Item = (usize, usize, &Stream)> {
         let streams = self.streams.iter().enumerate();
         streams.filter_map(|(at, stream)| Some((stream.pool()?, at, stream)))

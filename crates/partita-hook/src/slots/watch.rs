@@ -1,15 +1,14 @@
-//! What the hook's thread does for launches that stand in queues: where a stream waits for
-//! something of the program's own, it lets on whoever waits behind that stream.
+//! The hook's thread releases launches that wait behind a stream that waits for the program itself.
 //!
-//! A stream that has not come to its launch takes no slot, so whoever waits behind it need not.
-//! Without this a program could wait for itself: for a word or a host function, for one. A launch
-//! that has begun is overtaken by nobody.
+//! A stream that has not reached its launch takes no slot, so the launches behind it need not wait.
+//! Without the release a program could wait for itself, for example through a memory word or a host
+//! function. A launch that has begun is never overtaken.
 //!
-//! A stream may also be held up by waits of other streams that share its hardware queue, and those
-//! end by themselves. They are of launches made before, as all that such a stream can wait for is,
-//! if the program adds nothing. So the thread notes which streams have not come to their launch,
-//! and looks again until all that was launched by then has ended, has begun, or waits for such a
-//! stream. What has not moved since then waits for something of the program's own.
+//! A stream may also be blocked by waits of other streams in its hardware queue. Those waits end by
+//! themselves, because they are for launches made earlier. So the thread notes the streams that
+//! have not reached their launch. It looks again until each launch made before the note has ended,
+//! has begun, or waits for such a stream. A stream that has not moved by then waits for the program
+//! itself.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -24,14 +23,14 @@ use crate::sys::watcher;
 
 /// How often the thread looks while launches are in flight, in nanoseconds.
 const LOOK_NS: u64 = 20_000_000;
-/// The shortest time for which a stream has not moved before others are let on, in nanoseconds.
+/// A stream must not have moved for this long before others are released, in nanoseconds.
 const PATIENCE_NS: u64 = 100_000_000;
 
 /// Whether any launch has waited.
 static WAITS: AtomicBool = AtomicBool::new(false);
 static NOTES: Mutex<Notes> = Mutex::new(Notes { since_ns: 0, streams: Vec::new() });
 
-// Has a child begin anew.
+// A child starts without notes.
 in_child! {
     WAITS.store(false, Ordering::Relaxed);
     renew(&NOTES, Notes { since_ns: 0, streams: Vec::new() });
@@ -40,7 +39,7 @@ in_child! {
 /// What the thread noted at one moment. The thread alone uses it.
 struct Notes {
     since_ns: u64,
-    /// By the streams' numbers; empty if nothing is noted.
+    /// By the streams' numbers; empty if there are no notes.
     streams: Vec<Note>,
 }
 
@@ -49,7 +48,7 @@ struct Notes {
 struct Note {
     /// Launches that it had.
     launches: u32,
-    /// Launches that had ended, if it had not come to the next one, and has not since.
+    /// Launches that had ended, if it had not reached the next one and has not done so since.
     stuck_at: Option<u32>,
 }
 
@@ -61,14 +60,14 @@ struct Pending<'a> {
 }
 
 impl Pending<'_> {
-    /// Launches that have ended, if it has not come to the next one.
+    /// Launches that have ended, if it has not reached the next one.
     fn stuck_at(&self) -> Option<u32> {
         let ended = self.pool.ended(self.number);
         (self.pool.at(self.number) == At::Before).then_some(ended)
     }
 }
 
-/// Has the thread look, as long as something is in flight. Nothing waits without it.
+/// Starts the thread. It looks while launches are in flight; without it no launch may wait.
 ///
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY` if there can be no thread.
@@ -77,8 +76,8 @@ pub fn start() -> Result<(), CuResult> {
     watcher::start(is_first).inspect_err(|_| WAITS.store(false, Ordering::Relaxed))
 }
 
-/// Lets on whoever waits behind a stream that waits for something else, and says in how many
-/// nanoseconds to look again; none if nothing is in flight.
+/// Releases launches that wait behind a stream that waits for the program, and returns in how many
+/// nanoseconds to look again; `None` if no launch is in flight.
 pub fn look(now_ns: u64) -> Option<u64> {
     if !WAITS.load(Ordering::SeqCst) {
         return None;
@@ -98,7 +97,7 @@ pub fn look(now_ns: u64) -> Option<u64> {
     } else if now_ns.saturating_sub(notes.since_ns) > PATIENCE_NS && notes.is_rest_over(&pending) {
         for Pending { pool, number, stream } in &pending {
             if let Some(ended) = notes.streams[*number].stuck_at {
-                pool.let_on(*number, stream, ended);
+                pool.release(*number, stream, ended);
             }
         }
         notes.streams.clear();
@@ -120,7 +119,7 @@ impl Notes {
         }
     }
 
-    /// Forgets streams that have moved; whether any is left that has not.
+    /// Forgets streams that have moved; returns whether any has not.
     fn still_stuck(&mut self, pending: &[Pending<'_>]) -> bool {
         let mut is_any = false;
         for pending in pending {
@@ -141,10 +140,10 @@ impl Notes {
         })
     }
 
-    /// Whether a stream has begun a launch, or waits in the end for one that has not moved.
+    /// Whether a stream has begun a launch, or its chain of waits ends at one that has not moved.
     fn is_held_up(&self, pool: &Pool, number: usize) -> bool {
         let mut at = number;
-        // Waits lead to launches made before, so each stream is met once at most.
+        // Waits lead to earlier launches, so each stream appears once at most.
         for _ in 0..STREAMS {
             match pool.at(at) {
                 At::Launch => return at == number,

@@ -113,7 +113,7 @@ pub fn in_c_library(name: &CStr) -> *mut c_void {
     libraries.find_map(|object| object.function(name)).unwrap_or(core::ptr::null_mut())
 }
 
-/// The next function of that name behind this library, null if there is none.
+/// The next function of that name behind this library; null if no other library has one.
 pub fn behind_this_library(name: &CStr) -> *mut c_void {
     let own = loaded().find(|object| object.is_own());
     own.and_then(|own| own.next_function(name)).unwrap_or(core::ptr::null_mut())

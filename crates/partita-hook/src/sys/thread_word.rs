@@ -17,8 +17,8 @@ impl ThreadWord {
         Self { key: AtomicU32::new(0) }
     }
 
-    /// Makes the key, if there is none. `at_end` is called with the word of each thread that ends
-    /// with one.
+    /// Makes the key at the first call. The C library calls `at_end` with the word of each thread
+    /// that ends with one.
     ///
     /// # Errors
     /// The C library has no key left for values of threads.

@@ -67,7 +67,7 @@ pub fn for_each(directory: &CStr, mut see: impl FnMut(&CStr)) -> Option<()> {
             see(&path);
         }
     }
-    // SAFETY: opened above, and used by nobody any more.
+    // SAFETY: opened above, and not used any more.
     unsafe { libc::closedir(entries) };
     Some(())
 }

@@ -24,7 +24,7 @@ const AGAIN_NS: u64 = 500_000;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
-/// Nobody's.
+/// Not in use.
 pub const FREE: u32 = 0;
 /// Begun, and no event marks its end yet.
 pub const OPEN: u32 = 1;

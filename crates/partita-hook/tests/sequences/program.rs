@@ -1,9 +1,8 @@
 //! The program that carries a sequence out and writes down what it sees.
 //!
-//! Nothing in a trace differs from one run to the next: objects are told by number, no address is,
-//! and what is asked about work in flight is asked when the work is over. Memory ends up the same
-//! in whatever order the nodes ran: kernels add to counters, and everything else writes the one
-//! value that its place can have.
+//! A trace is the same in each run: it names objects by number and holds no address, and queries
+//! about work wait until the work has ended. The order of the nodes does not change the memory at
+//! the end: kernels add to counters, and every other node writes the one value of its place.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_uint, c_void};
@@ -476,7 +475,7 @@ impl Program {
     fn run(&mut self, operation: &Operation) -> Option<()> {
         let [a, b, c, d] = operation.with;
         // SAFETY: handles are the driver's and alive (slots are emptied when what they hold ends,
-        // and nodes are asked for anew each time), and pointers are to values that live until the
+        // and nodes are queried each time), and pointers are to values that live until the
         // call returns.
         unsafe {
             match operation.kind {
@@ -1272,7 +1271,7 @@ impl Program {
             4 => Some(there + 2),
             _ => Some(there),
         };
-        // Never a null pointer, and what nobody writes is told apart.
+        // Never a null pointer, and an unwritten place has a value of its own.
         const UNWRITTEN: Handle = 7;
         let mut nodes = vec![UNWRITTEN; room.unwrap_or(0).max(1)];
         let mut count = room.unwrap_or(99);
@@ -1651,7 +1650,7 @@ pub fn run(
         if operation.thread == 0 {
             program.lock().unwrap_or_else(PoisonError::into_inner).step(operation);
         } else if ask.send(*operation).is_ok() {
-            // The other thread is there until it is told to end.
+            // The other thread lives until its channel closes.
             let _ = answered.recv();
         }
     };
@@ -1685,7 +1684,7 @@ pub fn run(
     }
     to.flush()?;
     drop(ask);
-    // It ends when nobody can ask it any more.
+    // It ends when the last sender is dropped.
     let _ = other.join();
     Ok(())
 }

@@ -28,7 +28,7 @@ words! {
     }
 }
 
-/// Limits of a tenant: those that a user asks for, or those that it has. The default is none.
+/// Limits of a tenant: those that a user asks for, or those that it has. The default has no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimitSet {
     /// `--sm`, on each GPU; `None` for every TPC that is free.
@@ -319,7 +319,8 @@ pub static LIMITS: &[Limit] = &[
         form: Form::words::<Placement>("PLACE"),
         help: "Where the compute units lie in the GPCs [default: packed]",
         change: Some(Change {
-            help: "Where the compute units lie in the GPCs, from their next change on; at once with --compact",
+            help: "Where the compute units lie in the GPCs, from their next change on; at once with \
+                   --compact",
             about: "How its TPCs lie over the GPCs.",
         }),
         shown: Shown::InPs,
@@ -370,15 +371,15 @@ pub static LIMITS: &[Limit] = &[
         name: "mem-driver",
         member: "memory_driver_allowance_bytes",
         form: Form::Size { least: 0 },
-        help: "What the driver may allocate for itself in each process (context, code, variables of modules, \
-               stacks) before it counts against --mem, and four times that in all of them together; 0B counts \
-               everything [default: 1GiB]",
+        help: "What the driver may allocate for itself in each process (context, code, variables of \
+               modules, stacks) before it counts against --mem, and four times that in all of them \
+               together; 0B counts everything [default: 1GiB]",
         needs: Some(Needs { value: None, option: "mem" }),
         change: Some(Change {
-            help: "What the driver may allocate for itself in each process before it counts against --mem, and \
-                   four times that in all of them together; from its next allocation on",
-            about: "What the driver may take for itself in each of its processes before it counts against the\n\
-                    quota, in bytes.",
+            help: "What the driver may allocate for itself in each process before it counts against --mem, \
+                   and four times that in all of them together; from its next allocation on",
+            about: "What the driver may take for itself in each of its processes before it counts against\n\
+                    the quota, in bytes.",
         }),
         shown: Shown::InRest("What of that is free of charge in each process, in bytes."),
         field: field!(driver_allowance),

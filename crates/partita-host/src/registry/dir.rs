@@ -89,7 +89,7 @@ impl Dir {
         if dir.user == self.user { Ok(dir) } else { Err(Errno::PERM.into()) }
     }
 
-    /// Makes a directory in it that all users can list, or opens the existing one, whoever owns it.
+    /// Makes a directory in it that all users can list, or opens the existing one of any owner.
     pub fn make(&self, name: &str) -> io::Result<Self> {
         let made = match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => true,

@@ -348,7 +348,7 @@ impl<'a> RegistryLock<'a> {
         Ok(OwnedTenant { parts: made.into() })
     }
 
-    /// Divides the task slots of every GPU anew, after tenants were changed.
+    /// Divides the task slots of every GPU again, after tenants were changed.
     ///
     /// # Errors
     /// As [`RegistryLock::tenants`].

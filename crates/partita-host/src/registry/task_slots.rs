@@ -1,8 +1,9 @@
 //! Tenants that run at the same time on a GPU divide its task slots, in proportion to their TPCs.
 //!
-//! Whoever makes, changes or removes a tenant divides them anew: first some shares become smaller,
-//! then others larger, so that they never add up to more than there is. A user's command writes the
-//! shares of that user's tenants alone; those of others count, and are written by their commands.
+//! Each command that makes, changes or removes a tenant divides them again. It writes the shares
+//! that shrink first, so that all shares never add up to more than the slots. A user's command
+//! writes only the shares of that user's tenants. Other users' tenants count in the division, and
+//! their own commands write their shares.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ fn divide_gpu(tenants: &[&Tenant]) {
     let weights: Vec<u32> = sharing.iter().map(|tenant| weight(tenant)).collect();
     let shares = slots.and_then(|slots| task_slots::shares(slots, &weights));
     let shares = shares.unwrap_or_else(|| vec![0; sharing.len()]);
-    // 0 is no limit, and so more than any share.
+    // 0 means no limit, so it is more than any share.
     let shares = sharing.iter().zip(shares).map(|(tenant, share)| match tenant.limits().map(TaskSlots::of) {
         Ok(TaskSlots::All) => 0,
         _ => share,
@@ -51,7 +52,7 @@ fn is_sharing(tenant: &Tenant) -> bool {
     tenant.counts() && tenant.meta().is_ok_and(|meta| meta.isolation == Isolation::Shared)
 }
 
-/// A tenant without TPCs of its own, such as a client of an MPS partition, may use all.
+/// A tenant without its own TPCs, such as a client of an MPS partition, weighs as much as the GPU.
 fn weight(tenant: &Tenant) -> u32 {
     tenant.limits().map_or(0, |limits| match TpcSet::from_words(limits.set).len() {
         0 => limits.tpc_count,
@@ -63,7 +64,7 @@ fn store(tenant: &Tenant, share: u32) {
     if tenant.limits().is_ok_and(|limits| limits.task_slots != share)
         && let Ok(mut file) = tenant.limits_file()
     {
-        // A damaged file is reported by whoever reads it next.
+        // The next command that reads a damaged file reports it.
         let _ = file.update(|limits| limits.task_slots = share);
     }
 }

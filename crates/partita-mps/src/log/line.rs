@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_none() {
+    fn an_incomplete_line_is_no_line() {
         for text in [
             "",
             "[",

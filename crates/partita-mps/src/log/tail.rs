@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn from_the_end_only_what_is_new_is_told() {
+    fn from_the_end_only_new_lines_are_reported() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("server.log");
         append(&path, &line(1));

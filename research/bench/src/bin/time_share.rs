@@ -104,7 +104,7 @@ struct Options {
 /// How a share is enforced.
 #[derive(Clone, Copy)]
 enum By<'a> {
-    Nobody,
+    Driver,
     Partita,
     Peer(&'a Peer),
 }
@@ -112,7 +112,7 @@ enum By<'a> {
 impl By<'_> {
     fn name(&self) -> &str {
         match self {
-            By::Nobody => "bare",
+            By::Driver => "bare",
             By::Partita => "partita",
             By::Peer(peer) => &peer.name,
         }
@@ -171,7 +171,7 @@ impl Bench {
             [By::Partita].into_iter().chain(self.options.peers.iter().map(By::Peer)).collect();
         for round in 0..self.options.rounds {
             for (form, (what, _)) in self.options.of.forms().iter().enumerate() {
-                let whole = self.share(By::Nobody, 100, what)?;
+                let whole = self.share(By::Driver, 100, what)?;
                 let mut settings: Vec<(By<'_>, u32)> = (self.options.shares.iter())
                     .flat_map(|&percent| limited.iter().map(move |&by| (by, percent)))
                     .collect();
@@ -205,7 +205,7 @@ impl Bench {
     fn command(&self, by: By<'_>, percent: u32) -> Result<Command> {
         let gpu = &self.options.gpu;
         let mut command = match by {
-            By::Nobody => bare(&self.partita, gpu, &self.worker),
+            By::Driver => bare(&self.partita, gpu, &self.worker),
             By::Partita => {
                 let mut command = Command::new(&self.partita);
                 command.args(["run", "--gpu", gpu, "--name", "time-share", "--isolation", "own"]);

@@ -118,7 +118,7 @@ fn benchmark(node: &Node<'_>, config: &Config) -> Result<Benchmark, DialectError
     }
     let placement = object.get("placement");
     if let Some(node) = placement.as_ref().filter(|_| partition.is_none()) {
-        return Err(node.fail("placement is about a partition: there is none"));
+        return Err(node.fail("placement needs a partition"));
     }
     let one = Benchmark {
         filename,

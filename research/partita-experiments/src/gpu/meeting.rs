@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_goes_on_before_all_have_launched() {
+    fn no_thread_continues_before_all_have_launched() {
         let meeting = Arc::new(Meeting::new(3, false, true));
         let waiting = {
             let meeting = Arc::clone(&meeting);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_once_all_are_to_stop() {
+    fn no_thread_waits_after_a_stop() {
         let meeting = Meeting::new(2, false, false);
         assert!(!meeting.is_stopped());
         meeting.stop();

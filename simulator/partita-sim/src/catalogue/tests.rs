@@ -16,7 +16,7 @@ fn every_name_leads_to_its_device() {
 }
 
 #[test]
-fn an_unknown_name_is_told_the_known_ones() {
+fn an_unknown_name_is_refused_with_the_known_ones() {
     let error = device("sim:h900").unwrap_err().to_string();
     assert_eq!(
         error,

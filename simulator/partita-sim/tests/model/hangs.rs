@@ -105,7 +105,7 @@ fn what_is_behind_a_stuck_launch_waits_and_others_go_on() {
 }
 
 #[test]
-fn reasons_are_told_in_words() {
+fn reasons_are_printed_in_words() {
     for (reason, words) in [
         (NeverRuns::NoLiveTpc, "its mask enables no TPC of this device"),
         (

@@ -109,7 +109,7 @@ fn an_event_orders_two_streams() {
 }
 
 #[test]
-fn an_external_operation_ends_when_it_is_told_to() {
+fn an_external_operation_ends_at_its_signal() {
     let spec = bare("gtx1060-3gb");
     let mut gpu = Engine::new(&spec, 0);
     let group = gpu.add_group(GroupKind::Own);
@@ -278,7 +278,7 @@ fn what_a_killed_kernel_kept_is_free_for_others() {
 }
 
 #[test]
-fn a_launch_killed_on_its_way_holds_nobody_up() {
+fn a_killed_launch_delays_no_other() {
     let mut spec = bare("gtx1060-3gb");
     spec.scheduler.launch_ns = 2_000;
     let mut gpu = Engine::new(&spec, 0);

@@ -1,5 +1,5 @@
-//! Memory of other programming interfaces. There are none here; a descriptor of physical memory
-//! that another process has exported replaces such an interface.
+//! Memory of other programming interfaces. The simulator has none of them; a descriptor of
+//! physical memory that another process has exported replaces such an interface.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;

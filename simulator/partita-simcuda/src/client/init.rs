@@ -76,7 +76,7 @@ driver_api! {
         if address.is_null() { Err(CuResult::NOT_FOUND) } else { Ok(()) }
     }
 
-    /// Looks up an entry point and reports why there is none.
+    /// Looks up an entry point and reports why it is missing.
     fn cuGetProcAddress_v2(symbol, function, version, flags, status) {
         let (address, found) = lookup(text(symbol)?, version, flags)?;
         put(function, address.cast_mut())?;

@@ -73,8 +73,8 @@ impl std::fmt::Display for PipeError {
 impl std::error::Error for PipeError {}
 
 impl PipeFiles {
-    /// Creates the directory if there is none, and everything in it, with the permissions of the
-    /// real daemon's.
+    /// Creates the directory if it does not exist, and everything in it, with the permissions of
+    /// the real daemon's.
     ///
     /// # Errors
     /// [`PipeError`].

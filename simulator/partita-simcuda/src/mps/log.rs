@@ -17,7 +17,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Opens both logs in `dir`, which is created if there is none.
+    /// Opens both logs in `dir`, which is created if it does not exist.
     ///
     /// # Errors
     /// Those of the file system.

@@ -65,7 +65,7 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T) -> io::Result<()>
     socket::send(socket, &bytes, &[])
 }
 
-/// Receives a message; `None` when the socket does not block and there is none.
+/// Receives a message; `None` if no message waits on a nonblocking socket.
 ///
 /// # Errors
 /// Those of the socket; `ConnectionReset` when the peer is gone; `InvalidData` for an invalid

@@ -65,7 +65,7 @@ fn mps(processes: &[ProcessStatus]) -> Vec<ProcessV1> {
         .collect()
 }
 
-/// Graphics processes: there are none.
+/// Graphics processes: always an empty list.
 fn graphics(_processes: &[ProcessStatus]) -> Vec<ProcessV1> {
     Vec::new()
 }

@@ -64,7 +64,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next waiting connection, or `None` when there is none. The new socket does not block.
+/// The next waiting connection, or `None` if no client waits. The new socket does not block.
 ///
 /// # Errors
 /// Those of `accept4`.

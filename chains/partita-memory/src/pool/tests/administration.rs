@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_lease_that_is_taken_back_is_nobody_elses_while_its_owner_lives() {
+fn a_revoked_lease_stays_reserved_while_its_owner_lives() {
     let (mut pool, owner) = one();
     let leases = lease(&mut pool, owner, MIB, 2, 0).unwrap();
     pool.open(leases[0].slab, owner).unwrap();

@@ -31,32 +31,32 @@ fn play(acts: &[Act]) {
 }
 
 #[test]
-fn links_lead_nobody_astray() {
+fn links_mislead_no_command() {
     play(links::ACTS);
 }
 
 #[test]
-fn exchanges_of_names_lead_nobody_astray() {
+fn exchanges_of_names_mislead_no_command() {
     play(races::ACTS);
 }
 
 #[test]
-fn locks_and_leases_hold_nobody_up() {
+fn locks_and_leases_delay_no_other() {
     play(locks::ACTS);
 }
 
 #[test]
-fn pipes_sockets_and_directories_in_place_of_files_hold_nobody_up() {
+fn pipes_sockets_and_directories_in_place_of_files_delay_no_command() {
     play(kinds::ACTS);
 }
 
 #[test]
-fn floods_drown_nobody() {
+fn floods_starve_no_other_user() {
     play(floods::ACTS);
 }
 
 #[test]
-fn forged_files_are_believed_by_nobody() {
+fn no_command_believes_forged_files() {
     play(forged::ACTS);
 }
 
@@ -81,7 +81,7 @@ fn what_is_shown_steers_no_terminal() {
 }
 
 #[test]
-fn the_daemon_of_root_is_nobodys_tool() {
+fn the_daemon_of_root_serves_no_attacker() {
     daemon::play();
 }
 

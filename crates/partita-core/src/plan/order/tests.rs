@@ -81,7 +81,7 @@ fn a_swap_goes_through_what_one_gives_up_or_a_free_tpc() {
 }
 
 #[test]
-fn what_somebody_gives_up_is_room_for_a_swap() {
+fn freed_tpcs_are_room_for_a_swap() {
     let mut ways =
         [way("a", "0-4,6,8-9,12-14", "2,5-7,11-12,14"), way("b", "5,11,15", "10"), way("c", "7,10", "15")];
     let stores = order(&ways, TpcSet::EMPTY, TpcSet::EMPTY).unwrap();

@@ -78,7 +78,7 @@ impl Kept {
 }
 
 #[test]
-fn an_escape_counts_when_it_is_seen_twice_and_is_told_once() {
+fn an_escape_counts_when_it_is_seen_twice_and_is_reported_once() {
     let mut kept = Kept::default();
     let look = saw(&[escape(0, 4)]);
     assert_eq!(kept.ends(&look), []);

@@ -306,7 +306,7 @@ pub fn parse(bytes: &[u8]) -> Option<(u16, String, String)> {
     Some((status, head.to_ascii_lowercase(), body.to_owned()))
 }
 
-/// Every failure is told in this form.
+/// Every failure has this form.
 pub fn check_problem(status: u16, body: &Value) {
     let text = |key: &str| body[key].as_str().unwrap_or_else(|| panic!("{status}: no {key} in {body}"));
     assert_eq!(body["status"], status, "{body}");

@@ -212,7 +212,7 @@ impl From<CuResult> for NotMade {
 /// Makes a green context for a set with these disable words; its handle.
 ///
 /// # Errors
-/// Why there is none.
+/// [`NotMade`] with the reason.
 pub fn make(gpu: &Gpu, set: &TpcSet, disable: &Words) -> Result<*mut c_void, NotMade> {
     let Some(live) = gpu.mask.as_ref().map(|mask| &mask.live) else {
         return Err(CuResult::NOT_SUPPORTED.into());

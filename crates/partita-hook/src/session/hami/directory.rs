@@ -72,7 +72,7 @@ impl Path {
     /// The directory that it leads to, by links too.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the directory does not exist.
     pub fn directory(&self) -> Result<Identity, String> {
         let mut status = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: as in status().
@@ -230,7 +230,7 @@ pub struct Open {
 }
 
 impl Open {
-    /// Opens a directory, but not a link; `None` if there is none.
+    /// Opens a directory, but not a link; `None` if it does not exist.
     fn at(directory: libc::c_int, path: &CStr) -> Option<Self> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: a valid path; the descriptor is closed when dropped.

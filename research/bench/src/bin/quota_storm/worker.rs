@@ -174,7 +174,7 @@ fn race(operations: u64, bytes_max: u64, seed: u64) -> Result<()> {
     println!("ready");
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line)? == 0 {
-        bail!("nobody leads");
+        bail!("no worker leads");
     }
     let mut hoarder = Hoarder::new(&gpu, bytes_max, seed);
     for _ in 0..operations {
