@@ -34,6 +34,7 @@ mod count;
 mod gpc_set;
 pub mod hami;
 pub mod kept;
+pub mod memory;
 mod plan;
 mod residence;
 mod share;
@@ -52,8 +53,8 @@ pub use calendar::date_of;
 pub use count::Count;
 pub use gpc_set::GpcSet;
 pub use plan::{
-    Ask, Clusters, Compaction, Holder, Move, NotEnough, Placement, Plan, PlanError, Present, Repacking,
-    Store, Taken, compact, plan, repack, replan,
+    Access, Ask, Clusters, Compaction, Holder, Move, NoneFree, NotEnough, Placement, Plan, PlanError,
+    Present, Remedy, Repacking, Resize, Store, Taken, all_free, compact, plan, repack, replan,
 };
 pub use residence::{Misfit, Residence, resident_blocks};
 pub use share::{ParseShareError, Share, ShareError};

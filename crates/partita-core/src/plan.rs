@@ -5,6 +5,7 @@ mod compact;
 mod error;
 mod order;
 mod pack;
+mod remedy;
 mod repack;
 mod spread;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub use compact::{Compaction, Move, compact};
 pub use error::{Holder, NotEnough, PlanError, Taken};
 pub use order::Store;
 use pack::{Room, pack};
+pub use remedy::{Access, NoneFree, Remedy, Resize};
 pub use repack::{Repacking, repack};
 use spread::spread;
 
@@ -161,6 +163,20 @@ pub fn plan(topology: &Topology, present: &[Present], ask: impl Into<Ask>) -> Re
     Request { topology, holders, own: TpcSet::EMPTY, free, share, placement }.place()
 }
 
+/// Every free TPC, for a tenant that asks for no share.
+///
+/// # Errors
+/// [`PlanError::NoneFree`] names the holders.
+pub fn all_free(topology: &Topology, present: &[Present]) -> Result<Share, PlanError> {
+    let holders = holders(topology, present.iter());
+    let free = holders.iter().fold(topology.all(), |free, holder| free - holder.set);
+    if free.is_empty() {
+        let remedy = Remedy::Unknown;
+        return Err(PlanError::NoneFree(Box::new(NoneFree { all: topology.all(), holders, remedy })));
+    }
+    Ok(Share::Exact(free))
+}
+
 /// Chooses TPCs for a present tenant that requests another share.
 ///
 /// Its own TPCs count as free. It keeps as many of them as it can:
@@ -291,6 +307,7 @@ impl Request<'_> {
             own: self.own,
             holders: self.holders,
             fits,
+            remedy: Remedy::Unknown,
         }))
     }
 
@@ -313,10 +330,13 @@ impl Request<'_> {
             fits.push(Share::Tpcs(as_many));
         }
         let mut conflicts = self.holders;
-        for holder in &mut conflicts {
-            holder.set &= named;
-        }
-        conflicts.retain(|holder| !holder.set.is_empty());
-        PlanError::Taken(Box::new(Taken { asked: self.share, conflicts, fits }))
+        conflicts.retain(|holder| !holder.set.is_disjoint(&named));
+        PlanError::Taken(Box::new(Taken {
+            asked: self.share,
+            named,
+            conflicts,
+            fits,
+            remedy: Remedy::Unknown,
+        }))
     }
 }

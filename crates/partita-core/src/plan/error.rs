@@ -7,6 +7,7 @@ use core::fmt;
 
 use thiserror::Error;
 
+use super::remedy::{NoneFree, Remedy};
 use crate::{Count, Share, ShareError, TpcSet};
 
 /// Why Partita cannot give a share.
@@ -19,6 +20,9 @@ pub enum PlanError {
     /// Too few TPCs are free.
     #[error(transparent)]
     NotEnough(Box<NotEnough>),
+    /// A tenant asks for all free TPCs, and there are none.
+    #[error(transparent)]
+    NoneFree(Box<NoneFree>),
     /// Other tenants hold some of the TPCs that the share names.
     #[error(transparent)]
     Taken(Box<Taken>),
@@ -75,6 +79,8 @@ pub struct NotEnough {
     pub holders: Vec<Holder>,
     /// The largest share of the same form that fits; `None` if no TPC is free.
     pub fits: Option<Share>,
+    /// How the holders could make room.
+    pub remedy: Remedy,
 }
 
 impl fmt::Display for NotEnough {
@@ -98,7 +104,7 @@ impl fmt::Display for NotEnough {
         }
         if !self.holders.is_empty() {
             let or = if self.fits.is_some() { ", or " } else { "" };
-            write!(f, "{or}shrink or end a tenant")?;
+            write!(f, "{or}{}", self.remedy)?;
         }
         Ok(())
     }
@@ -109,10 +115,14 @@ impl fmt::Display for NotEnough {
 pub struct Taken {
     /// The requested share.
     pub asked: Share,
-    /// The holders of the named TPCs.
+    /// The TPCs that it names.
+    pub named: TpcSet,
+    /// The holders of some of them, with all their TPCs.
     pub conflicts: Vec<Holder>,
     /// Shares that fit, nearest to the request first; empty if no TPC is free.
     pub fits: Vec<Share>,
+    /// How the holders could make room.
+    pub remedy: Remedy,
 }
 
 impl fmt::Display for Taken {
@@ -120,6 +130,7 @@ impl fmt::Display for Taken {
         write!(f, "{} is not free", self.asked)?;
         let mut separator = ": ";
         for Holder { name, set } in &self.conflicts {
+            let set = *set & self.named;
             // In full: the user has to leave these TPCs out.
             write!(f, "{separator}tenant `{name}` holds {} of it (tpc:{set})", Count(set.len(), "TPC"))?;
             separator = ", ";
@@ -128,13 +139,13 @@ impl fmt::Display for Taken {
             write!(f, "{}`--sm {fits}`", if i == 0 { "; ask for " } else { ", or " })?;
         }
         f.write_str(if self.fits.is_empty() { "; " } else { ", or " })?;
-        f.write_str("shrink or end a tenant")
+        write!(f, "{}", self.remedy)
     }
 }
 
 /// Names the tenants that hold the most, and counts the others, to keep the line readable; `partita
 /// ps` lists them all.
-fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) -> fmt::Result {
+pub(super) fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) -> fmt::Result {
     const NAMED_MAX: usize = 5;
     let mut by_size: Vec<&Holder> = holders.iter().collect();
     by_size.sort_by_key(|holder| core::cmp::Reverse(holder.set.len()));

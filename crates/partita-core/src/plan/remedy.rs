@@ -1,0 +1,166 @@
+//! Who could make room for a request that was refused, and with which shares.
+
+#[cfg(test)]
+mod tests;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::{Holder, PlanError};
+use crate::{Count, Share, Topology, TpcSet};
+
+/// A smaller share for a present tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// The tenant.
+    pub tenant: String,
+    /// The share to give it.
+    pub share: Share,
+}
+
+/// What the caller may do to a holder of TPCs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Give it a smaller share, or end it.
+    Shrink,
+    /// End it.
+    End,
+    /// Nothing: it belongs to another user.
+    Nothing,
+}
+
+/// How the tenants that hold the TPCs of a refused request could make room for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Remedy {
+    /// It is not known what the caller may do.
+    #[default]
+    Unknown,
+    /// The request fits after all of these, in any order.
+    Shrink(Vec<Resize>),
+    /// Smaller shares do not suffice; this is the largest tenant that the caller may end.
+    End(String),
+    /// The caller may end none of the holders.
+    Ask,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("shrink or end a tenant"),
+            Self::Shrink(all) => {
+                f.write_str("make room with ")?;
+                for (at, Resize { tenant, share }) in all.iter().enumerate() {
+                    let and = if at == 0 { "" } else { " and " };
+                    write!(f, "{and}`partita set {tenant} --sm {share}`")?;
+                }
+                Ok(())
+            }
+            Self::End(tenant) => write!(f, "end a tenant with `partita kill {tenant}`"),
+            Self::Ask => f.write_str("ask the owner of a tenant to shrink or end it"),
+        }
+    }
+}
+
+impl PlanError {
+    /// The same with the commands that make room for the request, as far as the caller has access
+    /// to the holders of these names.
+    #[must_use]
+    pub fn with_remedy(mut self, topology: &Topology, access: impl Fn(&str) -> Access) -> Self {
+        let can_shrink = |holder: &Holder| access(&holder.name) == Access::Shrink;
+        match &mut self {
+            Self::NotEnough(error) => {
+                let missing = error.wanted_tpcs.saturating_sub(error.free.len());
+                // More than the device has: no room helps.
+                if error.wanted_tpcs <= topology.tpc_count() {
+                    let write = |tpcs| in_form(error.asked, tpcs, topology);
+                    error.remedy = by_count(&error.holders, missing, access, write);
+                }
+            }
+            Self::NoneFree(error) => {
+                let largest = error.holders.iter().filter(|holder| can_shrink(holder));
+                // Half of the largest tenant.
+                let missing = largest.map(|holder| holder.set.len()).max().unwrap_or(0) / 2;
+                let write = |tpcs| in_form(Share::Percent(0), tpcs, topology);
+                error.remedy = by_count(&error.holders, missing.max(1), access, write);
+            }
+            Self::Taken(error) => {
+                let rest = |holder: &Holder| holder.set - error.named;
+                let resize = |holder: &Holder| {
+                    let can = can_shrink(holder) && !rest(holder).is_empty();
+                    let share = Share::Exact(rest(holder));
+                    can.then(|| Resize { tenant: holder.name.clone(), share })
+                };
+                let resizes: Option<Vec<_>> = error.conflicts.iter().map(resize).collect();
+                error.remedy = resizes.map_or_else(|| end_one(&error.conflicts, access), Remedy::Shrink);
+            }
+            Self::Share(_) | Self::UnknownTenant { .. } | Self::Deadlock { .. } => {}
+        }
+        self
+    }
+}
+
+/// A number of TPCs in the form in which a share was requested.
+fn in_form(asked: Share, tpcs: u32, topology: &Topology) -> Share {
+    match asked {
+        Share::Percent(_) => match Share::percent_of_tpcs(tpcs, topology) {
+            // 50% reads better than 51%.
+            Some(Share::Percent(milli))
+                if Share::Percent(milli - milli % 10_000).tpcs_wanted(topology) == Ok(tpcs) =>
+            {
+                Some(Share::Percent(milli - milli % 10_000))
+            }
+            share => share,
+        },
+        Share::Sms(_) => Some(Share::Sms(tpcs * topology.sms_per_tpc())),
+        _ => None,
+    }
+    .unwrap_or(Share::Tpcs(tpcs))
+}
+
+/// The fewest tenants that can give up `missing` TPCs and keep one each: the largest first.
+fn by_count(
+    holders: &[Holder],
+    mut missing: u32,
+    access: impl Fn(&str) -> Access,
+    write: impl Fn(u32) -> Share,
+) -> Remedy {
+    let mut can_shrink: Vec<&Holder> =
+        holders.iter().filter(|holder| access(&holder.name) == Access::Shrink).collect();
+    can_shrink.sort_by_key(|holder| core::cmp::Reverse(holder.set.len()));
+    let mut resizes = Vec::new();
+    for holder in can_shrink {
+        let given = missing.min(holder.set.len() - 1);
+        if given > 0 {
+            resizes.push(Resize { tenant: holder.name.clone(), share: write(holder.set.len() - given) });
+            missing -= given;
+        }
+    }
+    if missing == 0 { Remedy::Shrink(resizes) } else { end_one(holders, access) }
+}
+
+/// The end of the largest tenant that the caller may end.
+fn end_one(holders: &[Holder], access: impl Fn(&str) -> Access) -> Remedy {
+    let can_end = holders.iter().filter(|holder| access(&holder.name) != Access::Nothing);
+    let largest = can_end.max_by_key(|holder| holder.set.len());
+    largest.map_or(Remedy::Ask, |largest| Remedy::End(largest.name.clone()))
+}
+
+/// No TPC is free for a tenant that asks for all free ones.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct NoneFree {
+    /// The TPCs of the device.
+    pub all: TpcSet,
+    /// Their holders.
+    pub holders: Vec<Holder>,
+    /// How they could make room.
+    pub remedy: Remedy,
+}
+
+impl fmt::Display for NoneFree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "none of {} is free", Count(self.all.len(), "TPC"))?;
+        super::error::write_holders(f, "; ", &self.holders)?;
+        write!(f, "; {}", self.remedy)
+    }
+}
