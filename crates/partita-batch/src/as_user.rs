@@ -207,7 +207,7 @@ fn blame(error: &Error) -> Blame {
     match error {
         Error::Plan { .. }
         | Error::QuotaAboveDevice { .. }
-        | Error::QuotaPromised { .. }
+        | Error::MemoryPromised { .. }
         | Error::QuotaZero
         | Error::Name { .. }
         | Error::NameInUse { .. }

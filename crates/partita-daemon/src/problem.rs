@@ -186,7 +186,7 @@ impl From<partita::Error> for Problem {
             | Error::NoTenantOfProcess { .. } => Kind::NotFound,
             Error::NotYours { .. } => Kind::Forbidden,
             Error::Plan { .. }
-            | Error::QuotaPromised { .. }
+            | Error::MemoryPromised { .. }
             | Error::NameInUse { .. }
             | Error::SeveralTenants { .. }
             | Error::DamagedTenant { .. } => Kind::Conflict,

@@ -96,19 +96,21 @@ pub enum Error {
         /// The device.
         gpu: String,
     },
-    /// The quotas of all tenants together would exceed the device's memory.
-    #[error("--mem {wanted}: {gpu} has {} left of {}: {holders}; ask for --mem {} or less", .left.approximate(), .total.approximate(), .left)]
-    QuotaPromised {
-        /// What was asked for.
-        wanted: ByteSize,
-        /// The memory that is not promised to other tenants.
+    /// The memory that tenants were promised or use would exceed the device's.
+    #[error("{}{gpu} has {} left of {}: {holders}; {remedy}", asked(.wanted), .left.approximate(), .total.approximate())]
+    MemoryPromised {
+        /// The quota that was asked for; `None` for a tenant without a promise.
+        wanted: Option<ByteSize>,
+        /// The memory that can be promised.
         left: ByteSize,
         /// The device's memory.
         total: ByteSize,
         /// The device.
         gpu: String,
-        /// The tenants with promised memory.
+        /// What the rest is for.
         holders: String,
+        /// What to do.
+        remedy: String,
     },
     /// A quota of nothing.
     #[error(
@@ -264,6 +266,10 @@ pub enum Error {
         /// The signal's number.
         signal: i32,
     },
+}
+
+fn asked(wanted: &Option<ByteSize>) -> String {
+    wanted.map_or_else(String::new, |wanted| format!("--mem {wanted}: "))
 }
 
 impl Error {

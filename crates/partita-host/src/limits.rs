@@ -3,7 +3,7 @@
 mod given;
 mod table;
 
-use partita_core::{ByteSize, Present, Share, Topology, TpcSet};
+use partita_core::{ByteSize, Share, Topology, TpcSet};
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFault, MECHANISM_MASK, NO_QUOTA};
 pub use partita_ledger::{OnMisfit, SmCount, Spill, TaskSlots};
 use thiserror::Error;
@@ -12,7 +12,6 @@ pub use self::given::{Given, Members, Refused};
 pub use self::table::{Change, Form, LIMITS, Limit, LimitError, LimitSet, Needs, Restart, Shown};
 use crate::calibration::Measured;
 use crate::error::Error;
-use crate::registry::Tenant;
 
 /// Why there can be no such limits.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -66,53 +65,6 @@ pub fn check_share(share: Option<&Share>, gpcs_proved: bool) -> Result<(), Error
         }),
         _ => Ok(()),
     }
-}
-
-/// What a new tenant asks for: without a share every TPC that is free.
-pub fn share_or_free(topology: &Topology, present: &[Present], share: Option<&Share>) -> Share {
-    share.copied().unwrap_or_else(|| {
-        let free = present.iter().fold(topology.all(), |free, tenant| free - tenant.set);
-        // With nothing free, asking for one TPC lets the planner say who holds them.
-        if free.is_empty() { Share::Tpcs(1) } else { Share::Exact(free) }
-    })
-}
-
-/// Checks a quota against the device and against what other tenants of the GPU were promised.
-///
-/// # Errors
-/// [`Error::QuotaZero`], [`Error::QuotaAboveDevice`], [`Error::QuotaPromised`].
-pub fn check_quota<'a>(
-    wanted: ByteSize,
-    total_bytes: u64,
-    gpu: &str,
-    others: impl Iterator<Item = &'a Tenant>,
-) -> Result<(), Error> {
-    let total = ByteSize(total_bytes);
-    if wanted.0 == 0 {
-        return Err(Error::QuotaZero);
-    }
-    if wanted.0 > total.0 {
-        return Err(Error::QuotaAboveDevice { wanted, total, gpu: gpu.to_owned() });
-    }
-    let mut left = total.0;
-    let mut holders = Vec::new();
-    for tenant in others.filter(|tenant| tenant.counts()) {
-        let quota = tenant.limits()?.memory_quota_bytes;
-        if quota != NO_QUOTA {
-            left = left.saturating_sub(quota);
-            holders.push(format!("tenant `{}` was promised {}", tenant.name, ByteSize(quota)));
-        }
-    }
-    if wanted.0 > left {
-        return Err(Error::QuotaPromised {
-            wanted,
-            left: ByteSize(left),
-            total,
-            gpu: gpu.to_owned(),
-            holders: holders.join(", "),
-        });
-    }
-    Ok(())
 }
 
 /// The 16 bytes of `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
@@ -172,26 +124,5 @@ mod tests {
         assert!(check_share(Some(&by_gpc), false).unwrap_err().to_string().contains("20tpc"));
         assert!(check_share(Some(&by_gpc), true).is_ok());
         assert!(check_share(Some(&"50%".parse().unwrap()), false).is_ok());
-    }
-
-    #[test]
-    fn without_a_share_a_tenant_gets_what_is_free() {
-        let topology = measured().topology().unwrap();
-        let held = |set: &str| [Present { name: "a".to_owned(), set: set.parse().unwrap() }];
-        let share = |present: &[Present]| share_or_free(&topology, present, None);
-        assert_eq!(share(&[]), Share::Exact(topology.all()));
-        assert_eq!(share(&held("1-2")).to_string(), "tpc:0,3");
-        let full = held("0-3");
-        let error = partita_core::plan(&topology, &full, share(&full)).unwrap_err().to_string();
-        assert!(error.contains("`a`"), "{error}");
-    }
-
-    #[test]
-    fn quotas_are_promises() {
-        let check = |wanted| check_quota(ByteSize(wanted), 1 << 30, "GPU 0", std::iter::empty());
-        check(1 << 30).unwrap();
-        let error = check((1 << 30) + 1).unwrap_err().to_string();
-        assert!(error.contains("GPU 0 has 1GiB (1073741824 bytes)"), "{error}");
-        assert!(matches!(check(0), Err(Error::QuotaZero)));
     }
 }

@@ -6,14 +6,15 @@
 //! keep their TPCs until they end.
 
 use partita_core::{
-    Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology, TopologyError,
-    TpcSet,
+    Access, Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology,
+    TopologyError, TpcSet,
 };
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, MECHANISM_MASK};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::registry::{RegistryLock, Tenant};
+use crate::registry::{RegistryLock, Tenant, acting_user};
+use crate::time;
 
 /// Clusters came with compute capability 9.0.
 const CLUSTER_CLASS_MIN: u32 = 90;
@@ -150,11 +151,20 @@ pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
         (false, Some(name)) => partita_core::replan(wanted.topology, &present, name, ask).map(alone),
         (false, None) => partita_core::plan(wanted.topology, &present, ask).map(alone),
     };
-    planned.map_err(refused)
+    planned.map_err(|error| refused(error, wanted.topology, wanted.tenants, wanted.gpu_key))
 }
 
-fn refused(error: PlanError) -> Error {
-    Error::Plan { reason: error.to_string() }
+/// The refusal with the commands by which the caller can make room.
+pub(crate) fn refused(error: PlanError, topology: &Topology, tenants: &[Tenant], gpu_key: &str) -> Error {
+    let access = |name: &str| {
+        let mut here = tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.name == name);
+        match here.find(|tenant| tenant.user == acting_user() && tenant.is_own()) {
+            Some(tenant) if time::takes_turns(tenant) => Access::End,
+            Some(_) => Access::Shrink,
+            None => Access::Nothing,
+        }
+    };
+    Error::Plan { reason: error.with_remedy(topology, access).to_string() }
 }
 
 fn alone(plan: Plan) -> Compaction {
@@ -168,10 +178,10 @@ pub(crate) fn has_named(tenant: &Tenant) -> bool {
     matches!(share, Some(Share::Gpcs(_) | Share::Exact(_)))
 }
 
-/// Whether a tenant makes room for others: it is the caller's to change, and was promised no TPCs
-/// by name.
+/// Whether a tenant makes room for others: it is the caller's to change, was promised no TPCs by
+/// name, and has its TPCs alone.
 fn may_move(tenant: &Tenant) -> bool {
-    tenant.check_yours().is_ok() && !has_named(tenant)
+    tenant.check_yours().is_ok() && !has_named(tenant) && !time::takes_turns(tenant)
 }
 
 /// Moves the tenants of one GPU into fewer GPCs, and returns the moves.
@@ -205,7 +215,7 @@ pub(crate) fn repack(tenants: &[Tenant], gpu_key: &str) -> Result<Vec<MoveRow>, 
         |tenant| here(&tenant.name).is_some_and(may_move),
         |tenant| is_packed(&tenant.name),
     );
-    let planned = planned.map_err(refused)?;
+    let planned = planned.map_err(|error| refused(error, &topology, tenants, gpu_key))?;
     store(&planned.stores, tenants, gpu_key, &topology)?;
     Ok(planned.moves.iter().map(MoveRow::from).collect())
 }

@@ -11,7 +11,7 @@ use crate::limits::LimitSet;
 pub use crate::partition::GpcRow;
 use crate::partition::{ClusterRow, PartitionRow};
 use crate::process::user_name;
-use crate::registry::{Registry, Tenant, acting_user};
+use crate::registry::{Registry, Tenant, acting_user, memory};
 use crate::time::{self, TimeRow};
 
 /// A tenant on one GPU as `ps` shows it. Values of a damaged file are missing.
@@ -37,6 +37,9 @@ pub struct TenantRow {
     pub memory_used_bytes: Option<u64>,
     /// The most that they ever held together, in bytes.
     pub memory_peak_bytes: Option<u64>,
+    /// Without a quota, its part of the memory that is not promised to others, in bytes; `None` if
+    /// none is promised.
+    pub memory_rest_bytes: Option<u64>,
     /// Its limits; nothing where its files are damaged.
     #[serde(flatten, serialize_with = "LimitSet::in_ps")]
     pub limits: LimitSet,
@@ -180,6 +183,7 @@ fn row(tenant: &Tenant) -> TenantRow {
         sms_of_device,
         memory_used_bytes: totals.map(|totals| totals.used),
         memory_peak_bytes: totals.map(|totals| totals.peak),
+        memory_rest_bytes: limits.and_then(memory::rest),
         limits: LimitSet::of(limits, meta),
         memory_driver_bytes: usage
             .as_ref()

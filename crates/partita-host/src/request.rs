@@ -6,10 +6,13 @@ use std::time::Duration;
 use partita_mps::partition::PartitionName;
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
+use crate::gpu::Gpu;
 use crate::gpus::Selectors;
 use crate::limits::LimitSet;
 use crate::mps::ready::READY_LIMIT;
 use crate::offered::Via;
+use crate::registry::{Registry, Tenant};
 use crate::text;
 
 /// What to run and how. A command sends its serialized form to `partitad` in system mode.
@@ -37,9 +40,34 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Whether it has no mask: the whole GPU in turns, or what MPS gives.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.limits.via() == Via::Time || self.mps_partition.is_some()
+    /// Whether it shares its TPCs with other tenants, in turns.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.limits.takes_turns() && self.mps_partition.is_none()
+    }
+
+    /// Whether it gets all free TPCs because it asks for no share of anything.
+    pub(crate) fn takes_all_unasked(&self) -> bool {
+        self.limits.share.is_none() && !self.takes_turns() && self.mps_partition.is_none()
+    }
+
+    /// The same with its isolation settled, if it takes turns without `--via time`: it has the whole
+    /// GPU in its turns, or runs at the same time as the tenants that have TPCs of their own.
+    ///
+    /// # Errors
+    /// As [`Registry::lock`].
+    pub(crate) fn settled(&self, registry: &Registry, gpus: &[Gpu]) -> Result<Self, Error> {
+        let mut settled = self.clone();
+        if self.takes_turns() && self.limits.via() == Via::Auto {
+            let has_own = |tenant: &Tenant| {
+                let is_of_mps = tenant.meta.as_ref().is_ok_and(|meta| meta.mps_partition.is_some());
+                gpus.iter().any(|gpu| gpu.key() == tenant.gpu_key)
+                    && tenant.limits().is_ok_and(|limits| is_of_mps || !limits.takes_turns())
+            };
+            if !registry.lock()?.tenants()?.iter().any(has_own) {
+                settled.limits.via = Some(Via::Time);
+            }
+        }
+        Ok(settled)
     }
 
     pub(crate) fn mps_limit(&self) -> Duration {

@@ -25,6 +25,7 @@ pub use self::select::check_usable;
 use self::select::select;
 use self::watch::Watch;
 use crate::error::Error;
+use crate::gpus;
 use crate::install::Install;
 use crate::mps;
 use crate::process::ProcessId;
@@ -83,7 +84,8 @@ fn start(
     let hook = hook(install)?;
     let registry = Registry::open()?;
 
-    let gpus = select(install, request, say)?;
+    let gpus = select(install, request, &mut *say)?;
+    let request = &request.settled(&registry, &gpus)?;
     let service = || match request.limits.isolation() {
         Isolation::Shared => mps::service(install, &registry, &gpus).map(Some),
         Isolation::Own => Ok(None),
@@ -103,6 +105,20 @@ fn start(
         let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
         (make(install, request, &registry, &gpus, &name, run)?, service)
     };
+    if request.takes_all_unasked() {
+        say(&format!(
+            "no --sm: {name} takes every free compute unit of {}, and others find no room until it ends or \
+             `partita set {name} --sm 50%`",
+            gpus::labels(&gpus)
+        ));
+    }
+    for (gpu, bytes) in tenant.memory_rests() {
+        say(&format!(
+            "no --mem: {name} is held to {} of {gpu}, its part of what other tenants were not promised; a later \
+             promise lowers it",
+            ByteSize(bytes).approximate()
+        ));
+    }
     let mut command = Command::new(&program);
     command.arg0(program_name).args(arguments);
     scrub(&mut command);

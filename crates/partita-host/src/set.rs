@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use partita_core::{Compaction, Share, Topology, TpcSet};
-use partita_ledger::{FLAG_GATED, FLAG_TIMED, LedgerError, Limits, LimitsFile, MECHANISM_NONE, NO_QUOTA};
+use partita_core::{ByteSize, Compaction, Share, Topology, TpcSet};
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, LedgerError, Limits, LimitsFile, MECHANISM_NONE};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -14,7 +14,7 @@ use crate::gpu::Selector;
 use crate::gpus::Selectors;
 use crate::limits::{self, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
-use crate::registry::{Registry, RegistryLock, Tenant, acting_user};
+use crate::registry::{Registry, RegistryLock, Tenant, acting_user, memory};
 use crate::time::{self, TimeRow};
 
 /// Which tenant.
@@ -119,9 +119,7 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     // All are planned, and all files open, before the first is changed.
     let changes = changes.collect::<Result<Vec<_>, Error>>()?;
     let outcomes = changes.into_iter().map(|change| change.make(request, &tenants)).collect();
-    if request.limits.share.is_some() || request.limits.task_slots.is_some() {
-        lock.divide_task_slots()?;
-    }
+    lock.divide()?;
     outcomes
 }
 
@@ -154,12 +152,12 @@ impl<'a> Change<'a> {
         part.check_yours()?;
         let before = part.limits()?;
         let wanted = &request.limits;
-        if wanted.share.is_some() && time::is_whole(part) {
+        if wanted.share.is_some() && time::takes_turns(part) {
             return Err(Error::NotOffered {
                 option: "--sm".to_owned(),
                 reason: format!(
-                    "tenant {} has every compute unit in its turns (--via time); change its --time, or start it without \
-                     --via time",
+                    "tenant {} shares its compute units with others, in turns; change its --time, or start it \
+                     with --sm",
                     part.name
                 ),
             });
@@ -191,11 +189,7 @@ impl<'a> Change<'a> {
             })?),
             None => None,
         };
-        if let Some(quota) = wanted.memory {
-            let others =
-                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
-            limits::check_quota(quota, before.memory_total_bytes, part.gpu_label(), others)?;
-        }
+        memory_wanted(part, before, wanted).into_iter().try_for_each(|memory| memory.check(tenants))?;
         if let Some(priority) = wanted.priority.filter(|_| before.flags & FLAG_GATED == 0) {
             return Err(Error::NotOffered {
                 option: format!("--priority {priority}"),
@@ -220,7 +214,7 @@ impl<'a> Change<'a> {
                 ),
             });
         }
-        if let Some(share) = wanted.time.filter(|_| time::is_whole(part)) {
+        if let Some(share) = wanted.time.filter(|_| time::takes_turns(part)) {
             let others =
                 tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
             let wanted = Limits { time_permille: share.0, ..before.clone() };
@@ -232,6 +226,9 @@ impl<'a> Change<'a> {
 
     fn make(self, request: &SetRequest, tenants: &[Tenant]) -> Result<SetOutcome, Error> {
         let Self { part, topology, planned, mut file } = self;
+        memory_wanted(part, part.limits()?, &request.limits)
+            .into_iter()
+            .try_for_each(|memory| memory.make_room(tenants))?;
         if let Some(planned) = &planned {
             partition::store(&planned.stores, tenants, &part.gpu_key, &topology)?;
         }
@@ -255,13 +252,32 @@ impl<'a> Change<'a> {
             gpu: part.gpu_label().to_owned(),
             tpcs: set.to_string(),
             sms: set.len() * now.sms_per_tpc,
-            memory_quota_bytes: Some(now.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA),
+            memory_quota_bytes: memory::promise(&now),
             time: time::row(part, &now),
             clusters: PartitionRow::of(&now).ok().and_then(|row| row.clusters),
             moves: planned.iter().flat_map(|planned| &planned.moves).map(MoveRow::from).collect(),
             memory_used_bytes: part.usage()?.totals().map_or(0, |totals| totals.used),
         })
     }
+}
+
+/// The promise of memory that a tenant is to get; `None` if that stays as it is.
+fn memory_wanted<'a>(part: &'a Tenant, before: &Limits, wanted: &LimitSet) -> Option<memory::Wanted<'a>> {
+    let quota = match (wanted.memory, memory::promise(before)) {
+        (Some(quota), _) => quota,
+        (None, Some(quota)) if wanted.driver_allowance.is_some() => ByteSize(quota),
+        _ => return None,
+    };
+    Some(memory::Wanted {
+        gpu_key: &part.gpu_key,
+        gpu: part.gpu_label(),
+        total_bytes: before.memory_total_bytes,
+        quota: Some(quota),
+        driver_allowance: wanted
+            .driver_allowance
+            .map_or(before.driver_allowance_bytes, |allowance| allowance.0),
+        tenant: Some(part),
+    })
 }
 
 /// The share of a tenant that only moves: the TPCs that it named, or as many as it has.

@@ -1,7 +1,7 @@
 //! Shares of time: from the request to the ledger, and their display in `ps`.
 
 use partita_core::time::{Law, TimeAccount, TimeShare};
-use partita_ledger::{FLAG_TIMED, Limits, MECHANISM_NONE};
+use partita_ledger::{FLAG_TIMED, Limits};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -46,21 +46,71 @@ fn now_ns() -> u64 {
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }
 
-/// Whether a tenant has the whole GPU in its turns, and no partition.
-pub(crate) fn is_whole(tenant: &Tenant) -> bool {
-    tenant.limits().is_ok_and(has_whole)
-}
-
-fn has_whole(limits: &Limits) -> bool {
-    limits.mechanism == MECHANISM_NONE
+/// Whether a tenant shares its TPCs with others, in turns.
+pub(crate) fn takes_turns(tenant: &Tenant) -> bool {
+    tenant.limits().is_ok_and(Limits::takes_turns)
 }
 
 fn is_timed(limits: &Limits) -> bool {
     limits.flags & FLAG_TIMED != 0
 }
 
-/// Refuses a share of the whole GPU's time that others were promised, or that tenants with a
-/// priority on the whole GPU would not leave.
+/// The turns that the caller's tenants on a GPU take.
+struct Turns<'a> {
+    /// Those with a share of time, and their shares.
+    timed: Vec<(&'a str, TimeShare)>,
+    /// One with a priority instead.
+    by_priority: Option<&'a str>,
+    /// The time that is not promised.
+    left: TimeShare,
+}
+
+impl<'a> Turns<'a> {
+    fn of(tenants: impl Iterator<Item = &'a Tenant>) -> Result<Self, Error> {
+        let mut turns = Self { timed: Vec::new(), by_priority: None, left: TimeShare(1000) };
+        // Turns are taken by the gate, which is one user's.
+        for tenant in tenants.filter(|tenant| tenant.is_own()) {
+            let limits = tenant.limits()?;
+            if limits.takes_turns() && is_timed(limits) {
+                turns.timed.push((&tenant.name, TimeShare(limits.time_permille)));
+                turns.left.0 = turns.left.0.saturating_sub(limits.time_permille);
+            } else if limits.takes_turns() {
+                turns.by_priority = Some(&tenant.name);
+            }
+        }
+        Ok(turns)
+    }
+
+    /// The command that takes so much from the largest share.
+    fn make_room(&self, missing: impl Fn(TimeShare) -> u32) -> Option<String> {
+        let (name, share) = self.timed.iter().max_by_key(|(_, share)| share.0)?;
+        Some(match share.0.checked_sub(missing(*share)) {
+            None | Some(0) => format!("`partita kill {name}`"),
+            Some(rest) => format!("`partita set {name} --time {}`", TimeShare(rest)),
+        })
+    }
+
+    /// The option with which one more tenant takes turns, and the command that must come before it.
+    fn way_in(&self) -> Option<String> {
+        match (self.left, self.make_room(|share| share.0 / 2)) {
+            _ if self.by_priority.is_some() => Some("`--priority low`".to_owned()),
+            (_, None) => None,
+            (TimeShare(0), Some(room)) => Some(format!("--time, after {room}")),
+            (left, Some(_)) => Some(format!("`--time {left}` or less")),
+        }
+    }
+}
+
+/// What a tenant can do that finds no compute units beside those that take turns; `None` if no
+/// tenant of the caller takes turns there.
+pub(crate) fn instead_of_units<'a>(tenants: impl Iterator<Item = &'a Tenant>) -> Option<String> {
+    let turns = Turns::of(tenants).ok()?;
+    let name = turns.by_priority.or_else(|| turns.timed.first().map(|(name, _)| *name))?;
+    Some(format!("to take turns with tenant `{name}`, use {} instead of --sm", turns.way_in()?))
+}
+
+/// Refuses a share of time that others who take turns were promised, or turns by time beside turns
+/// by priority.
 ///
 /// # Errors
 /// [`Error::NotOffered`], [`Error::DamagedTenant`].
@@ -69,39 +119,40 @@ pub(crate) fn check_sum<'a>(
     gpu: &str,
     others: impl Iterator<Item = &'a Tenant>,
 ) -> Result<(), Error> {
-    let (mut left, mut holders) = (1000u32, Vec::new());
-    // Turns are taken by the gate, which is one user's.
-    for tenant in others.filter(|tenant| tenant.is_own()) {
-        let limits = tenant.limits()?;
-        if has_whole(limits) && is_timed(limits) != is_timed(wanted) {
-            let by = if is_timed(limits) { "a share of its time" } else { "a priority" };
-            return Err(Error::NotOffered {
-                option: "--via time".to_owned(),
+    let turns = Turns::of(others)?;
+    match (is_timed(wanted), turns.by_priority, turns.timed.first()) {
+        (true, Some(name), _) => Err(Error::NotOffered {
+            option: format!("--time {}", TimeShare(wanted.time_permille)),
+            reason: format!(
+                "tenant `{name}` takes turns on {gpu} by a priority, and so must all others there; use \
+                 `--priority low` instead, or end it with `partita kill {name}`"
+            ),
+        }),
+        (false, _, Some((name, _))) => Err(Error::NotOffered {
+            option: "--priority alone".to_owned(),
+            reason: format!(
+                "tenant `{name}` takes turns on {gpu} by a share of time, and so must all others there; add {}",
+                turns.way_in().unwrap_or_default()
+            ),
+        }),
+        (true, None, Some(_)) if wanted.time_permille > turns.left.0 => {
+            let promised =
+                |(name, share): &(&str, TimeShare)| format!("tenant `{name}` was promised {share}");
+            let holders: Vec<String> = turns.timed.iter().map(promised).collect();
+            let less = match turns.left {
+                TimeShare(0) => String::new(),
+                left => format!("ask for `--time {left}` or less, or "),
+            };
+            Err(Error::NotOffered {
+                option: format!("--time {}", TimeShare(wanted.time_permille)),
                 reason: format!(
-                    "tenant `{}` has the whole of {gpu} by {by}, and all tenants that take turns there \
-                     must do it in one way; request the same, or end it with `partita kill {}`",
-                    tenant.name, tenant.name
+                    "{} of the time of {gpu} is left: {}; {less}make room with {}",
+                    turns.left,
+                    holders.join(", "),
+                    turns.make_room(|_| wanted.time_permille - turns.left.0).unwrap_or_default()
                 ),
-            });
+            })
         }
-        if has_whole(limits) && is_timed(limits) {
-            left = left.saturating_sub(limits.time_permille);
-            holders.push(format!(
-                "tenant `{}` was promised {}",
-                tenant.name,
-                TimeShare(limits.time_permille)
-            ));
-        }
+        _ => Ok(()),
     }
-    if !is_timed(wanted) || wanted.time_permille <= left {
-        return Ok(());
-    }
-    Err(Error::NotOffered {
-        option: format!("--time {}", TimeShare(wanted.time_permille)),
-        reason: format!(
-            "{} of the time of {gpu} is left: {}; ask for less, or end one of them with `partita kill`",
-            TimeShare(left),
-            holders.join(", ")
-        ),
-    })
 }

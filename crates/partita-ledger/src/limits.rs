@@ -42,6 +42,12 @@ pub const FLAG_SM_COUNT_PARTITION: u32 = 64;
 /// In [`Limits::flags`]: the tenant gets no share of the kernels that the device runs at once, and
 /// may run them all.
 pub const FLAG_ALL_TASK_SLOTS: u32 = 128;
+/// In [`Limits::flags`]: the tenant shares its TPCs, in turns, with other tenants that have this
+/// flag. Without a mask it has the whole device in its turns.
+pub const FLAG_TURNS: u32 = 256;
+/// In [`Limits::flags`]: the tenant was promised no memory. Its quota is its part of what is not
+/// promised to others; it has none while they have no promise.
+pub const FLAG_MEMORY_REST: u32 = 512;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.
 pub const MECHANISM_NONE: u32 = 0;
@@ -96,7 +102,8 @@ pub struct Limits {
     pub priority: u32,
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`],
     /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
-    /// [`FLAG_SM_COUNT_PARTITION`], [`FLAG_ALL_TASK_SLOTS`].
+    /// [`FLAG_SM_COUNT_PARTITION`], [`FLAG_ALL_TASK_SLOTS`], [`FLAG_TURNS`],
+    /// [`FLAG_MEMORY_REST`].
     pub flags: u32,
     /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
     pub task_slots: u32,
@@ -218,6 +225,12 @@ impl Limits {
     /// The tenant's name; empty if the field is invalid, which [`Limits::check`] refuses.
     pub fn name(&self) -> &str {
         CStr::from_bytes_until_nul(&self.name).ok().and_then(|name| name.to_str().ok()).unwrap_or("")
+    }
+
+    /// Whether it takes turns with other tenants on the same TPCs. A tenant of an environment has no
+    /// mask and no flag, and takes turns where others do.
+    pub fn takes_turns(&self) -> bool {
+        self.mechanism == MECHANISM_NONE || self.flags & FLAG_TURNS != 0
     }
 
     fn put_flag(&mut self, flag: u32, on: bool) {

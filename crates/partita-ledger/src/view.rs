@@ -105,6 +105,26 @@ impl UsageView {
         (0..SLOTS).filter_map(|index| self.slot(index).transpose())
     }
 
+    /// Bytes that the living processes hold together, and bytes that the driver has taken for itself
+    /// in them. Bytes of a process that ends meanwhile may count.
+    ///
+    /// # Errors
+    /// As [`UsageView::totals`].
+    pub fn in_use(&self) -> Result<(u64, u64), LedgerError> {
+        // First: what is reaped later than this was counted, and is not subtracted.
+        let mut used = self.totals()?.used;
+        let mut driver = 0u64;
+        for slot in self.slots() {
+            let slot = slot?;
+            if slot.live {
+                driver = driver.saturating_add(slot.driver_bytes);
+            } else {
+                used = used.saturating_sub(slot.bytes);
+            }
+        }
+        Ok((used, driver))
+    }
+
     /// Launches of all processes in the file, living or not, added up: a number that changes with
     /// every launch. Cheaper than [`UsageView::slots`], because it checks no lock.
     ///

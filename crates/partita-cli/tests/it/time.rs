@@ -250,7 +250,7 @@ fn shares_of_the_whole_gpu_are_promises() {
     let refused = world.refused("set second --time 41%");
     assert!(refused.contains("40% of the time"), "{refused}");
     let refused = world.refused("set second --sm 25%");
-    assert!(refused.contains("every compute unit in its turns"), "{refused}");
+    assert!(refused.contains("shares its compute units"), "{refused}");
     world.ok("set first --time 30%");
     world.ok("set second --time 70%");
     // No tenant that needs a partition fits beside those that have all units.

@@ -1,5 +1,7 @@
 //! The tenant on one of its GPUs: limits, account and mask there.
 
+use core::sync::atomic::{Ordering, fence};
+
 use partita_ledger::{HookState, Key, Limits, LimitsMap, NO_QUOTA, Slot};
 
 use crate::account::launch_mask::LaunchMask;
@@ -93,8 +95,34 @@ impl Gpu {
         if bytes == 0 {
             return true;
         }
-        let quota_bytes = self.quota_bytes().unwrap_or(NO_QUOTA);
-        self.slot.reserve(bytes, quota_bytes).is_ok()
+        let take = |quota_bytes| self.slot.reserve(bytes, quota_bytes);
+        self.within_quota(take, |()| self.credit(bytes)).is_ok()
+    }
+
+    /// Charges something to the quota as it is, and gives it back if the quota has become smaller
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// Those of `take`.
+    pub fn within_quota<T, E>(
+        &self,
+        take: impl Fn(u64) -> Result<T, E>,
+        give_back: impl Fn(T),
+    ) -> Result<T, E> {
+        let quota_bytes = || self.quota_bytes().unwrap_or(NO_QUOTA);
+        let mut quota = quota_bytes();
+        loop {
+            let taken = take(quota)?;
+            // A command that promises memory to another tenant lowers the quota, then reads the
+            // account. It may not have seen this charge.
+            fence(Ordering::SeqCst);
+            let now = quota_bytes();
+            if now >= quota {
+                return Ok(taken);
+            }
+            give_back(taken);
+            quota = now;
+        }
     }
 
     /// Gives `bytes` back to the quota.

@@ -13,7 +13,7 @@ use core::ffi::{CStr, c_int};
 use hashbrown::HashMap;
 use partita_abi::CuResult;
 use partita_ledger::mutex::{Guard, Mutex};
-use partita_ledger::{AccountError, Key, NO_QUOTA, Share};
+use partita_ledger::{AccountError, Key, Share};
 
 use crate::account::gpu::{Account, Charge, Gpu};
 use crate::account::tenant::Tenant;
@@ -183,8 +183,8 @@ pub fn join(gpu: &Gpu, key: Key, bytes: u64) -> Result<Charge, CuResult> {
         *count += 1;
         return Ok(charge);
     }
-    let quota_bytes = gpu.quota_bytes().unwrap_or(NO_QUOTA);
-    match gpu.slot.join_or_reserve(key, bytes, quota_bytes) {
+    let take = |quota_bytes| gpu.slot.join_or_reserve(key, bytes, quota_bytes);
+    match gpu.within_quota(take, |share| share.into_iter().for_each(|share| gpu.slot.leave(share))) {
         Ok(Some(share)) => {
             held.insert((gpu.index, key), (share, 1));
             Ok(charge)

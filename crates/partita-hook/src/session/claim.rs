@@ -110,14 +110,14 @@ impl Part {
         }
         let map =
             TimeMap::open(&file(&self.directory, TIME_FILE_NAME)?).map_err(|error| format!("{error}"))?;
-        let turns = match self.limits.mechanism {
-            MECHANISM_NONE => match GateMap::open(&self.gate_path()?) {
+        let turns = match self.limits.takes_turns() {
+            true => match GateMap::open(&self.gate_path()?) {
                 // Without `partita run`, the tenant may be alone in the directory, and does not
                 // take turns.
                 Err(error) if error.is_missing() => None,
                 opened => Some(opened.map_err(|error| format!("{error}"))?),
             },
-            _ => None,
+            false => None,
         };
         let meter = Meter::new(map, turns, self.directory.clone()).map_err(|why| match why {
             NoMeter::Call(name) => format!(

@@ -11,12 +11,12 @@ use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
 use partita_core::{
     ByteSize, ParseByteSizeError, ParseShareError, Placement, Share, UnknownWord, Words, words,
 };
-use partita_ledger::{FLAG_GATED, FLAG_TIMED, Limits, NO_QUOTA, OnMisfit, SmCount, Spill, TaskSlots};
+use partita_ledger::{FLAG_GATED, FLAG_MEMORY_REST, FLAG_TIMED, Limits, OnMisfit, SmCount, Spill, TaskSlots};
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::offered::Via;
-use crate::registry::{Isolation, Meta};
+use crate::registry::{Isolation, Meta, memory};
 
 words! {
     /// When a program is started again.
@@ -73,6 +73,7 @@ impl LimitSet {
         }
         if let Some(quota) = self.memory {
             limits.memory_quota_bytes = quota.0;
+            limits.flags &= !FLAG_MEMORY_REST;
         }
         if let Some(allowance) = self.driver_allowance {
             limits.driver_allowance_bytes = allowance.0;
@@ -101,7 +102,7 @@ impl LimitSet {
     /// missing.
     pub fn of(limits: Option<&Limits>, meta: Option<&Meta>) -> Self {
         let timed = limits.filter(|limits| limits.flags & FLAG_TIMED != 0);
-        let quota = limits.map(|limits| limits.memory_quota_bytes).filter(|&quota| quota != NO_QUOTA);
+        let quota = limits.and_then(memory::promise);
         Self {
             share: meta.and_then(|meta| meta.share.as_ref()?.parse().ok()),
             place: meta.map(|meta| meta.place),
@@ -128,6 +129,19 @@ impl LimitSet {
     /// The way of enforcing, the best one unless another one is asked for.
     pub fn via(&self) -> Via {
         self.via.unwrap_or_default()
+    }
+
+    /// Whether it takes turns with others on the same compute units: if asked to, or if it asks for
+    /// a share of time or a priority and for no compute units.
+    pub fn takes_turns(&self) -> bool {
+        match self.via() {
+            Via::Time => true,
+            Via::Mask => false,
+            Via::Auto => {
+                let is_ranked = self.time.is_some() || self.priority() != Priority::Normal;
+                is_ranked && self.share.is_none() && self.place.is_none()
+            }
+        }
     }
 
     /// Whether it runs beside the others. One that has the whole GPU by priority alone does not
@@ -331,7 +345,8 @@ pub static LIMITS: &[Limit] = &[
         name: "time",
         member: "time",
         form: Form::Percent,
-        help: "The share of measured GPU time for all its processes together: 30%, 12.5% [default: no limit]",
+        help: "The share of measured GPU time for all its processes together: 30%, 12.5%; without --sm, in turns \
+               with others on the same compute units [default: no limit]",
         change: Some(Change {
             help: "The share of GPU time: 30%, 12.5%; only for tenants started with a share",
             about: "Its share of the GPU's time, as `--time` takes it.",
@@ -357,7 +372,8 @@ pub static LIMITS: &[Limit] = &[
         name: "mem",
         member: "memory_quota_bytes",
         form: Form::Size { least: 1 },
-        help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB [default: no quota]",
+        help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB; it is kept free of others \
+               [default: what is not promised to others]",
         change: Some(Change {
             help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB",
             about: "Its memory quota, in bytes.",
@@ -401,7 +417,8 @@ pub static LIMITS: &[Limit] = &[
         name: "priority",
         member: "priority",
         form: Form::words::<Priority>("PRIORITY"),
-        help: "Tenants of low priority wait while a tenant of high priority has work in flight",
+        help: "Tenants of low priority wait while a tenant of high priority has work in flight; without --sm both \
+               have the same compute units",
         default: Some("normal"),
         change: Some(Change {
             help: "Tenants of low priority wait while a tenant of high priority has work in flight; only for \

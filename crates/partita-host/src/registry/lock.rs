@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_core::{Present, TpcSet};
-use partita_ledger::{FLAG_GATED, FLAG_TIMED, MECHANISM_NONE};
+use partita_ledger::{FLAG_GATED, FLAG_TIMED};
 use partita_mps::lock::lock_within;
 
 use super::dir::{Dir, own_user};
@@ -22,8 +22,8 @@ use super::layout::{
 use super::name::check_name;
 use super::owned::{NewPart, OwnedPart, OwnedTenant, make, make_gate};
 use super::root::{Registry, Role};
-use super::task_slots;
 use super::tenant::{Patience, Tenant, has_live_slot};
+use super::{memory, task_slots};
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
 
@@ -192,6 +192,7 @@ impl<'a> RegistryLock<'a> {
         }
         if is_any_removed {
             task_slots::divide(&living);
+            memory::divide_all(&living);
         }
         for Home { dir: home, user } in self.kept()? {
             for (key, gpu) in gpus(&home)? {
@@ -344,16 +345,20 @@ impl<'a> RegistryLock<'a> {
                 }
             }
         }
-        task_slots::divide(&self.tenants()?);
+        let tenants = self.tenants()?;
+        task_slots::divide(&tenants);
+        memory::divide_all(&tenants);
         Ok(OwnedTenant { parts: made.into() })
     }
 
-    /// Divides the task slots of every GPU again, after tenants were changed.
+    /// Divides the task slots and the memory of every GPU again, after tenants were changed.
     ///
     /// # Errors
     /// As [`RegistryLock::tenants`].
-    pub(crate) fn divide_task_slots(&self) -> Result<(), Error> {
-        task_slots::divide(&self.tenants()?);
+    pub(crate) fn divide(&self) -> Result<(), Error> {
+        let tenants = self.tenants()?;
+        task_slots::divide(&tenants);
+        memory::divide_all(&tenants);
         Ok(())
     }
 
@@ -361,7 +366,7 @@ impl<'a> RegistryLock<'a> {
         let NewPart { gpu_key, meta, limits } = part;
         let home = self.own_home()?;
         let gpu = make_own(home, &gpu_key)?;
-        let takes_turns = limits.flags & FLAG_TIMED != 0 && limits.mechanism == MECHANISM_NONE;
+        let takes_turns = limits.flags & FLAG_TIMED != 0 && limits.takes_turns();
         if limits.flags & FLAG_GATED != 0 || takes_turns {
             make_gate(&gpu, self.registry.user)?;
         }

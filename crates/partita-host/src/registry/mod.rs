@@ -39,6 +39,7 @@
 mod dir;
 mod layout;
 mod lock;
+pub(crate) mod memory;
 mod name;
 mod owned;
 mod root;

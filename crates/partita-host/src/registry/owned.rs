@@ -11,7 +11,8 @@ use partita_ledger::{
 };
 
 use super::dir::{Dir, own_user};
-use super::layout::{GATE, OWNER};
+use super::layout::{GATE, OWNER, c_path};
+use super::memory;
 use super::tenant::{Meta, write_meta};
 use crate::error::Error;
 
@@ -62,6 +63,16 @@ impl OwnedTenant {
     /// The metadata of the tenant on its first GPU.
     pub fn meta(&self) -> &Meta {
         &self.parts[0].meta
+    }
+
+    /// The GPUs on which it is held to a part of the memory that is not promised, and the part in
+    /// bytes.
+    pub(crate) fn memory_rests(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.parts.iter().filter_map(|part| {
+            let path = c_path(&part.path.join(LIMITS_FILE_NAME.to_str().ok()?)).ok()?;
+            let (_, limits) = Limits::read(path.as_c_str()).ok()?;
+            Some((part.meta.gpu.label.as_str(), memory::rest(&limits)?))
+        })
     }
 
     /// Changes the metadata of the tenant, for readers.

@@ -385,6 +385,29 @@ impl Tenant {
         self.open_file(TIME_FILE_NAME, |at| TimeView::open(at))
     }
 
+    /// Bytes of device memory that its living processes hold, and bytes that the driver has taken
+    /// for itself in them; `None` if this user cannot read that.
+    pub(super) fn memory_in_use(&self) -> Option<(u64, u64)> {
+        self.usage().ok()?.in_use().ok()
+    }
+
+    /// Whether this process may write its limits, for its user or in the place of all users.
+    pub(super) fn is_kept_here(&self) -> bool {
+        self.keeper == own_user()
+    }
+
+    /// The limits file, to divide what tenants share. In system mode root does that for the tenants
+    /// of all users at once.
+    ///
+    /// # Errors
+    /// [`Error::NotYours`], [`Error::DamagedTenant`].
+    pub(super) fn kept_limits_file(&self) -> Result<LimitsFile, Error> {
+        if !self.is_kept_here() {
+            return Err(self.not_yours());
+        }
+        self.open_file(LIMITS_FILE_NAME, |at| LimitsFile::open_rw(at))
+    }
+
     /// The limits file, to change it.
     ///
     /// # Errors

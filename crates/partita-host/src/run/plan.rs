@@ -3,8 +3,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use partita_core::{Compaction, Share, Topology};
-use partita_ledger::{Limits, MECHANISM_NONE};
+use partita_core::{Compaction, Topology};
+use partita_ledger::{DRIVER_ALLOWANCE_BYTES, FLAG_MEMORY_REST, FLAG_TURNS, Limits, MECHANISM_NONE};
 use partita_mps::partition::PartitionName;
 use serde::Serialize;
 
@@ -16,7 +16,9 @@ use crate::install::Install;
 use crate::limits::LimitSet;
 use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::process::ProcessId;
-use crate::registry::{GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant};
+use crate::registry::{
+    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, memory,
+};
 use crate::request::RunRequest;
 use crate::{limits, mps, time};
 
@@ -79,46 +81,70 @@ fn plan_on(
     limits::check_share(share.as_ref(), measured.gpcs_proved)?;
     partition::check_place(place, share.as_ref(), measured.gpcs_proved)?;
     let key = gpu.key();
-    let present = RegistryLock::present(tenants, &key)?;
-    let is_whole = request.is_whole();
-    // Tenants that take turns have every TPC, and do not conflict with each other. MPS plans its
-    // own partitions.
+    let takes_turns = request.takes_turns();
+    // Tenants that take turns share their TPCs. MPS plans its own partitions.
     let is_in_way = |tenant: &&Tenant| match request.mps_partition {
         Some(_) => false,
-        None => !(is_whole && time::is_whole(tenant)),
+        None => !(takes_turns && time::takes_turns(tenant)),
     };
     let beside: Vec<Tenant> = tenants.iter().filter(is_in_way).cloned().collect();
-    let chosen = partition::plan(&Wanted {
+    let here = || tenants.iter().filter(|tenant| tenant.gpu_key == key);
+    // Beside those who take turns there may be no room for a partition, but one more can join them.
+    let or_turns = |error: Error| match (error, time::instead_of_units(here())) {
+        (Error::Plan { reason }, Some(turns)) if !takes_turns => {
+            Error::Plan { reason: format!("{reason}; {turns}") }
+        }
+        (error, _) => error,
+    };
+    let share = match share {
+        Some(share) => share,
+        None => partita_core::all_free(&topology, &RegistryLock::present(&beside, &key)?)
+            .map_err(|error| or_turns(partition::refused(error, &topology, &beside, &key)))?,
+    };
+    let wanted = Wanted {
         topology: &topology,
         tenants: &beside,
         gpu_key: &key,
         name: None,
-        share: match is_whole {
-            true => Share::Exact(topology.all()),
-            false => limits::share_or_free(&topology, &present, share.as_ref()),
-        },
+        share,
         place: place.unwrap_or_default(),
         compact: request.compact,
-    })?;
-    if let Some(quota) = request.limits.memory {
-        let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
-        limits::check_quota(quota, measured.memory_total_bytes, &gpu.label(), others)?;
-    }
+    };
+    let chosen = partition::plan(&wanted).map_err(or_turns)?;
+    let label = gpu.label();
+    memory_wanted(request, &key, &label, measured.memory_total_bytes).check(tenants)?;
     let (name, uuid) = (name.unwrap_or("dry-run"), &gpu.facts.uuid);
     let set = &chosen.plan.set;
     let mut limits = limits::new_limits(name, uuid, measured, &topology, set, request.limits.memory)
         .map_err(|error| unproved(error.to_string()))?;
+    if request.limits.memory.is_none() {
+        limits.flags |= FLAG_MEMORY_REST;
+    }
     request.limits.put_new(&mut limits);
-    if is_whole {
-        let others = tenants.iter().filter(|tenant| tenant.gpu_key == key);
-        time::check_sum(&limits, &gpu.label(), others)?;
-        limits.mechanism = MECHANISM_NONE;
+    if takes_turns {
+        time::check_sum(&limits, &label, here())?;
+        limits.flags |= FLAG_TURNS;
+        if *set == topology.all() {
+            limits.mechanism = MECHANISM_NONE;
+        }
     }
     if request.mps_partition.is_some() {
         // It has none of the planned TPCs.
+        limits.mechanism = MECHANISM_NONE;
         limits.set = Default::default();
     }
     Ok(PlannedPart { topology, chosen, limits, task_slots: measured.task_slots })
+}
+
+fn memory_wanted<'a>(
+    request: &RunRequest,
+    gpu_key: &'a str,
+    gpu: &'a str,
+    total_bytes: u64,
+) -> memory::Wanted<'a> {
+    let LimitSet { memory: quota, driver_allowance, .. } = request.limits;
+    let driver_allowance = driver_allowance.map_or(DRIVER_ALLOWANCE_BYTES, |allowance| allowance.0);
+    memory::Wanted { gpu_key, gpu, total_bytes, quota, driver_allowance, tenant: None }
 }
 
 /// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's
@@ -132,6 +158,10 @@ pub(crate) fn make(
     run: ProcessId,
 ) -> Result<OwnedTenant, Error> {
     let Planned { lock, tenants, parts } = plan(install, request, registry, gpus, Some(name))?;
+    for (gpu, part) in gpus.iter().zip(&parts) {
+        let (key, label) = (gpu.key(), gpu.label());
+        memory_wanted(request, &key, &label, part.limits.memory_total_bytes).make_room(&tenants)?;
+    }
     for (gpu, part) in gpus.iter().zip(&parts) {
         partition::store(&part.chosen.stores, &tenants, &gpu.key(), &part.topology)?;
     }
@@ -165,6 +195,7 @@ pub struct DryRun {
 pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Result<Vec<DryRun>, Error> {
     let registry = Registry::open()?;
     let gpus = select(install, request, say)?;
+    let request = &request.settled(&registry, &gpus)?;
     let planned = plan(install, request, &registry, &gpus, request.name.as_deref())?;
     let row = |(gpu, part): (&Gpu, PlannedPart)| {
         let unproved =

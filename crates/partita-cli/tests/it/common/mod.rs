@@ -547,13 +547,18 @@ impl Tenant {
 
     /// The next line of the program's stdout. Panics with its stderr if stdout has ended.
     pub fn next_line(&mut self) -> String {
-        let mut line = String::new();
-        if self.lines.read_line(&mut line).unwrap() == 0 {
+        self.line().unwrap_or_else(|| {
             let mut complaint = String::new();
             let _ = std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut complaint);
             panic!("the tenant ended with {:?}: {complaint}", self.child.wait());
-        }
-        line.trim_end().to_owned()
+        })
+    }
+
+    /// The next line of the program's stdout; none if that has ended.
+    pub fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let bytes = self.lines.read_line(&mut line).unwrap();
+        (bytes > 0).then(|| line.trim_end().to_owned())
     }
 
     /// Sends a signal, if it has not ended.

@@ -1,0 +1,96 @@
+//! A share of time or a priority without compute units means turns. A program without `--sm` locks no
+//! other out: the refusal says what to type, and that works.
+
+use crate::common;
+
+use common::{Answering, World, compile, gpu_program, text, tpcs};
+
+/// The commands that a message tells the user to type.
+fn advised(message: &str) -> Vec<String> {
+    let parts = message.split("`partita ").skip(1);
+    parts.map(|part| part.split('`').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn shares_of_time_and_priorities_alone_take_turns_with_each_other() {
+    let world = World::in_memory();
+    for (first, second) in [
+        ("--time 50%", "--time 50%"),
+        ("--priority high", "--priority low"),
+        ("--time 30%", "--via time --time 70%"),
+    ] {
+        let _first = world.idle(&format!("--name first {first}"));
+        let _second = world.idle(&format!("--name second {second}"));
+        assert_eq!((&world.row("first")["sms"], &world.row("second")["sms"]), (&132.into(), &132.into()));
+    }
+}
+
+#[test]
+fn turns_beside_a_partition_share_what_it_leaves() {
+    let world = World::in_memory();
+    let _masked = world.idle("--name masked --sm 20tpc");
+    let program = compile(&world, "time");
+    let start = |name: &str| {
+        let mut command = world.partita(["run", "--name", name, "--time", "45%", "--"]);
+        let mut program = Answering::start(command.arg(&program).arg(&gpu_program().1));
+        assert_eq!(program.tenant.next_line(), "ready");
+        program
+    };
+    let (mut one, _two) = (start("one"), start("two"));
+    let set = |name: &str| tpcs(world.row(name)["tpcs"].as_str().unwrap());
+    assert_eq!((set("one").len(), set("one")), (46, set("two")));
+    assert!(set("masked").iter().all(|tpc| !set("one").contains(tpc)));
+    // Its launches carry the mask, and are charged.
+    let (share, kernels_us) = one
+        .line("share kernel 1000000 50 300")
+        .split_once(' ')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    assert!(share.parse::<u32>().unwrap() > 0 && kernels_us.parse::<f64>().unwrap() > 0.0);
+    let row = world.row("one");
+    assert_eq!(row["processes"][0]["mask_verified"], true, "{row}");
+    assert_eq!(row["isolation"], "shared", "{row}");
+    // A third finds too little time, and the command that it names helps.
+    let refused = world.refused("run --name three --time 20% -- true");
+    assert!(refused.contains("10% of the time") && refused.contains("`--time 10%`"), "{refused}");
+    let commands = advised(&refused);
+    assert_eq!(commands.len(), 1, "{refused}");
+    world.ok(&commands[0]);
+    assert!(world.line("run --name three --time 20% -- true").status.success());
+    // Tenants that take turns hold their units against partitions; a partition can make room.
+    let refused = world.refused("run --name four --sm 10% -- true");
+    assert!(refused.contains("to take turns with tenant `one`, use `--time 20%`"), "{refused}");
+    let commands = advised(&refused);
+    assert!(commands.len() == 1 && commands[0].starts_with("set masked --sm "), "{refused}");
+    world.ok(&commands[0]);
+    assert!(world.line("run --name four --sm 10% -- true").status.success());
+    let refused = world.refused("set one --sm 10%");
+    assert!(refused.contains("shares its compute units"), "{refused}");
+}
+
+#[test]
+fn a_program_that_takes_all_is_told_and_a_refusal_names_the_command_that_makes_room() {
+    let world = World::new();
+    let output = world.line("run --name all -- true");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("no --sm: all takes every free compute unit") && said.lines().count() == 1,
+        "{said}"
+    );
+    for asked in ["--sm 100%", "--sm 10%"] {
+        let output = world.line(&format!("run --name all {asked} -- true"));
+        assert_eq!(text(&output.stderr), "", "{asked}");
+    }
+    let _all = world.idle("--name all");
+    for asked in ["", "--sm 60%", "--sm 50tpc", "--sm 120sm", "--sm tpc:0-9"] {
+        let run = format!("run --name next {asked} -- true");
+        let refused = world.refused(&run);
+        let commands = advised(&refused);
+        assert!(commands.len() == 1 && commands[0].starts_with("set all --sm "), "{refused}");
+        world.ok(&commands[0]);
+        assert!(world.line(&run).status.success(), "{asked}");
+        world.ok("set all --sm 100%");
+    }
+    let refused = world.refused("run --name next --sm 100% -- true");
+    assert_eq!(advised(&refused), ["kill all"], "{refused}");
+}

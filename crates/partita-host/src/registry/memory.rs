@@ -1,0 +1,245 @@
+//! Promises of memory are kept: tenants without one are held to what is not promised.
+//!
+//! A tenant that was started without `--mem` has a quota while another tenant of its GPU has a
+//! promise, and none otherwise. The command that makes, changes or removes a tenant divides the
+//! rest again: first some quotas become smaller, then others larger. A tenant may allocate at the
+//! same moment. So the command reads the use after it lowered a quota, and the hook reads the quota
+//! after it charged an allocation: one of the two sees the other.
+//!
+//! A command writes the quotas of tenants whose files its user may write. In system mode these are
+//! all; otherwise tenants of other users without a promise are not held.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{Ordering, fence};
+
+use partita_core::ByteSize;
+use partita_core::memory::{Claim, RESERVE_BYTES, To, divide, left};
+use partita_ledger::{DRIVER_ALLOWANCES, FLAG_MEMORY_REST, Limits, NO_QUOTA};
+
+use super::tenant::Tenant;
+use super::user::acting_user;
+use crate::error::Error;
+
+/// How often quotas are lowered again because a tenant has allocated meanwhile. It has then used a
+/// part of what its quota still allowed, so each round leaves it less to allocate.
+const ROUNDS_MAX: usize = 64;
+
+/// A promise of memory that a new tenant or a changed one is to get on a GPU, or the place of a new
+/// tenant without one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// The GPU's key.
+    pub gpu_key: &'a str,
+    /// Its short name.
+    pub gpu: &'a str,
+    /// Its memory.
+    pub total_bytes: u64,
+    /// The quota, if there is to be one.
+    pub quota: Option<ByteSize>,
+    /// What the driver may take for itself in a process, free of charge.
+    pub driver_allowance: u64,
+    /// The tenant, if it exists.
+    pub tenant: Option<&'a Tenant>,
+}
+
+impl<'a> Wanted<'a> {
+    fn claim(&self) -> Claim {
+        let driver = self.tenant.map_or(0, |tenant| claim_of(tenant).driver);
+        let to = self.quota.map_or(To::Rest(0), |quota| To::Promise(quota.0));
+        Claim { to, driver: driver.max(self.driver_allowance) }
+    }
+
+    /// The other tenants of the GPU.
+    fn others(&self, tenants: &'a [Tenant]) -> Vec<&'a Tenant> {
+        let is_other = |tenant: &&Tenant| {
+            tenant.gpu_key == self.gpu_key
+                && tenant.counts()
+                && !self.tenant.is_some_and(|this| this.is_of_same(tenant))
+        };
+        tenants.iter().filter(is_other).collect()
+    }
+
+    /// Checks whether there is room for it, and changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::QuotaZero`], [`Error::QuotaAboveDevice`], [`Error::MemoryPromised`].
+    pub fn check(&self, tenants: &'a [Tenant]) -> Result<(), Error> {
+        let (gpu, total) = (self.gpu.to_owned(), ByteSize(self.total_bytes));
+        match self.quota {
+            Some(ByteSize(0)) => return Err(Error::QuotaZero),
+            Some(wanted) if wanted.0 > total.0 => {
+                return Err(Error::QuotaAboveDevice { wanted, total, gpu });
+            }
+            _ => {}
+        }
+        let others = self.others(tenants);
+        match divide(self.total_bytes, &claims(&others, Some(self.claim()))) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.refusal(&others)),
+        }
+    }
+
+    /// Checks the same, and holds the others to what remains beside it.
+    ///
+    /// # Errors
+    /// As [`Wanted::check`]; the others then have what they had.
+    pub fn make_room(&self, tenants: &'a [Tenant]) -> Result<(), Error> {
+        self.check(tenants)?;
+        let others = self.others(tenants);
+        if hold(self.total_bytes, &others, Some(self.claim())).is_ok() {
+            return Ok(());
+        }
+        divide_all(tenants);
+        Err(self.refusal(&others))
+    }
+
+    fn refusal(&self, others: &[&Tenant]) -> Error {
+        let beside = claims(others, None);
+        let mut holders: Vec<String> = Vec::new();
+        for (Tenant { name, .. }, claim) in others.iter().zip(&beside) {
+            match claim.to {
+                To::Promise(0) | To::Rest(0) | To::Unheld(0) => {}
+                To::Promise(bytes) => {
+                    holders.push(format!("tenant `{name}` was promised {}", ByteSize(bytes)))
+                }
+                To::Rest(used) | To::Unheld(used) => holders
+                    .push(format!("tenant `{name}` uses {} without --mem", ByteSize(used).approximate())),
+            }
+        }
+        let claim_to = |to| claims(others, Some(Claim { to, ..self.claim() }));
+        let nothing = claim_to(To::Promise(0));
+        let driver = nothing.iter().fold(RESERVE_BYTES, |sum, claim| sum.saturating_add(claim.driver));
+        holders.push(format!("{} are kept for the driver", ByteSize(driver).approximate()));
+        // In whole MiB, which can be read.
+        let left_bytes = left(self.total_bytes, &nothing).unwrap_or(0) >> 20 << 20;
+        let remedy = match (self.quota, left_bytes) {
+            (Some(_), 1..) => format!("ask for --mem {} or less", ByteSize(left_bytes)),
+            _ => {
+                let missing = left(self.total_bytes, &claims(others, Some(self.claim()))).err();
+                remedy(others, &beside, missing.unwrap_or(0))
+            }
+        };
+        Error::MemoryPromised {
+            wanted: self.quota,
+            left: ByteSize(left_bytes),
+            total: ByteSize(self.total_bytes),
+            gpu: self.gpu.to_owned(),
+            holders: holders.join(", "),
+            remedy,
+        }
+    }
+}
+
+/// The command by which the caller gets so many bytes of others, if there is one.
+fn remedy(others: &[&Tenant], claims: &[Claim], missing: u64) -> String {
+    let promises = others.iter().zip(claims).filter_map(|(tenant, claim)| match claim.to {
+        To::Promise(bytes) if tenant.is_own() && tenant.user == acting_user() => Some((tenant, bytes)),
+        _ => None,
+    });
+    let Some((tenant, promised)) = promises.max_by_key(|(_, bytes)| *bytes) else {
+        return "ask the owner of a tenant to lower its --mem or to end it".to_owned();
+    };
+    match promised.checked_sub(missing).filter(|rest| *rest > 0 && *rest >= used(tenant)) {
+        Some(rest) => format!("make room with `partita set {} --mem {}`", tenant.name, ByteSize(rest)),
+        None => format!("end a tenant with `partita kill {}`", tenant.name),
+    }
+}
+
+/// Divides the memory of every GPU among these tenants again.
+pub(super) fn divide_all(tenants: &[Tenant]) {
+    let mut gpus: BTreeMap<&str, Vec<&Tenant>> = BTreeMap::new();
+    for tenant in tenants.iter().filter(|tenant| tenant.counts()) {
+        gpus.entry(&tenant.gpu_key).or_default().push(tenant);
+    }
+    for tenants in gpus.values() {
+        let total = tenants.iter().find_map(|tenant| Some(tenant.limits().ok()?.memory_total_bytes));
+        if hold(total.unwrap_or(0), tenants, None).is_err() {
+            // More is in use than there would be: none grows, and nothing more is promised.
+            tenants.iter().filter(|tenant| is_held(tenant)).for_each(|tenant| {
+                store(tenant, used(tenant));
+            });
+        }
+    }
+}
+
+/// Writes the quotas of those without a promise, beside one more claim.
+///
+/// # Errors
+/// They use too much for it, and quotas may be lowered already.
+fn hold(total: u64, tenants: &[&Tenant], more: Option<Claim>) -> Result<(), ()> {
+    let concerns = |tenant: &&Tenant| {
+        tenant.limits().is_ok_and(|limits| promise(limits).is_some() || rest(limits).is_some())
+    };
+    if !tenants.iter().any(concerns) && !more.is_some_and(|claim| matches!(claim.to, To::Promise(_))) {
+        return Ok(());
+    }
+    for _ in 0..ROUNDS_MAX {
+        let most = divide(total, &claims(tenants, more)).map_err(drop)?;
+        let quotas: Vec<(&Tenant, u64)> = (tenants.iter().zip(&most))
+            .filter(|(tenant, _)| is_held(tenant))
+            .map(|(tenant, most)| (*tenant, most.unwrap_or(NO_QUOTA)))
+            .collect();
+        let (lower, higher): (Vec<_>, Vec<_>) =
+            quotas.into_iter().partition(|(tenant, quota)| quota_now(tenant) > *quota);
+        lower.iter().for_each(|(tenant, quota)| store(tenant, *quota));
+        fence(Ordering::SeqCst);
+        if lower.iter().all(|(tenant, quota)| used(tenant) <= *quota) {
+            higher.iter().for_each(|(tenant, quota)| store(tenant, *quota));
+            return Ok(());
+        }
+    }
+    Err(())
+}
+
+/// Whether this process writes the quota of a tenant that was started without one.
+fn is_held(tenant: &Tenant) -> bool {
+    tenant.is_kept_here() && tenant.limits().is_ok_and(|limits| limits.flags & FLAG_MEMORY_REST != 0)
+}
+
+/// The claims of these tenants, as their files say now, and one more.
+fn claims(tenants: &[&Tenant], more: Option<Claim>) -> Vec<Claim> {
+    tenants.iter().map(|tenant| claim_of(tenant)).chain(more).collect()
+}
+
+fn claim_of(tenant: &Tenant) -> Claim {
+    let Ok(limits) = tenant.limits() else { return Claim { to: To::Unheld(0), driver: 0 } };
+    let (used, driver) = tenant.memory_in_use().unwrap_or((0, 0));
+    let allowance = limits.driver_allowance_bytes;
+    let to = match promise(limits) {
+        Some(bytes) => To::Promise(bytes),
+        None if is_held(tenant) => To::Rest(used),
+        // It is another user's, or an environment's that writes its limits itself.
+        None => To::Unheld(used),
+    };
+    Claim { to, driver: driver.clamp(allowance, allowance.saturating_mul(DRIVER_ALLOWANCES)) }
+}
+
+fn used(tenant: &Tenant) -> u64 {
+    tenant.memory_in_use().map_or(0, |(used, _)| used)
+}
+
+/// The memory that limits promise.
+pub(crate) fn promise(limits: &Limits) -> Option<u64> {
+    let is_promise = limits.flags & FLAG_MEMORY_REST == 0 && limits.memory_quota_bytes != NO_QUOTA;
+    is_promise.then_some(limits.memory_quota_bytes)
+}
+
+/// The memory to which limits hold a tenant without a promise.
+pub(crate) fn rest(limits: &Limits) -> Option<u64> {
+    let is_rest = limits.flags & FLAG_MEMORY_REST != 0 && limits.memory_quota_bytes != NO_QUOTA;
+    is_rest.then_some(limits.memory_quota_bytes)
+}
+
+fn quota_now(tenant: &Tenant) -> u64 {
+    let now = tenant.kept_limits_file().ok().and_then(|file| file.load().ok());
+    now.map_or(NO_QUOTA, |(_, limits)| limits.memory_quota_bytes)
+}
+
+fn store(tenant: &Tenant, quota: u64) {
+    if quota_now(tenant) != quota
+        && let Ok(mut file) = tenant.kept_limits_file()
+    {
+        // A damaged file is reported by the command that reads it next.
+        let _ = file.update(|limits| limits.memory_quota_bytes = quota);
+    }
+}
