@@ -10,9 +10,11 @@
 
 mod charged;
 mod gates;
+mod outside;
 
 use self::charged::{Charged, charged, gpu_of};
 pub use gates::{Stranger, strangers};
+pub use outside::Outsider;
 use partita_host::child::Job;
 use partita_host::error::Error;
 use partita_host::install::Install;
@@ -106,6 +108,8 @@ pub struct Escape {
 pub struct Audit {
     /// Every process of a tenant that the driver lists; escaped ones first.
     pub rows: Vec<AuditRow>,
+    /// Processes that use a tenant's GPU and belong to no tenant.
+    pub outsiders: Vec<Outsider>,
     /// GPUs that the audit could not check.
     pub unseen: Vec<Unseen>,
     /// Tenants of other users that the audit skipped, with the reason.
@@ -265,16 +269,27 @@ impl Audit {
             };
             let here: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.gpu_key == gpu.key).collect();
             let escaped: Vec<&Escape> = escaped.iter().filter(|escape| escape.gpu.key == gpu.key).collect();
-            self.rows
-                .extend(listed.processes.iter().filter_map(|process| row(&gpu, &here, &escaped, process)));
+            for listed in &listed.processes {
+                // An exiting process can lose its slot before the driver removes it from the list.
+                let process = ProcessId::living(listed.pid).filter(|process| !process.is_ending());
+                let Some(process) = process else { continue };
+                match row(&gpu, &here, &escaped, listed, process) {
+                    Some(row) => self.rows.push(row),
+                    None => self.outsiders.extend(Outsider::of(&gpu, listed, process)),
+                }
+            }
         }
     }
 }
 
 /// Relates a process to the tenants of its GPU; `None` if it belongs to none.
-fn row(gpu: &GpuMeta, tenants: &[&Tenant], escaped: &[&Escape], listed: &DriverProcess) -> Option<AuditRow> {
-    // An exiting process can lose its slot before the driver removes it from the list.
-    let process = ProcessId::living(listed.pid).filter(|process| !process.is_ending())?;
+fn row(
+    gpu: &GpuMeta,
+    tenants: &[&Tenant],
+    escaped: &[&Escape],
+    listed: &DriverProcess,
+    process: ProcessId,
+) -> Option<AuditRow> {
     let row = |tenant: &str, charged: Option<Charged>| AuditRow {
         tenant: tenant.to_owned(),
         gpu: gpu.label.clone(),

@@ -66,7 +66,7 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
 /// escaped or has more memory than they record.
 fn audited(json: bool) -> Result<ExitCode, Failure> {
     let registry = Registry::open()?;
-    let audit::Audit { rows, unseen, passed_over } =
+    let audit::Audit { rows, outsiders, unseen, passed_over } =
         audit::run(&Install::of_this_program()?, &registry, &[])?;
     if json {
         print_json(&rows)?;
@@ -118,6 +118,17 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
             stranger.user,
             stranger.gate.display(),
             audit::STRANGER_REMEDY
+        ));
+    }
+    for outsider in &outsiders {
+        tell(&format!(
+            "process {} of {} ({}) uses {} of {} and belongs to no tenant: nothing limits it, and it may take \
+             memory that was promised; start it with `partita run`, or end it with `kill {0}`",
+            outsider.pid,
+            outsider.user,
+            outsider.command,
+            outsider.memory_bytes.map_or_else(|| "memory".to_owned(), bytes),
+            outsider.gpu
         ));
     }
     passed_over.iter().for_each(|line| tell(line));
@@ -185,10 +196,11 @@ fn cells(row: &TenantRow) -> [String; 14] {
         _ => row.gpu.clone(),
     };
     let tpcs = tpcs(row);
-    let quota = match (row.limits.memory, &tpcs) {
-        (Some(quota), _) => bytes(quota.bytes()),
-        (None, Some(_)) => "-".to_owned(),
-        (None, None) => unknown(),
+    let quota = match (row.limits.memory, row.memory_rest_bytes, &tpcs) {
+        (Some(quota), _, _) => bytes(quota.bytes()),
+        (None, Some(rest), _) => format!("({})", bytes(rest)),
+        (None, None, Some(_)) => "-".to_owned(),
+        (None, None, None) => unknown(),
     };
     [
         row.name.clone(),

@@ -21,7 +21,7 @@ pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
     match audit::run(install, registry, &escaped) {
         Err(error) => look.findings.push(nothing(error)),
         // Other users' tenants are not checked.
-        Ok(audit::Audit { rows, unseen, passed_over: _ }) => {
+        Ok(audit::Audit { rows, unseen, .. }) => {
             rows.into_iter().for_each(|row| look.add(row));
             for Unseen { gpus, error } in unseen {
                 let reason = error.to_string();
