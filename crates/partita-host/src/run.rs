@@ -25,6 +25,7 @@ pub use self::select::check_usable;
 use self::select::select;
 use self::watch::Watch;
 use crate::error::Error;
+use crate::gpu::Gpu;
 use crate::gpus;
 use crate::install::Install;
 use crate::mps;
@@ -105,20 +106,6 @@ fn start(
         let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
         (make(install, request, &registry, &gpus, &name, run)?, service)
     };
-    if request.takes_all_unasked() {
-        say(&format!(
-            "no --sm: {name} takes every free compute unit of {}, and others find no room until it ends or \
-             `partita set {name} --sm 50%`",
-            gpus::labels(&gpus)
-        ));
-    }
-    for (gpu, bytes) in tenant.memory_rests() {
-        say(&format!(
-            "no --mem: {name} is held to {} of {gpu}, its part of what other tenants were not promised; a later \
-             promise lowers it",
-            ByteSize(bytes).approximate()
-        ));
-    }
     let mut command = Command::new(&program);
     command.arg0(program_name).args(arguments);
     scrub(&mut command);
@@ -139,6 +126,7 @@ fn start(
             if signals.take_over_job().map_err(Error::io("signal handlers"))? {
                 command.process_group(0);
             }
+            tell_what_it_gets(request, &name, &gpus, &tenant, say);
             spawn(&mut command, &tenant, &program)
         };
         ready.and_then(|()| Ok((begin()?, watch))).inspect_err(|_| give_up_service(service.as_ref(), started))
@@ -149,6 +137,30 @@ fn start(
             finish(&registry, tenant);
             Err(error)
         }
+    }
+}
+
+/// Says which resources the program gets without a limit that was asked for.
+fn tell_what_it_gets(
+    request: &RunRequest,
+    name: &str,
+    gpus: &[Gpu],
+    tenant: &OwnedTenant,
+    say: &mut dyn FnMut(&str),
+) {
+    if request.takes_all_unasked() {
+        say(&format!(
+            "no --sm: {name} takes every free compute unit of {}; `partita set {name} --sm 50%` makes room for \
+             others",
+            gpus::labels(gpus)
+        ));
+    }
+    for (gpu, bytes) in tenant.memory_rests() {
+        say(&format!(
+            "no --mem: {name} is held to {} of {gpu}, its part of what other tenants were not promised; a later \
+             promise lowers it",
+            ByteSize(bytes).approximate()
+        ));
     }
 }
 

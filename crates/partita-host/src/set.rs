@@ -119,7 +119,10 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     // All are planned, and all files open, before the first is changed.
     let changes = changes.collect::<Result<Vec<_>, Error>>()?;
     let outcomes = changes.into_iter().map(|change| change.make(request, &tenants)).collect();
-    lock.divide()?;
+    let LimitSet { share, task_slots, memory, driver_allowance, .. } = request.limits;
+    if share.is_some() || task_slots.is_some() || memory.is_some() || driver_allowance.is_some() {
+        lock.divide()?;
+    }
     outcomes
 }
 

@@ -63,6 +63,10 @@ pub struct UsageView {
     fd: Fd,
 }
 
+/// Slots that are read at once.
+const AT_ONCE: usize = 32;
+const _: () = assert!(PROCESS_SLOTS.is_multiple_of(AT_ONCE));
+
 impl UsageView {
     /// Opens an existing file.
     ///
@@ -114,12 +118,16 @@ impl UsageView {
         // First: what is reaped later than this was counted, and is not subtracted.
         let mut used = self.totals()?.used;
         let mut driver = 0u64;
-        for slot in self.slots() {
-            let slot = slot?;
-            if slot.live {
-                driver = driver.saturating_add(slot.driver_bytes);
-            } else {
-                used = used.saturating_sub(slot.bytes);
+        for first in (0..PROCESS_SLOTS).step_by(AT_ONCE) {
+            let mut slots = [[0; size_of::<SlotCells>()]; AT_ONCE];
+            self.read(slot_offset(first), slots.as_flattened_mut())?;
+            let pid = offset_of!(SlotCells, holder) + offset_of!(Holder, pid);
+            for (index, _) in (first..).zip(&slots).filter(|(_, slot)| word(slot, pid) != 0) {
+                match self.slot(index)? {
+                    Some(slot) if slot.live => driver = driver.saturating_add(slot.driver_bytes),
+                    Some(slot) => used = used.saturating_sub(slot.bytes),
+                    None => {}
+                }
             }
         }
         Ok((used, driver))
@@ -131,8 +139,6 @@ impl UsageView {
     /// # Errors
     /// As [`UsageView::totals`].
     pub fn launches(&self) -> Result<u64, LedgerError> {
-        const AT_ONCE: usize = 32;
-        const _: () = assert!(PROCESS_SLOTS.is_multiple_of(AT_ONCE));
         let mut sum = 0u64;
         for first in (0..PROCESS_SLOTS).step_by(AT_ONCE) {
             let mut slots = [[0; size_of::<SlotCells>()]; AT_ONCE];

@@ -233,7 +233,7 @@ fn plans_reckon_with_tenants_of_other_users() {
     let said = refused(&users.world.line("run --name all --sm 100% --isolation own -- true"));
     assert!(said.contains("fake of "), "{said}");
     // It is not the caller's to change.
-    assert!(said.ends_with("or ask the owner of a tenant to shrink or end it"), "{said}");
+    assert!(said.trim_end().ends_with("or ask the owner of a tenant to shrink or end it"), "{said}");
     drop(fake);
     let mut own = users.world.idle("--name own --sm 25% --isolation own");
     let held = users.world.row("own")["tpcs"].clone();

@@ -15,7 +15,10 @@ use rustix::process::Signal;
 fn exit_codes_pass() {
     let world = World::new();
     for code in [0, 1, 7, 124, 126, 255] {
-        let output = world.partita(["run", "--", "sh", "-c", &format!("exit {code}")]).output().unwrap();
+        let output = world
+            .partita(["run", "--sm", "100%", "--", "sh", "-c", &format!("exit {code}")])
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(code));
         assert_eq!(text(&output.stderr), "");
     }
@@ -31,7 +34,7 @@ fn exit_codes_pass() {
 fn streams_pass_and_nothing_is_added() {
     let world = World::new();
     let mut child = world
-        .partita(["run", "--", "sh", "-c", "cat; echo err >&2"])
+        .partita(["run", "--sm", "100%", "--", "sh", "-c", "cat; echo err >&2"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -152,7 +155,7 @@ fn nothing_of_ours_reaches_the_service() {
     let world = World::new();
     // A pipe that the service inherited would stay open after the program's end.
     let (reader, writer) = std::io::pipe().unwrap();
-    let mut command = world.partita(["run", "--", "true"]);
+    let mut command = world.partita(["run", "--sm", "100%", "--", "true"]);
     command.stdout(writer.try_clone().unwrap()).stderr(writer);
     assert!(command.status().unwrap().success());
     drop(command);
@@ -235,7 +238,7 @@ fn what_nvml_said_is_kept_of_real_gpus_alone() {
     let world = World::plan().on(|dir| vec![("PARTITA_CACHE_DIR", dir.join("cache").into())]);
     let cache = world.dir().join("cache");
     let run = || {
-        world.ok("run -- true");
+        world.ok("run --sm 100% -- true");
         let entries = fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
         let kept =
             entries.filter(|path| path.file_name().unwrap().as_encoded_bytes().starts_with(b"devices-"));

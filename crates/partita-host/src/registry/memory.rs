@@ -79,12 +79,11 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Checks the same, and holds the others to what remains beside it.
+    /// Holds the others to what remains beside it, after it was checked.
     ///
     /// # Errors
-    /// As [`Wanted::check`]; the others then have what they had.
+    /// [`Error::MemoryPromised`]; the others then have what they had.
     pub fn make_room(&self, tenants: &'a [Tenant]) -> Result<(), Error> {
-        self.check(tenants)?;
         let others = self.others(tenants);
         if hold(self.total_bytes, &others, Some(self.claim())).is_ok() {
             return Ok(());
