@@ -23,6 +23,7 @@ pub const USAGE_FILE_BYTES: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotCells>(
 
 /// Offset of the name of the last operation.
 pub(crate) const LAST_OFFSET: usize = core::mem::offset_of!(Layout, last);
+pub(crate) const CLAIMS_OFFSET: usize = core::mem::offset_of!(Layout, claims);
 /// Offset of the slots: on a separate page.
 pub(crate) const SLOTS_OFFSET: usize = 4096;
 

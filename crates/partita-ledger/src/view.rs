@@ -13,8 +13,8 @@ use crate::error::LedgerError;
 use crate::file::{Access, At, Fd};
 use crate::lock;
 use crate::usage::{
-    Counters, Holder, HookState, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared, SlotCells,
-    slot_offset,
+    CLAIMS_OFFSET, Counters, Holder, HookState, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared,
+    SlotCells, slot_offset,
 };
 
 /// How many times an observer looks for two copies that agree.
@@ -118,7 +118,11 @@ impl UsageView {
         // First: what is reaped later than this was counted, and is not subtracted.
         let mut used = self.totals()?.used;
         let mut driver = 0u64;
-        for first in (0..PROCESS_SLOTS).step_by(AT_ONCE) {
+        let mut claims = [0; 8];
+        self.read(CLAIMS_OFFSET, &mut claims)?;
+        // A process takes the first free slot, so that further ones were never taken.
+        let taken = usize::try_from(u64::from_ne_bytes(claims)).unwrap_or(PROCESS_SLOTS);
+        for first in (0..taken.min(PROCESS_SLOTS)).step_by(AT_ONCE) {
             let mut slots = [[0; size_of::<SlotCells>()]; AT_ONCE];
             self.read(slot_offset(first), slots.as_flattened_mut())?;
             let pid = offset_of!(SlotCells, holder) + offset_of!(Holder, pid);

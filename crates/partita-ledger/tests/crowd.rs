@@ -82,5 +82,12 @@ fn a_dead_owner_whose_number_lives_again_is_reaped() {
     let view = UsageView::open(&path).unwrap();
     let shown = view.slots().next().unwrap().unwrap();
     assert_eq!((shown.pid as u32, shown.bytes, shown.live), (std::process::id(), 700, false));
-    assert_eq!((map.reap().unwrap(), map.used()), (700, 0));
+    // What a dead process held is not in use, though it is charged until it is reaped.
+    assert_eq!((view.in_use().unwrap(), map.used()), ((0, 0), 700));
+    let slot = UsageMap::open(&path).unwrap().claim(owner()).unwrap();
+    slot.reserve(300, NO_QUOTA).unwrap();
+    slot.show_driver(40);
+    assert_eq!(view.in_use().unwrap(), (300, 40));
+    drop(slot);
+    assert_eq!((map.reap().unwrap(), map.used()), (1000, 0));
 }
