@@ -18,10 +18,10 @@ use alloc::vec::Vec;
 
 pub use clusters::Clusters;
 pub use compact::{Compaction, Move, compact};
-pub use error::{Holder, NotEnough, PlanError, Taken};
+pub use error::{Holder, NoneFree, NotEnough, PlanError, Remedy, Resize, Taken};
 pub use order::Store;
 use pack::{Room, pack};
-pub use remedy::{Access, NoneFree, Remedy, Resize};
+pub use remedy::Access;
 pub use repack::{Repacking, repack};
 use spread::spread;
 

@@ -7,7 +7,6 @@ use core::fmt;
 
 use thiserror::Error;
 
-use super::remedy::{NoneFree, Remedy};
 use crate::{Count, Share, ShareError, TpcSet};
 
 /// Why Partita cannot give a share.
@@ -143,9 +142,69 @@ impl fmt::Display for Taken {
     }
 }
 
+/// No TPC is free for a tenant that asks for all free ones.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub struct NoneFree {
+    /// The TPCs of the device.
+    pub all: TpcSet,
+    /// Their holders.
+    pub holders: Vec<Holder>,
+    /// How they could make room.
+    pub remedy: Remedy,
+}
+
+impl fmt::Display for NoneFree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "none of {} is free", Count(self.all.len(), "TPC"))?;
+        write_holders(f, "; ", &self.holders)?;
+        write!(f, "; {}", self.remedy)
+    }
+}
+
+/// A smaller share for a present tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// The tenant.
+    pub tenant: String,
+    /// The share to give it.
+    pub share: Share,
+}
+
+/// How the tenants that hold the TPCs of a refused request could make room for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Remedy {
+    /// It is not known what the caller may do.
+    #[default]
+    Unknown,
+    /// The request fits after all of these, in any order.
+    Shrink(Vec<Resize>),
+    /// Smaller shares do not suffice; this is the largest tenant that the caller may end.
+    End(String),
+    /// The caller may end none of the holders.
+    Ask,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("shrink or end a tenant"),
+            Self::Shrink(all) => {
+                f.write_str("make room with ")?;
+                for (at, Resize { tenant, share }) in all.iter().enumerate() {
+                    let and = if at == 0 { "" } else { " and " };
+                    write!(f, "{and}`partita set {tenant} --sm {share}`")?;
+                }
+                Ok(())
+            }
+            Self::End(tenant) => write!(f, "end a tenant with `partita kill {tenant}`"),
+            Self::Ask => f.write_str("ask the owner of a tenant to shrink or end it"),
+        }
+    }
+}
+
 /// Names the tenants that hold the most, and counts the others, to keep the line readable; `partita
 /// ps` lists them all.
-pub(super) fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) -> fmt::Result {
+fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) -> fmt::Result {
     const NAMED_MAX: usize = 5;
     let mut by_size: Vec<&Holder> = holders.iter().collect();
     by_size.sort_by_key(|holder| core::cmp::Reverse(holder.set.len()));

@@ -3,21 +3,10 @@
 #[cfg(test)]
 mod tests;
 
-use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 
-use super::{Holder, PlanError};
-use crate::{Count, Share, Topology, TpcSet};
-
-/// A smaller share for a present tenant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resize {
-    /// The tenant.
-    pub tenant: String,
-    /// The share to give it.
-    pub share: Share,
-}
+use super::error::{Holder, PlanError, Remedy, Resize};
+use crate::{Share, Topology};
 
 /// What the caller may do to a holder of TPCs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,38 +17,6 @@ pub enum Access {
     End,
     /// Nothing: it belongs to another user.
     Nothing,
-}
-
-/// How the tenants that hold the TPCs of a refused request could make room for it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Remedy {
-    /// It is not known what the caller may do.
-    #[default]
-    Unknown,
-    /// The request fits after all of these, in any order.
-    Shrink(Vec<Resize>),
-    /// Smaller shares do not suffice; this is the largest tenant that the caller may end.
-    End(String),
-    /// The caller may end none of the holders.
-    Ask,
-}
-
-impl fmt::Display for Remedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("shrink or end a tenant"),
-            Self::Shrink(all) => {
-                f.write_str("make room with ")?;
-                for (at, Resize { tenant, share }) in all.iter().enumerate() {
-                    let and = if at == 0 { "" } else { " and " };
-                    write!(f, "{and}`partita set {tenant} --sm {share}`")?;
-                }
-                Ok(())
-            }
-            Self::End(tenant) => write!(f, "end a tenant with `partita kill {tenant}`"),
-            Self::Ask => f.write_str("ask the owner of a tenant to shrink or end it"),
-        }
-    }
 }
 
 impl PlanError {
@@ -144,23 +101,4 @@ fn end_one(holders: &[Holder], access: impl Fn(&str) -> Access) -> Remedy {
     let can_end = holders.iter().filter(|holder| access(&holder.name) != Access::Nothing);
     let largest = can_end.max_by_key(|holder| holder.set.len());
     largest.map_or(Remedy::Ask, |largest| Remedy::End(largest.name.clone()))
-}
-
-/// No TPC is free for a tenant that asks for all free ones.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct NoneFree {
-    /// The TPCs of the device.
-    pub all: TpcSet,
-    /// Their holders.
-    pub holders: Vec<Holder>,
-    /// How they could make room.
-    pub remedy: Remedy,
-}
-
-impl fmt::Display for NoneFree {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "none of {} is free", Count(self.all.len(), "TPC"))?;
-        super::error::write_holders(f, "; ", &self.holders)?;
-        write!(f, "; {}", self.remedy)
-    }
 }

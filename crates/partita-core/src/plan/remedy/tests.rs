@@ -3,9 +3,9 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::{Access, Remedy};
+use super::Access;
 use crate::testing::{h200, occupied};
-use crate::{PlanError, Present, Share, Topology, all_free, plan, replan};
+use crate::{PlanError, Present, Remedy, Share, Topology, all_free, plan, replan};
 
 /// Follows the commands that make room.
 fn follow(topology: &Topology, tenants: &mut [Present], remedy: &Remedy) {
