@@ -5,6 +5,7 @@
 //! to run at the same time name the same GPUs.
 
 pub mod end_work;
+pub mod evidence;
 pub mod exclusive;
 pub mod incident;
 pub mod machine;

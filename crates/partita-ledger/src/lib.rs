@@ -99,7 +99,7 @@ pub use self::{
     time_file::{Seat, TIME_FILE_BYTES, TIME_FILE_NAME, TIME_PAGE_BYTES, TIME_WORDS, TimeMap, TimeView},
     usage::{
         AccountError, HookState, Key, LAUNCH_COUNTERS, Owner, PROCESS_SLOTS, Share, Slot, USAGE_FILE_BYTES,
-        USAGE_FILE_NAME, UsageMap,
+        USAGE_FILE_NAME, UsageMap, Waited,
     },
     view::{SlotInfo, UsageView},
 };

@@ -14,7 +14,7 @@ use crate::mapped::MappedFile;
 use crate::sync::Word;
 
 pub use self::share::{Key, Share};
-pub use self::slot::{AccountError, HookState, Owner, Slot};
+pub use self::slot::{AccountError, HookState, Owner, Slot, Waited};
 
 /// The usage file's name in the tenant's directory.
 pub const USAGE_FILE_NAME: &CStr = c"usage";
@@ -54,8 +54,12 @@ pub(crate) struct Shared {
     pub(crate) driver: Word,
     /// How many of those do not count against the quota.
     pub(crate) driver_free: Word,
-    /// For later counters; zero.
-    unused: [u64; 3],
+    /// The owner's last wait for its work, as [`Waited`] packs it.
+    pub(crate) waited: Word,
+    /// When all of its work had last finished, on the monotonic clock in nanoseconds.
+    pub(crate) finished_ns: Word,
+    /// The first error that ended the owner's work on the GPU, as CUDA numbers it; 0 for none.
+    pub(crate) error: Word,
 }
 
 /// The owner's counters.
@@ -203,6 +207,9 @@ impl UsageMap {
                     cells.shared.spilled.store(0);
                     cells.shared.driver.store(0);
                     cells.shared.driver_free.store(0);
+                    cells.shared.waited.store(0);
+                    cells.shared.finished_ns.store(0);
+                    cells.shared.error.store(0);
                     cells.holder.state.store(0);
                     cells.holder.start_ticks.store(owner.start_ticks);
                     cells.holder.pid.store(owner.pid as u64);

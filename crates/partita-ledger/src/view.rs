@@ -14,7 +14,7 @@ use crate::file::{Access, At, Fd};
 use crate::lock;
 use crate::usage::{
     CLAIMS_OFFSET, Counters, Holder, HookState, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared,
-    SlotCells, slot_offset,
+    SlotCells, Waited, slot_offset,
 };
 
 /// How many times an observer looks for two copies that agree.
@@ -46,6 +46,13 @@ pub struct SlotInfo {
     /// Launches so far that did not fit the set and ran on the whole GPU, as the tenant's limits
     /// allow.
     pub widened: u64,
+    /// What it has waited for.
+    pub waited: Waited,
+    /// When all of its work had last finished, on the monotonic clock in nanoseconds; 0 if it never
+    /// has.
+    pub finished_ns: u64,
+    /// The first error that ended its work on the GPU, as CUDA numbers it; 0 for none.
+    pub error: u32,
     /// The report of its hook.
     pub state: HookState,
     /// Whether it stands for shared memory, and not for a process: then it has only bytes.
@@ -178,6 +185,7 @@ impl UsageView {
         }
         let holder = offset_of!(SlotCells, holder);
         let counters = offset_of!(SlotCells, counters);
+        let shared = offset_of!(SlotCells, shared);
         let pid = word(&slot, holder + offset_of!(Holder, pid));
         if pid == 0 && bytes == 0 {
             return Ok(None);
@@ -187,8 +195,8 @@ impl UsageView {
             pid: i32::try_from(pid).unwrap_or(0),
             start_ticks: word(&slot, holder + offset_of!(Holder, start_ticks)),
             bytes,
-            spilled_bytes: word(&slot, offset_of!(SlotCells, shared) + offset_of!(Shared, spilled)),
-            driver_bytes: word(&slot, offset_of!(SlotCells, shared) + offset_of!(Shared, driver)),
+            spilled_bytes: word(&slot, shared + offset_of!(Shared, spilled)),
+            driver_bytes: word(&slot, shared + offset_of!(Shared, driver)),
             launches: (0..LAUNCH_COUNTERS)
                 .map(|counter| {
                     word(&slot, counters + offset_of!(Counters, launches) + counter * size_of::<u64>())
@@ -196,6 +204,9 @@ impl UsageView {
                 .fold(0, u64::wrapping_add),
             refusals: word(&slot, counters + offset_of!(Counters, refusals)),
             widened: word(&slot, counters + offset_of!(Counters, widened)),
+            waited: Waited::from_word(word(&slot, shared + offset_of!(Shared, waited))),
+            finished_ns: word(&slot, shared + offset_of!(Shared, finished_ns)),
+            error: word(&slot, shared + offset_of!(Shared, error)) as u32,
             state: HookState::from_word(word(&slot, holder + offset_of!(Holder, state))),
             shared: index >= PROCESS_SLOTS,
             live: lock::is_locked(&self.path, &self.fd, slot_offset(index), size_of::<SlotCells>())?,

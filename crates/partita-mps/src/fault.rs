@@ -11,8 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+mod culprit;
+
 use serde::Serialize;
 
+pub use self::culprit::{Candidate, Culprit, Evidence, Part, Why, Work};
 use crate::Pid;
 use crate::log::{ClientName, Entry, Event, Stamp};
 use crate::reply::ServerStatus;
@@ -84,39 +87,13 @@ impl From<ServerStatus> for ServerState {
     }
 }
 
-/// The cause of a fault, as far as known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "how", content = "clients", rename_all = "snake_case")]
-pub enum Culprit {
-    /// The server named it.
-    Named(Pid),
-    /// It was killed while it had work on the GPU.
-    Killed(Pid),
-    /// It was the only client that the fault reached.
-    Alone(Pid),
-    /// One of the clients that the fault reached: the hardware does not say which.
-    OneOf(BTreeSet<Pid>),
-}
-
-/// The role of a client in a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// It caused the fault, or was the only client that it reached.
-    Caused,
-    /// The fault hit it, and nothing shows that it was the cause.
-    Hit,
-    /// It continued.
-    Spared,
-    /// It was not a client then.
-    Absent,
-}
-
 /// A fatal fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// The server.
     pub server: Pid,
+    /// Which of this server's faults it is, from 1.
+    pub number: u32,
     /// When the server noticed, if its log says.
     pub began: Option<Stamp>,
     /// When the server accepted clients again, if it does and its log says.
@@ -127,54 +104,38 @@ pub struct Fault {
     pub hit: BTreeSet<Pid>,
     /// The processes that were clients and continued.
     pub spared: BTreeSet<Pid>,
+    /// The processes that were clients when it began, did not get the error, and left meanwhile.
+    pub left: BTreeSet<Pid>,
+    /// The processes that were clients until shortly before.
+    pub gone: BTreeSet<Pid>,
     /// Those of [`hit`](Self::hit) that have not left yet.
     pub staying: BTreeSet<Pid>,
     named: Option<Pid>,
-    killed: Option<Pid>,
 }
 
 impl Fault {
-    fn new(server: Pid, began: Option<Stamp>, clients: impl Iterator<Item = Pid>) -> Self {
+    fn new(server: Pid, number: u32, began: Option<Stamp>, clients: impl Iterator<Item = Pid>) -> Self {
         Self {
             server,
+            number,
             began,
             ended: None,
             devices: BTreeSet::new(),
             hit: BTreeSet::new(),
             spared: clients.collect(),
             staying: BTreeSet::new(),
+            left: BTreeSet::new(),
+            gone: BTreeSet::new(),
             named: None,
-            killed: None,
         }
     }
 
     fn reach(&mut self, client: Pid) {
         self.spared.remove(&client);
+        self.left.remove(&client);
+        self.gone.remove(&client);
         if self.hit.insert(client) {
             self.staying.insert(client);
-        }
-    }
-
-    /// The cause.
-    #[must_use]
-    pub fn culprit(&self) -> Culprit {
-        let only = || self.hit.first().copied().filter(|_| self.hit.len() == 1);
-        match (self.named, self.killed, only()) {
-            (Some(client), _, _) => Culprit::Named(client),
-            (None, Some(client), _) => Culprit::Killed(client),
-            (None, None, Some(client)) => Culprit::Alone(client),
-            (None, None, None) => Culprit::OneOf(self.hit.clone()),
-        }
-    }
-
-    /// The role of one client.
-    #[must_use]
-    pub fn part_of(&self, client: Pid) -> Part {
-        match self.culprit() {
-            Culprit::Named(one) | Culprit::Killed(one) | Culprit::Alone(one) if one == client => Part::Caused,
-            _ if self.hit.contains(&client) => Part::Hit,
-            _ if self.spared.contains(&client) => Part::Spared,
-            _ => Part::Absent,
         }
     }
 }
@@ -198,9 +159,18 @@ struct Server {
     clients: BTreeMap<Pid, BTreeSet<u32>>,
     /// The last fault, over or not.
     fault: Option<Fault>,
+    /// Faults so far.
+    faults: u32,
+    /// Clients that left just before, and when.
+    gone: Vec<(Pid, Stamp)>,
+    /// Clients whose work the server ended by command: their death harms no other.
+    terminated: BTreeSet<Pid>,
     /// Devices whose contexts the server has made again since the fault.
     recreated: BTreeSet<u32>,
 }
+
+/// How long before a fault a client may have left that caused it, in milliseconds.
+const GONE_MS_MAX: u32 = 2000;
 
 /// The largest number of clients and of servers in memory: bounds the effect of a damaged log.
 const KEPT_MAX: usize = 4096;
@@ -209,9 +179,6 @@ const KEPT_MAX: usize = 4096;
 #[derive(Debug, Clone, Default)]
 pub struct Tracker {
     servers: BTreeMap<Pid, Server>,
-    /// Clients that were killed with work on the GPU, by the report of the process that watched
-    /// them.
-    killed: BTreeSet<Pid>,
 }
 
 impl Tracker {
@@ -241,29 +208,23 @@ impl Tracker {
                 None
             }
             Event::ClientStatus { client, active: false } => {
-                // Outside a fault this is a client that is being terminated.
-                self.in_fault(writer, |fault| fault.reach(client.pid));
+                match self.state(writer) {
+                    Some(ServerState::Fault) => self.in_fault(writer, |fault| fault.reach(client.pid)),
+                    _ => self.terminate(writer, client.pid),
+                }
                 None
             }
             Event::ContextEnded { client: Some(client), .. } => {
-                self.disconnect(writer, client.pid, Some(client.context));
+                self.disconnect(writer, client.pid, Some(client.context), entry.time);
                 None
             }
             Event::ClientLeft { client: Some(client) } => {
-                self.disconnect(writer, *client, None);
+                self.disconnect(writer, *client, None, entry.time);
                 None
             }
             Event::FaultBegan => {
-                let server = self.server(writer);
-                let clients: Vec<Pid> = server.clients.keys().copied().collect();
-                server.fault = Some(Fault::new(writer, Some(entry.time), clients.into_iter()));
-                server.recreated.clear();
-                let change = self.change(writer, ServerState::Fault);
-                let killed = self.killed.clone();
-                self.in_fault(writer, |fault| {
-                    fault.killed = fault.spared.iter().copied().find(|client| killed.contains(client));
-                });
-                change
+                self.begin_fault(writer, Some(entry.time));
+                self.change(writer, ServerState::Fault)
             }
             Event::FaultCaused { client } => {
                 self.in_fault(writer, |fault| {
@@ -292,28 +253,10 @@ impl Tracker {
         if status == ServerStatus::Fault {
             let known = self.server(server);
             if known.state != ServerState::Fault {
-                let clients: Vec<Pid> = known.clients.keys().copied().collect();
-                known.fault = Some(Fault::new(server, None, clients.into_iter()));
-                known.recreated.clear();
+                self.begin_fault(server, None);
             }
         }
         self.change(server, status.into())
-    }
-
-    /// Records that a client was killed from outside while it may have had work on the GPU: the
-    /// cause of a later fault, or of the present one.
-    pub fn killed(&mut self, client: Pid) {
-        if self.killed.len() >= KEPT_MAX {
-            self.killed.clear();
-        }
-        self.killed.insert(client);
-        for server in self.servers.values_mut().filter(|server| server.state == ServerState::Fault) {
-            if let Some(fault) = &mut server.fault
-                && (fault.hit.contains(&client) || fault.spared.contains(&client))
-            {
-                fault.killed.get_or_insert(client);
-            }
-        }
     }
 
     /// A server's state; `None` for an unknown one.
@@ -347,6 +290,9 @@ impl Tracker {
             state: ServerState::Active,
             clients: BTreeMap::new(),
             fault: None,
+            faults: 0,
+            gone: Vec::new(),
+            terminated: BTreeSet::new(),
             recreated: BTreeSet::new(),
         })
     }
@@ -369,10 +315,34 @@ impl Tracker {
             }
         }
         // Process numbers are reused.
-        self.killed.remove(&client.pid);
+        let server = self.server(server);
+        server.gone.retain(|(pid, _)| *pid != client.pid);
+        if client.context == 0 {
+            server.terminated.remove(&client.pid);
+        }
     }
 
-    fn disconnect(&mut self, server: Pid, client: Pid, context: Option<u32>) {
+    fn terminate(&mut self, server: Pid, client: Pid) {
+        let terminated = &mut self.server(server).terminated;
+        if terminated.len() >= KEPT_MAX {
+            terminated.clear();
+        }
+        terminated.insert(client);
+    }
+
+    fn begin_fault(&mut self, pid: Pid, began: Option<Stamp>) {
+        let server = self.server(pid);
+        server.faults += 1;
+        let clients: Vec<Pid> = server.clients.keys().copied().collect();
+        let mut fault = Fault::new(pid, server.faults, began, clients.into_iter());
+        let just_now = |time: Stamp| began.is_none_or(|began| began.ms_since(time) <= GONE_MS_MAX);
+        let gone = server.gone.iter().filter(|(pid, time)| just_now(*time) && !fault.spared.contains(pid));
+        fault.gone = gone.map(|(pid, _)| *pid).collect();
+        server.fault = Some(fault);
+        server.recreated.clear();
+    }
+
+    fn disconnect(&mut self, server: Pid, client: Pid, context: Option<u32>, time: Stamp) {
         let Some(known) = self.servers.get_mut(&server) else { return };
         let gone = match (known.clients.get_mut(&client), context) {
             (Some(contexts), Some(context)) => {
@@ -381,10 +351,18 @@ impl Tracker {
             }
             _ => true,
         };
-        if gone {
-            known.clients.remove(&client);
+        if gone && known.clients.remove(&client).is_some() {
+            let harmless = known.terminated.contains(&client);
+            if !harmless {
+                known.gone.retain(|(_, then)| time.ms_since(*then) <= GONE_MS_MAX);
+                known.gone.truncate(KEPT_MAX);
+                known.gone.push((client, time));
+            }
             if let Some(fault) = &mut known.fault {
                 fault.staying.remove(&client);
+                if known.state == ServerState::Fault && fault.spared.remove(&client) && !harmless {
+                    fault.left.insert(client);
+                }
             }
         }
     }

@@ -2,7 +2,9 @@
 
 mod mps_service;
 
-use partita_mps::fault::{Culprit, Part, ServerState, Tracker};
+use std::collections::BTreeMap;
+
+use partita_mps::fault::{Part, ServerState, Tracker};
 use partita_mps::log::Tail;
 use partita_simcuda::shared::protocol::{MpsIdentity, ProcessStatus, Request};
 
@@ -95,8 +97,10 @@ fn a_fault_is_written_down_and_its_reach_is_read_back() {
     });
     let fault = tracker.fault(server).unwrap();
     assert_eq!(tracker.state(server), Some(ServerState::Fault));
-    assert_eq!(fault.culprit(), Culprit::OneOf(pids.iter().copied().collect()));
-    assert_eq!(fault.part_of(pids[0]), Part::Hit);
+    let culprit = fault.culprit(&BTreeMap::new());
+    let candidates: Vec<u32> = culprit.candidates().iter().map(|one| one.pid).collect();
+    assert_eq!((candidates, culprit.known()), (fault.hit.iter().copied().collect(), None));
+    assert_eq!(fault.part_of(pids[0], &culprit), Part::Hit);
     assert!(fault.spared.is_empty());
     board.lock().unwrap().processes.clear();
     clients.clear();
@@ -133,7 +137,9 @@ fn the_four_clients_of_the_guide() {
     let fault = tracker.fault(server).unwrap().clone();
     assert_eq!(fault.devices.iter().copied().collect::<Vec<_>>(), [0, 1]);
     assert_eq!(fault.hit, [a, b, c].into());
-    assert_eq!([a, b, c, d].map(|pid| fault.part_of(pid)), [Part::Hit, Part::Hit, Part::Hit, Part::Spared]);
+    let culprit = fault.culprit(&BTreeMap::new());
+    let parts = [a, b, c, d].map(|pid| fault.part_of(pid, &culprit));
+    assert_eq!(parts, [Part::Hit, Part::Hit, Part::Hit, Part::Spared]);
     let contained = Request::Contain { server, code: 700 };
     assert_eq!(boards[1].lock().unwrap().heard, [contained], "client B ties device 1 to it");
     assert!(boards[2].lock().unwrap().heard.is_empty());

@@ -66,12 +66,15 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
 
     assert_eq!(breaks.exit_code(), 91);
     let own = complaint(&mut breaks);
-    // Neither a server of driver 580 nor the error names the cause.
-    assert!(own.contains("tenant breaks: its work on the GPU was lost by a fault caused by one of"), "{own}");
+    // Neither a server of driver 580 nor the error names the cause. Neighbours that compute without a
+    // pause may be it.
+    let is_own = own.contains("tenant breaks: its work caused a fault of MPS server");
+    let names = |text: &str| text.contains("of tenant breaks");
+    assert!(is_own || own.contains("whose cause is not known; candidates") && names(&own), "{own}");
     assert_eq!(other.exit_code(), 91);
     let hit = complaint(&mut other);
     assert!(hit.contains("tenant other: its work on the GPU was lost by a fault"), "{hit}");
-    assert!(hit.contains("caused by one of the processes") && hit.contains(&before.to_string()), "{hit}");
+    assert!(names(&hit), "{hit}");
 
     // The first program's last line is its error; the rest is the second's.
     let error = std::iter::repeat_with(|| serve.next_line()).find(|line| !line.starts_with("sms")).unwrap();
@@ -99,7 +102,8 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
     let of = |tenant: &str, what: &str| {
         incidents.iter().any(|one| one["tenant"] == tenant && one["incident"] == what)
     };
-    assert!(of("breaks", "hit") && of("other", "hit") && of("serve", "restarted"), "{incidents:?}");
+    let own = if is_own { "caused" } else { "hit" };
+    assert!(of("breaks", own) && of("other", "hit") && of("serve", "restarted"), "{incidents:?}");
     world.ok("kill serve");
     assert_eq!(complaint(&mut serve).lines().filter(|line| line.contains("was lost by a fault")).count(), 1);
 }

@@ -12,6 +12,7 @@ mod chain_frames;
 mod closed_output;
 mod commands;
 mod common;
+mod culprits;
 mod device_runtime;
 mod faults;
 mod gate;

@@ -8,7 +8,8 @@
 //!
 //! `per_thread` gives the body the stream by the name that it has for all calls: to those whose
 //! names end in `_ptsz` null means the thread's own. `straight if CONDITION` spares a call the body
-//! where the condition holds for its first argument.
+//! where the condition holds for its first argument. `made` and `primary` say which contexts the
+//! program has.
 
 use partita_abi::exports::{self, Policy};
 use partita_abi::prototypes;
@@ -23,6 +24,7 @@ use crate::launch::{fast_path, green, occupancy, query, subscribers};
 use crate::memory::driver_memory::Charging;
 use crate::memory::{device, graph_memory, holdings, imports, managed, multicast, pools, stream_memory, vmm};
 use crate::session::{attach, contexts};
+use crate::slots::finished;
 use crate::{graph, launch};
 
 /// What a row's function does: its body, or the driver's call alone.
@@ -44,6 +46,8 @@ macro_rules! is_straight {
 /// What a row has done before its body.
 macro_rules! prepare {
     (straight $prototype:tt) => {};
+    (made $prototype:tt) => { finished::context_made(); };
+    (primary $prototype:tt) => { finished::primary_used(); };
     (per_thread ($stream:ident: CUstream $($rest:tt)*)) => { let $stream = stream::per_thread($stream); };
     (per_thread ($skipped:tt $($rest:tt)*)) => { prepare! { per_thread ($($rest)*) } };
 }
@@ -158,11 +162,11 @@ hooks! {
     Resolve cuGetProcAddress_v2 = resolve::get_proc_address_v2;
 
     Resolve cuGetExportTable = subscribers::get_export_table;
-    Context cuCtxCreate;
-    Context cuCtxCreate_v2;
-    Context cuCtxCreate_v3;
-    Context cuCtxCreate_v4;
-    Context cuDevicePrimaryCtxRetain;
+    Context cuCtxCreate, made;
+    Context cuCtxCreate_v2, made;
+    Context cuCtxCreate_v3, made;
+    Context cuCtxCreate_v4, made;
+    Context cuDevicePrimaryCtxRetain, primary;
     Context cuGreenCtxCreate = green::create;
 
     Query cuMemGetInfo = query::mem_info;
@@ -251,7 +255,7 @@ hooks! {
     Release cuMemSetMemPool = pools::set_present_of;
     Release cuDeviceGraphMemTrim = pools::trim_graphs;
     Wait cuCtxSynchronize = waits::synchronize_current;
-    Wait cuCtxSynchronize_v2 = waits::synchronize;
+    Wait cuCtxSynchronize_v2 = waits::synchronize_context;
     Wait cuStreamSynchronize = waits::synchronize_stream;
     Wait cuStreamSynchronize_ptsz = waits::synchronize_stream, per_thread;
     Wait cuStreamQuery = waits::query_stream;
@@ -278,8 +282,8 @@ hooks! {
     Wait cuMemcpyDtoA_v2_ptds = waits::copy_array;
     Wait cuMemcpyDtoD_v2 = waits::copy;
     Wait cuMemcpyDtoD_v2_ptds = waits::copy;
-    Wait cuMemcpyDtoH_v2 = waits::copy;
-    Wait cuMemcpyDtoH_v2_ptds = waits::copy;
+    Wait cuMemcpyDtoH_v2 = waits::copy_to_host;
+    Wait cuMemcpyDtoH_v2_ptds = waits::copy_to_host;
     Wait cuMemcpyHtoA_v2 = waits::copy_array;
     Wait cuMemcpyHtoA_v2_ptds = waits::copy_array;
     Wait cuMemcpyHtoD_v2 = waits::copy;

@@ -10,7 +10,7 @@ use crate::account::gpu::Gpu;
 use crate::account::tenant::Tenant;
 use crate::gate::lanes::{self, Gate};
 use crate::gate::{inside, low};
-use crate::slots::hold;
+use crate::slots::{finished, hold};
 use crate::sys::fork::in_child;
 use crate::time::meter;
 
@@ -54,7 +54,10 @@ pub fn through(
 ) -> CuResult {
     let (width, is_graph) = match what {
         What::Kernel => (1, false),
-        What::Graph(width) => (width, true),
+        What::Graph(width) => {
+            finished::launches_uncounted(gpu);
+            (width, true)
+        }
     };
     let launch = || hold::through(tenant, gpu, stream, width, &launch);
     if !is_any() {

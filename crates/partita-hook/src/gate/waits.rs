@@ -10,6 +10,7 @@ use partita_abi::prototypes;
 use crate::account::{locate, tenant};
 use crate::gate::lanes;
 use crate::memory::pools;
+use crate::slots::finished::{self, Covers};
 use crate::slots::{hold, seen};
 use crate::time::meter;
 
@@ -25,25 +26,32 @@ fn before_waiting(stream: Option<*mut c_void>) {
     }
 }
 
-/// Wraps the calls that synchronise with a context or an event.
+/// Wraps the calls that synchronise with an event.
 pub unsafe fn synchronize(real: prototypes::cuEventSynchronize, what: *mut c_void) -> CuResult {
     before_waiting(None);
     // SAFETY: the caller's handle, passed on.
-    unsafe { pools::synchronize(real, what) }
+    finished::reported(Covers::Part, || unsafe { pools::synchronize(real, what) })
+}
+
+/// Wraps `cuCtxSynchronize_v2`.
+pub unsafe fn synchronize_context(real: prototypes::cuCtxSynchronize_v2, context: *mut c_void) -> CuResult {
+    before_waiting(None);
+    // SAFETY: the caller's handle, passed on.
+    finished::reported(Covers::Context, || unsafe { pools::synchronize(real, context) })
 }
 
 /// Wraps `cuStreamSynchronize`.
 pub unsafe fn synchronize_stream(real: prototypes::cuStreamSynchronize, stream: *mut c_void) -> CuResult {
     before_waiting(Some(stream));
     // SAFETY: the caller's handle, passed on.
-    unsafe { pools::synchronize(real, stream) }
+    finished::reported(Covers::Stream, || unsafe { pools::synchronize(real, stream) })
 }
 
 /// Wraps `cuCtxSynchronize`.
 pub unsafe fn synchronize_current(real: prototypes::cuCtxSynchronize) -> CuResult {
     before_waiting(None);
     // SAFETY: nothing is passed.
-    let result = unsafe { pools::synchronize_current(real) };
+    let result = finished::reported(Covers::Context, || unsafe { pools::synchronize_current(real) });
     if result.is_ok()
         && seen::counts()
         && let Some(tenant) = tenant::current()
@@ -77,7 +85,7 @@ pub unsafe fn query_event(real: prototypes::cuEventQuery, event: *mut c_void) ->
 }
 
 macro_rules! copies {
-    ($($name:ident($($argument:ident: $type:ident),*);)*) => {
+    ($($covers:ident $name:ident($($argument:ident: $type:ident),*);)*) => {
         $(
             /// Wraps copies that the program waits for.
             pub unsafe fn $name<$($type),*>(
@@ -86,17 +94,19 @@ macro_rules! copies {
             ) -> CuResult {
                 before_waiting(None);
                 // SAFETY: the caller's arguments, passed on.
-                unsafe { real($($argument),*) }
+                finished::reported(Covers::$covers, || unsafe { real($($argument),*) })
             }
         )*
     };
 }
 
 copies! {
-    copy(to: A, from: B, bytes: C);
-    copy_array(to: A, from: B, offset: C, bytes: D);
-    copy_peer(to: A, of: B, from: C, other: D, bytes: E);
-    copy_as_told(what: A);
+    // A copy to the host waits for its stream; copies within the device do not.
+    Stream copy_to_host(to: A, from: B, bytes: C);
+    Part copy(to: A, from: B, bytes: C);
+    Part copy_array(to: A, from: B, offset: C, bytes: D);
+    Part copy_peer(to: A, of: B, from: C, other: D, bytes: E);
+    Part copy_as_told(what: A);
 }
 
 /// Of the stream alone that is asked about, and so is not being captured: other threads may begin a

@@ -29,6 +29,7 @@ use crate::launch::{counter, mask, subscribers};
 use crate::memory::driver_memory;
 use crate::session::claim::{Claim, Part, path};
 use crate::session::hami;
+use crate::slots::finished;
 use crate::sys::fork::{self, in_child};
 use crate::sys::report;
 use crate::time::meter;
@@ -151,6 +152,7 @@ fn attach() -> Result<&'static Tenant, String> {
         tenant.report(HookState::ATTACHED);
         return Ok(tenant);
     }
+    finished::begin(tenant);
     mask::begin(tenant);
     if let Err(error) = subscribers::mask_launches(get_export_table) {
         tenant.report(HookState::REFUSED);

@@ -15,6 +15,8 @@ use crate::sys::fork::in_child;
 static COUNTS: AtomicBool = AtomicBool::new(false);
 /// Streams that the program has created and not destroyed.
 static STREAMS: AtomicUsize = AtomicUsize::new(0);
+/// Whether the program has ever created a stream.
+static WERE_MADE: AtomicBool = AtomicBool::new(false);
 /// Streams that may skip the queues while the share is the same: their handles plus one. A
 /// collision only costs the slower path.
 static FREE: [AtomicUsize; 128] = [const { AtomicUsize::new(0) }; 128];
@@ -25,6 +27,7 @@ static VERSION: AtomicU64 = AtomicU64::new(u64::MAX);
 in_child! {
     COUNTS.store(false, Ordering::Relaxed);
     STREAMS.store(0, Ordering::Relaxed);
+    WERE_MADE.store(false, Ordering::Relaxed);
     forget();
 }
 
@@ -42,7 +45,13 @@ pub fn count() -> bool {
 /// The program has created a stream. Returns whether streams must be counted now. One of the
 /// [`UNCOUNTED`] is the default stream.
 pub fn made() -> bool {
+    WERE_MADE.store(true, Ordering::Relaxed);
     STREAMS.fetch_add(1, Ordering::Relaxed) + 1 >= UNCOUNTED as usize
+}
+
+/// Whether the program has ever created a stream.
+pub fn were_made() -> bool {
+    WERE_MADE.load(Ordering::Relaxed)
 }
 
 /// The program has destroyed a stream.

@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use partita_mps::fault::Evidence;
 use partita_mps::{Pid, Service};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,16 @@ pub enum What {
         /// The clients that were there beside it.
         neighbours: Vec<Pid>,
     },
+    /// What is known of its clients' work: when its server reports a fault, or when its program
+    /// ends with work that may be unfinished.
+    Work {
+        /// The server.
+        server: Pid,
+        /// How many faults the server had reported by then.
+        faults: u32,
+        /// Its clients.
+        clients: Vec<Evidence>,
+    },
     /// A fault that a neighbour caused, or may have caused, ended its work.
     Hit {
         /// The server.
@@ -76,6 +87,12 @@ impl What {
         match &mut self {
             Self::Hit { cause, .. } => *cause = escape(cause).chars().take(CAUSE_CHARACTERS_MAX).collect(),
             Self::Killed { neighbours, .. } => neighbours.truncate(NEIGHBOURS_MAX),
+            Self::Work { clients, .. } => {
+                clients.truncate(NEIGHBOURS_MAX);
+                for how in clients.iter_mut().filter_map(|client| client.ended.as_mut()) {
+                    *how = escape(how).chars().take(CAUSE_CHARACTERS_MAX).collect();
+                }
+            }
             Self::Caused { .. } | Self::Restarted { .. } => {}
         }
         self

@@ -11,6 +11,7 @@ use partita_mps::log::{Event, Tail};
 use partita_mps::{ClientPriority, DeviceName, MpsError, Pid, ServerStatus, Service, State};
 use serde::Serialize;
 
+use super::evidence::Verdict;
 use super::incident::{self, Incident, What};
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -117,7 +118,10 @@ pub struct FaultRow {
     #[serde(flatten)]
     pub fault: Fault,
     /// Its cause.
+    #[serde(flatten)]
     pub culprit: Culprit,
+    /// The same in words, as the end of a sentence.
+    pub told: String,
 }
 
 /// The counts of a service's logs, since its directory was made.
@@ -294,7 +298,10 @@ fn server_row(service: &Service, pid: Pid, tracker: &Tracker) -> Result<Option<S
             });
         }
     }
-    let fault = tracker.fault(pid).map(|fault| FaultRow { fault: fault.clone(), culprit: fault.culprit() });
+    let fault = tracker.fault(pid).map(|fault| {
+        let verdict = Verdict::of(service, fault);
+        FaultRow { fault: fault.clone(), told: verdict.in_words(), culprit: verdict.culprit }
+    });
     Ok(Some(ServerRow {
         pid,
         user: ProcessId::living(pid).and_then(ProcessId::user),
@@ -340,7 +347,7 @@ fn read_logs(service: &Service) -> (Counts, Tracker) {
         match what {
             What::Killed { .. } => counts.clients_killed += 1,
             What::Restarted { .. } => counts.restarts += 1,
-            What::Hit { .. } | What::Caused { .. } => {}
+            What::Hit { .. } | What::Caused { .. } | What::Work { .. } => {}
         }
     }
     (counts, tracker)

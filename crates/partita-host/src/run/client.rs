@@ -10,6 +10,7 @@ use partita_mps::MpsError;
 use rustix::process::Signal;
 
 use super::watch::{Blame, Watch};
+use crate::child::describe;
 use crate::error::Error;
 use crate::install::Install;
 use crate::kill::{self, end_leftovers};
@@ -67,6 +68,9 @@ impl Attended<'_> {
         limit: Duration,
         say: &mut dyn FnMut(&str),
     ) -> Result<bool, Error> {
+        if !kill::was_asked_for(self.dir) {
+            self.watch.ended(pid, &describe(status));
+        }
         if status.success() || kill::was_asked_for(self.dir) || signals::ending().is_some() {
             return Ok(false);
         }

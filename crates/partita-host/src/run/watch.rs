@@ -6,16 +6,17 @@
 //! gone already.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use partita_mps::fault::{Culprit, Fault, Part, Tracker};
+use partita_mps::fault::{Evidence, Fault, ServerState, Tracker, Work};
 use partita_mps::log::{Event, Tail};
 use partita_mps::{Pid, Service};
 
+use crate::mps::evidence::{self, Verdict};
 use crate::mps::incident::{self, Incident, What, now_unix_ms};
 use crate::process::ProcessId;
 use crate::registry::{LEDGER_VARIABLE, Registry};
@@ -23,13 +24,9 @@ use crate::system;
 
 /// How often the logs are looked at.
 const PERIOD: Duration = Duration::from_millis(50);
-/// How long the service may take to write down why a program failed that was a client.
+/// How long the service may take to write down why a program failed that was a client, and other
+/// tenants what they know of it.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
-/// How long another tenant may take to report that it caused a fault, if the log names a cause.
-const NAME_LIMIT: Duration = Duration::from_millis(200);
-/// As [`NAME_LIMIT`], if the log names no cause. Only a tenant whose process was killed can report
-/// then, and does at once.
-const KILLED_LIMIT: Duration = Duration::from_millis(50);
 /// How long before a program's end another tenant's incident can be its cause: an affected client
 /// fails at its next call.
 const INCIDENT_AGE_MAX: Duration = Duration::from_secs(10);
@@ -51,10 +48,9 @@ struct Seen {
 /// Watches the service of one tenant. Ends with its value.
 #[derive(Debug)]
 pub struct Watch {
-    service: Service,
-    /// In system mode, where partitad records incidents.
-    system: Option<Registry>,
-    tenant: String,
+    noter: Noter,
+    /// The tenant's directory.
+    ledger: PathBuf,
     /// When the program was started, the last time.
     begun_unix_ms: AtomicU64,
     /// The times of restarts.
@@ -62,6 +58,25 @@ pub struct Watch {
     seen: Arc<Mutex<Seen>>,
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Writes incidents of one tenant down.
+#[derive(Debug, Clone)]
+struct Noter {
+    service: Service,
+    /// In system mode, where partitad records incidents.
+    system: Option<Registry>,
+    tenant: String,
+}
+
+impl Noter {
+    fn note(&self, what: What) {
+        match &self.system {
+            // Only messages depend on it.
+            Some(registry) => drop(system::note_incident(registry, &self.tenant, what)),
+            None => incident::note(&self.service, &Incident::now(&self.tenant, what)),
+        }
+    }
 }
 
 /// Why a program lost its work on the GPU.
@@ -89,19 +104,24 @@ impl Watch {
         let ending = Arc::new(AtomicBool::new(false));
         let dirs = service.dirs();
         let tails = [dirs.control_log(), dirs.server_log()].map(|path| Tail::from_start(&path));
+        let noter = Noter {
+            service: service.clone(),
+            system: registry.is_client().then(|| registry.clone()),
+            tenant: tenant.to_owned(),
+        };
         let thread = {
             let (seen, ending, ledger) = (Arc::clone(&seen), Arc::clone(&ending), ledger.to_owned());
+            let noter = noter.clone();
             thread::Builder::new()
                 .name("partita-mps".to_owned())
-                .spawn(move || follow(tails, &ledger, &seen, &ending))
+                .spawn(move || follow(tails, &ledger, &seen, &noter, &ending))
                 // The program runs without the thread too; only the cause of a failure is then
                 // unknown.
                 .ok()
         };
         Self {
-            service: service.clone(),
-            system: registry.is_client().then(|| registry.clone()),
-            tenant: tenant.to_owned(),
+            noter,
+            ledger: ledger.to_owned(),
             begun_unix_ms: AtomicU64::new(now_unix_ms()),
             restarts: Mutex::new(Vec::new()),
             seen,
@@ -126,11 +146,10 @@ impl Watch {
     /// that time; none if it was not a client, or alone.
     #[must_use]
     pub fn killed(&self, pid: Pid) -> Vec<Pid> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if !seen.ours.contains(&pid) {
             return Vec::new();
         }
-        seen.tracker.killed(pid);
         let servers: Vec<Pid> = seen.tracker.states().map(|(server, _)| server).collect();
         let clients: BTreeSet<Pid> =
             servers.iter().flat_map(|&server| seen.tracker.clients(server)).collect();
@@ -143,6 +162,22 @@ impl Watch {
             self.note(What::Killed { pid, neighbours: neighbours.clone() });
         }
         neighbours
+    }
+
+    /// Records what is known of the work of a process of the tenant that has ended like this, if it
+    /// was a client with neighbours and its work may be unfinished.
+    pub fn ended(&self, pid: Pid, how: &str) {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if !seen.ours.contains(&pid) {
+            return;
+        }
+        let Some((server, faults)) = seen.server_beside(pid) else { return };
+        drop(seen);
+        let mut clients = evidence::of_tenant(&self.ledger, &BTreeSet::from([pid]));
+        clients.iter_mut().for_each(|one| one.ended = Some(how.to_owned()));
+        if clients.iter().any(|one| one.work != Work::Finished) {
+            self.noter.note(What::Work { server, faults, clients });
+        }
     }
 
     /// Whether a neighbour's fault, or end, ended the program's work, as far as is known: whose it
@@ -166,22 +201,16 @@ impl Watch {
     pub fn blame(&self, ended: Instant) -> Option<Blame> {
         let limit = self.last_words_limit();
         loop {
-            let (fault, culprit) = (self.fault_blame(), self.culprit_of_others());
-            match (fault, culprit) {
-                (Some((Blame::Own { server }, _)), _) => return Some(Blame::Own { server }),
-                (Some((Blame::Neighbour { server, .. }, _)), Some(cause)) => {
-                    return Some(Blame::Neighbour { server, cause });
-                }
-                // A tenant's name says more than a process that is gone.
-                (Some((found, limit)), None) if ended.elapsed() >= limit => return Some(found),
+            match self.fault_blame() {
+                Some((blame, true)) => return Some(blame),
+                Some((blame, false)) if ended.elapsed() >= limit => return Some(blame),
+                Some(_) => {}
                 // Not every driver logs what a client's violent end did to the others.
-                (None, Some(cause)) if self.was_killed_beside() => {
-                    return Some(Blame::Neighbour { server: 0, cause });
+                None if self.was_killed_beside() => {
+                    return self.killed_by_others().map(|cause| Blame::Neighbour { server: 0, cause });
                 }
-                _ => {}
-            }
-            if ended.elapsed() >= limit {
-                return self.fault_blame().map(|(blame, _)| blame);
+                None if ended.elapsed() >= limit => return None,
+                None => {}
             }
             thread::sleep(PERIOD);
         }
@@ -191,22 +220,17 @@ impl Watch {
         if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT }
     }
 
-    /// The cause from the log, and how long after the program's end another tenant may still add to
-    /// it.
-    fn fault_blame(&self) -> Option<(Blame, Duration)> {
+    /// The cause of a fault that has hit the program, and whether it is known.
+    fn fault_blame(&self) -> Option<(Blame, bool)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let servers: Vec<Pid> = seen.tracker.states().map(|(server, _)| server).collect();
-        let mut faults = servers.iter().filter_map(|&server| seen.tracker.fault(server));
-        let hit = faults.find(|fault| !fault.hit.is_disjoint(&seen.ours))?;
-        let server = hit.server;
-        if seen.ours.iter().any(|&pid| hit.part_of(pid) == Part::Caused) {
-            return Some((Blame::Own { server }, Duration::ZERO));
+        let (ours, fault) = (seen.ours.clone(), seen.fault_of_ours()?.clone());
+        drop(seen);
+        let verdict = Verdict::of(&self.noter.service, &fault);
+        let (server, culprit) = (fault.server, verdict.culprit.known());
+        if culprit.is_some_and(|pid| ours.contains(&pid)) {
+            return Some((Blame::Own { server }, true));
         }
-        let limit = match hit.culprit() {
-            Culprit::Named(_) => NAME_LIMIT,
-            Culprit::Killed(_) | Culprit::Alone(_) | Culprit::OneOf(_) => KILLED_LIMIT,
-        };
-        Some((Blame::Neighbour { server, cause: in_words(hit) }, limit))
+        Some((Blame::Neighbour { server, cause: verdict.in_words() }, culprit.is_some()))
     }
 
     /// Incidents of other tenants just now, the newest first.
@@ -214,8 +238,8 @@ impl Watch {
         let begun_unix_ms = self.begun_unix_ms.load(Ordering::Relaxed);
         let age_max_ms = INCIDENT_AGE_MAX.as_millis() as u64;
         let oldest_unix_ms = begun_unix_ms.max(now_unix_ms().saturating_sub(age_max_ms));
-        let incidents = incident::all(&self.service).into_iter().rev();
-        incidents.filter(move |one| one.time_unix_ms >= oldest_unix_ms && one.tenant != self.tenant)
+        let incidents = incident::all(&self.noter.service).into_iter().rev();
+        incidents.filter(move |one| one.time_unix_ms >= oldest_unix_ms && one.tenant != self.noter.tenant)
     }
 
     /// Whether another tenant's process was killed from outside just now, with one of this tenant's
@@ -228,14 +252,13 @@ impl Watch {
         })
     }
 
-    /// The tenant whose process was killed from outside, or whose work caused a fault.
-    fn culprit_of_others(&self) -> Option<String> {
+    /// The tenant whose process was killed from outside.
+    fn killed_by_others(&self) -> Option<String> {
         self.others_incidents().find_map(|Incident { tenant, what, .. }| match what {
             What::Killed { pid, .. } => {
                 Some(format!("of tenant {tenant}, whose process {pid} was killed from outside"))
             }
-            What::Caused { .. } => Some(format!("of tenant {tenant}")),
-            What::Hit { .. } | What::Restarted { .. } => None,
+            _ => None,
         })
     }
 
@@ -247,11 +270,7 @@ impl Watch {
 
     /// Writes an incident of this tenant down.
     pub fn note(&self, what: What) {
-        match &self.system {
-            // Only messages depend on it.
-            Some(registry) => drop(system::note_incident(registry, &self.tenant, what)),
-            None => incident::note(&self.service, &Incident::now(&self.tenant, what)),
-        }
+        self.noter.note(what);
     }
 
     /// Records that the program is restarted, so long after its end.
@@ -276,7 +295,7 @@ impl Watch {
     /// The service.
     #[must_use]
     pub fn service(&self) -> &Service {
-        &self.service
+        &self.noter.service
     }
 }
 
@@ -289,18 +308,46 @@ impl Drop for Watch {
     }
 }
 
-fn follow(mut tails: [Tail; 2], ledger: &Path, seen: &Mutex<Seen>, ending: &AtomicBool) {
+impl Seen {
+    /// The last fault that hit a client of the tenant, or that one of them may have caused by its
+    /// death.
+    fn fault_of_ours(&self) -> Option<&Fault> {
+        let servers = self.tracker.states();
+        let mut faults = servers.filter_map(|(server, _)| self.tracker.fault(server));
+        faults.find(|fault| {
+            [&fault.hit, &fault.left, &fault.gone].iter().any(|clients| !clients.is_disjoint(&self.ours))
+        })
+    }
+
+    /// The server with other clients than this one, and how many faults it has reported.
+    fn server_beside(&self, client: Pid) -> Option<(Pid, u32)> {
+        let mut servers = self.tracker.states().map(|(server, _)| server);
+        let server = servers.find(|&server| {
+            let fault = self.tracker.fault(server);
+            let clients = fault.into_iter().flat_map(|fault| &fault.hit).copied();
+            self.tracker.clients(server).chain(clients).any(|other| other != client)
+        })?;
+        Some((server, self.tracker.fault(server).map_or(0, |fault| fault.number)))
+    }
+}
+
+fn follow(mut tails: [Tail; 2], ledger: &Path, seen: &Mutex<Seen>, noter: &Noter, ending: &AtomicBool) {
     read(&mut tails, ledger, seen);
     // Whatever it was, it was before this program.
     seen.lock().unwrap_or_else(PoisonError::into_inner).server_failure = None;
     while !ending.load(Ordering::Relaxed) {
         thread::sleep(PERIOD);
-        read(&mut tails, ledger, seen);
+        for (server, faults, clients) in read(&mut tails, ledger, seen) {
+            let clients: Vec<Evidence> = evidence::of_tenant(ledger, &clients);
+            noter.note(What::Work { server, faults, clients });
+        }
     }
 }
 
-/// Reads new lines of the logs.
-fn read(tails: &mut [Tail; 2], ledger: &Path, seen: &Mutex<Seen>) {
+/// Reads new lines of the logs. Returns the servers that reported a fault, the number of their
+/// faults, and the clients of the tenant that it may concern.
+fn read(tails: &mut [Tail; 2], ledger: &Path, seen: &Mutex<Seen>) -> Vec<(Pid, u32, BTreeSet<Pid>)> {
+    let mut faults = Vec::new();
     for tail in tails {
         // A log that cannot be read now may be readable later; the service works without.
         for entry in tail.poll().unwrap_or_default() {
@@ -318,28 +365,22 @@ fn read(tails: &mut [Tail; 2], ledger: &Path, seen: &Mutex<Seen>) {
             if let Some(Event::ServerFailed { reason }) = &entry.event {
                 seen.server_failure = Some(reason.clone());
             }
-            seen.tracker.apply(&entry);
+            let change = seen.tracker.apply(&entry);
+            if let Some(server) = change.filter(|one| one.to == ServerState::Fault).map(|one| one.server)
+                && let Some(fault) = seen.tracker.fault(server)
+                && !seen.ours.is_empty()
+            {
+                faults.push((server, fault.number, seen.ours.clone()));
+            }
         }
     }
+    faults
 }
 
 fn is_ours(pid: Pid, ledger: &Path) -> bool {
     ProcessId::living(pid)
         .and_then(|process| process.variable(LEDGER_VARIABLE))
         .is_some_and(|value| value == ledger)
-}
-
-/// The cause of a fault, as the end of a sentence.
-fn in_words(fault: &Fault) -> String {
-    match fault.culprit() {
-        Culprit::Named(pid) => format!("caused by process {pid}"),
-        Culprit::Killed(pid) => format!("caused by process {pid}, which was killed at work"),
-        Culprit::Alone(pid) => format!("of process {pid}"),
-        Culprit::OneOf(pids) => {
-            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            format!("caused by one of the processes {}", pids.join(", "))
-        }
-    }
 }
 
 #[cfg(test)]
@@ -410,7 +451,7 @@ mod tests {
     fn a_fault_is_ours_or_a_neighbours() {
         for (named, expected) in [
             ("100", Blame::Own { server: 7 }),
-            ("200", Blame::Neighbour { server: 7, cause: "caused by process 200".to_owned() }),
+            ("200", Blame::Neighbour { server: 7, cause: "of process 200: named by the server".to_owned() }),
         ] {
             let fixture = Fixture::new();
             fixture.log(&CLIENTS);
@@ -421,15 +462,46 @@ mod tests {
         }
     }
 
+    fn work(pid: Pid, work: Work, ended: Option<&str>) -> What {
+        let ended = ended.map(str::to_owned);
+        let one = Evidence { pid, work, ended, ..Evidence::default() };
+        What::Work { server: 7, faults: 1, clients: vec![one] }
+    }
+
     #[test]
-    fn a_tenant_that_owns_up_is_named() {
+    fn what_other_tenants_know_decides() {
+        // Nothing is known of process 100: it has no ledger here.
+        for (other, expected) in [
+            (work(200, Work::Finished, None), Blame::Own { server: 7 }),
+            (
+                work(200, Work::Unfinished, None),
+                Blame::Neighbour {
+                    server: 7,
+                    cause: "whose cause is not known; candidates, the most likely first: process 200 of tenant other \
+                            (had unfinished work), process 100 of tenant me (its work is not known)"
+                        .to_owned(),
+                },
+            ),
+        ] {
+            let fixture = Fixture::new();
+            fixture.log(&CLIENTS);
+            fixture.until_ours();
+            fixture.log(&FAULT);
+            fixture.incident(0, other);
+            assert_eq!(fixture.watch.blame(Instant::now()), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_neighbour_that_died_at_work_is_named() {
         let fixture = Fixture::new();
         fixture.log(&CLIENTS);
         fixture.until_ours();
-        fixture.log(&FAULT);
-        fixture.incident(0, What::Caused { server: 7 });
-        let expected = Blame::Neighbour { server: 7, cause: "of tenant other".to_owned() };
-        assert_eq!(fixture.watch.blame(Instant::now()), Some(expected));
+        fixture.log(&FAULT[..3]);
+        fixture.log(&["Client process 200 disconnected"]);
+        fixture.incident(0, work(200, Work::Unfinished, Some("signal 9")));
+        let cause = "of process 200 of tenant other: died while its kernels ran; signal 9".to_owned();
+        assert_eq!(fixture.watch.blame(Instant::now()), Some(Blame::Neighbour { server: 7, cause }));
     }
 
     #[test]

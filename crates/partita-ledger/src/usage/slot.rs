@@ -6,6 +6,7 @@ use crate::account::{Change, Fault};
 use crate::error::LedgerError;
 use crate::forked::Process;
 use crate::mutex::Mutex;
+use crate::sync::Word;
 
 use super::{LAUNCH_COUNTERS, PROCESS_SLOTS, UsageMap};
 
@@ -44,6 +45,44 @@ impl HookState {
 
     fn to_word(self) -> u64 {
         u64::from(self.flags) | u64::from(self.code) << 32
+    }
+}
+
+/// What a process has waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Waited {
+    /// Not known: it launches what is not counted, or in several contexts.
+    #[default]
+    Unknown,
+    /// For all of its launches so far.
+    ForAll {
+        /// Their number.
+        launches: u64,
+    },
+    /// For some of its launches so far.
+    ForSome {
+        /// Their number.
+        launches: u64,
+    },
+}
+
+impl Waited {
+    const SOME: u64 = 1 << 63;
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        match (word & !Self::SOME).checked_sub(1) {
+            None => Self::Unknown,
+            Some(launches) if word & Self::SOME != 0 => Self::ForSome { launches },
+            Some(launches) => Self::ForAll { launches },
+        }
+    }
+
+    fn to_word(self) -> u64 {
+        match self {
+            Self::Unknown => 0,
+            Self::ForAll { launches } => (launches + 1) & !Self::SOME,
+            Self::ForSome { launches } => (launches + 1) | Self::SOME,
+        }
     }
 }
 
@@ -201,6 +240,29 @@ impl Slot {
         match self.map.cells(self.index).counters.launches[..LAUNCH_COUNTERS - 1].get(counter) {
             Some(counter) => counter.store(counter.load().wrapping_add(1)),
             None => self.count_launch(),
+        }
+    }
+
+    /// Launches of this process so far. A launch that another thread is making may be missing.
+    pub fn launches(&self) -> u64 {
+        self.map.cells(self.index).counters.launches.iter().map(Word::load).fold(0, u64::wrapping_add)
+    }
+
+    /// Reports the last wait for this process's work; `now_ns` is the monotonic clock, in
+    /// nanoseconds.
+    pub fn show_waited(&self, waited: Waited, now_ns: u64) {
+        let shared = &self.map.cells(self.index).shared;
+        if matches!(waited, Waited::ForAll { .. }) {
+            shared.finished_ns.store(now_ns);
+        }
+        shared.waited.store(waited.to_word());
+    }
+
+    /// Reports the error that ended this process's work on the GPU. The first one stays.
+    pub fn show_error(&self, code: u32) {
+        let error = &self.map.cells(self.index).shared.error;
+        if error.load() == 0 {
+            error.store(u64::from(code));
         }
     }
 

@@ -72,8 +72,10 @@ fn a_server_goes_through_its_states() {
     assert_eq!(fault.hit, BTreeSet::from([100, 101, 102]));
     assert_eq!(fault.staying, fault.hit);
     assert_eq!(fault.spared, BTreeSet::from([103]));
-    assert_eq!(fault.culprit(), Culprit::OneOf(fault.hit.clone()));
-    assert_eq!([100, 103, 999].map(|pid| fault.part_of(pid)), [Part::Hit, Part::Spared, Part::Absent]);
+    let culprit = fault.culprit(&BTreeMap::new());
+    assert_eq!(pids(&culprit), [100, 101, 102]);
+    let parts = [100, 103, 999].map(|pid| fault.part_of(pid, &culprit));
+    assert_eq!(parts, [Part::Hit, Part::Spared, Part::Absent]);
 
     let leave: String = (100..103)
         .map(|client| format!("[2026-11-21 10:00:01.000 Server 7] Client process {client} disconnected\n"))
@@ -139,35 +141,72 @@ fn who_caused_it_is_said_as_surely_as_it_is_known() {
     let mut tracker = Tracker::new();
     apply(&mut tracker, &(log_of_the_four() + named));
     let fault = tracker.fault(7).unwrap();
-    assert_eq!(fault.culprit(), Culprit::Named(101));
-    assert_eq!([100, 101].map(|pid| fault.part_of(pid)), [Part::Hit, Part::Caused]);
-
-    // Killed before the server noticed, and while it handled the fault.
-    for before in [true, false] {
-        let mut tracker = Tracker::new();
-        for (number, entry) in entries(&log_of_the_four()).iter().enumerate() {
-            if before && number == 11 {
-                tracker.killed(102);
-            }
-            tracker.apply(entry);
-        }
-        if !before {
-            tracker.killed(102);
-        }
-        assert_eq!(tracker.fault(7).unwrap().culprit(), Culprit::Killed(102), "before: {before}");
-    }
-
-    let mut tracker = Tracker::new();
-    tracker.killed(100);
-    apply(&mut tracker, &log_of_the_four());
-    let culprit = tracker.fault(7).unwrap().culprit();
-    assert!(matches!(culprit, Culprit::OneOf(_)), "an older process of the same number: {culprit:?}");
+    let culprit = fault.culprit(&BTreeMap::new());
+    assert_eq!(culprit, Culprit::Known([Candidate { pid: 101, why: Why::Named }]));
+    assert_eq!([100, 101].map(|pid| fault.part_of(pid, &culprit)), [Part::Hit, Part::Caused]);
 
     let mut tracker = Tracker::new();
     let alone = "[2026-11-21 10:00:01.000 Server 7] Server is handling a fatal GPU error.
 [2026-11-21 10:00:01.000 Server 7] Status of client {5, 1} is INACTIVE\n";
     apply(&mut tracker, alone);
-    assert_eq!(tracker.fault(7).unwrap().culprit(), Culprit::Alone(5));
+    let culprit = tracker.fault(7).unwrap().culprit(&BTreeMap::new());
+    assert_eq!(culprit, Culprit::Known([Candidate { pid: 5, why: Why::NoOther }]));
+}
+
+fn pids(culprit: &Culprit) -> Vec<Pid> {
+    culprit.candidates().iter().map(|one| one.pid).collect()
+}
+
+/// A fault at 10:00:03 with clients 5, 6 and others before it.
+fn fault_after(before: &str, after: &str) -> Fault {
+    let mut log = String::new();
+    for client in [5, 6] {
+        log += &format!(
+            "[2026-11-21 10:00:00.000 Server 7] Client {{PID: {client}, Context ID: 0}} connected\n"
+        );
+    }
+    log += before;
+    log += "[2026-11-21 10:00:03.000 Server 7] Server is handling a fatal GPU error.
+[2026-11-21 10:00:03.000 Server 7] The following clients have a sticky error set:
+[2026-11-21 10:00:03.000 Server 7] 6\n";
+    log += after;
+    let mut tracker = Tracker::new();
+    apply(&mut tracker, &log);
+    tracker.fault(7).unwrap().clone()
+}
+
+#[test]
+fn a_client_that_leaves_around_a_fault_is_remembered() {
+    let leaves =
+        |second| format!("[2026-11-21 10:00:0{second}.500 Server 7] Client process 5 disconnected\n");
+    let sets = |fault: &Fault| {
+        [&fault.hit, &fault.left, &fault.gone, &fault.spared]
+            .map(|set| set.iter().copied().collect::<Vec<_>>())
+    };
+    let fault = fault_after("", "");
+    assert_eq!(sets(&fault), [vec![6], vec![], vec![], vec![5]], "it lives");
+    let fault = fault_after("", &leaves(4));
+    assert_eq!(sets(&fault), [vec![6], vec![5], vec![], vec![]]);
+    assert_eq!(pids(&fault.culprit(&BTreeMap::new())), [5, 6]);
+    let fault = fault_after(&leaves(2), "");
+    assert_eq!(sets(&fault), [vec![6], vec![], vec![5], vec![]]);
+    let fault = fault_after(&leaves(0), "");
+    assert_eq!(sets(&fault), [vec![6], vec![], vec![], vec![]], "long before");
+    // The server ended its work first, as for `partita kill`.
+    let ended =
+        "[2026-11-21 10:00:02.000 Server 7] Status of client {5, 1} is INACTIVE\n".to_owned() + &leaves(2);
+    assert_eq!(sets(&fault_after(&ended, "")), [vec![6], vec![], vec![], vec![]]);
+}
+
+#[test]
+fn faults_of_a_server_are_counted() {
+    let mut tracker = Tracker::new();
+    let round = "[2026-11-21 10:00:01.000 Server 7] Server is handling a fatal GPU error.
+[2026-11-21 10:00:01.000 Server 7] Creating server context on device 0\n";
+    for number in 1..4 {
+        apply(&mut tracker, round);
+        assert_eq!(tracker.fault(7).unwrap().number, number);
+    }
 }
 
 #[test]

@@ -26,6 +26,18 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// Milliseconds since another time, less than a day before.
+    #[must_use]
+    pub fn ms_since(self, before: Self) -> u32 {
+        let of_day = |stamp: Self| {
+            let seconds =
+                (u32::from(stamp.hour) * 60 + u32::from(stamp.minute)) * 60 + u32::from(stamp.second);
+            seconds * 1000 + u32::from(stamp.millis)
+        };
+        const DAY_MS: u32 = 86_400_000;
+        (of_day(self) % DAY_MS + DAY_MS - of_day(before) % DAY_MS) % DAY_MS
+    }
+
     /// Reads `2013-08-05 12:50:23.347`.
     fn parse(text: &[u8]) -> Option<Self> {
         let [

@@ -18,6 +18,9 @@ const COMMANDS_PER_PASS: usize = 1024;
 impl Board {
     /// Advances time, takes commands, notifies clients. Returns whether anything happened.
     pub(super) fn pass(&mut self) -> bool {
+        if self.stands_still() {
+            return false;
+        }
         let mut any = self.catch_up();
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
         for id in ids {
@@ -42,13 +45,18 @@ impl Board {
         let mut any = false;
         let mut happened = Vec::new();
         while let Some(at) = self.engine.next_event().filter(|at| *at <= now) {
+            if self.standstill.is_some() {
+                return true;
+            }
             self.engine.advance_into(at, &mut happened);
             any |= !happened.is_empty();
             for event in happened.drain(..) {
                 self.happen(event.time, event.kind);
             }
         }
-        self.engine.advance_into(now, &mut happened);
+        if self.standstill.is_none() {
+            self.engine.advance_into(now, &mut happened);
+        }
         any |= !happened.is_empty();
         for event in happened.drain(..) {
             self.happen(event.time, event.kind);
@@ -112,6 +120,10 @@ impl Board {
         if job.kernel {
             self.busy.change(time, false);
         }
+        // Nothing that follows a fault has an effect.
+        if self.standstill.as_ref().is_some_and(|standstill| standstill.client == job.client) {
+            return;
+        }
         if let Err(code) = self.take_effect(time, work, &job) {
             self.fault(job.client, code);
             return;
@@ -136,6 +148,7 @@ impl Board {
         let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
         match &job.effect {
             Effect::Nothing => Ok(()),
+            Effect::Fail(code) => Err(*code),
             Effect::Kernel(run) => {
                 let blocks = if run.wants_blocks() { self.engine.take_blocks(work) } else { None };
                 let dense = self.smid_virtual && client.mps.is_some();
@@ -201,6 +214,13 @@ impl Board {
         }
         client.fault = code.0;
         client.channel.head().fault.0.store(code.0, Ordering::SeqCst);
+        self.kill_streams(id);
+        self.dirty.insert(id);
+    }
+
+    /// Ends all GPU work of a client.
+    pub(super) fn kill_streams(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
         let streams: Vec<StreamId> = client
             .streams
             .values()
@@ -214,7 +234,6 @@ impl Board {
             let _ = self.engine.kill_stream(stream);
         }
         self.value_waits.retain(|wait| wait.client != id);
-        self.dirty.insert(id);
     }
 
     // ---- commands ----
@@ -452,7 +471,11 @@ impl Board {
         kernel.cluster_blocks = launch.cluster_blocks().max(1);
         kernel.cooperative = launch.cooperative.unwrap_or(head.flags & LaunchHead::COOPERATIVE != 0);
         let run = kernels::prepare(&self.spec, &function.spec.name, shape, params, &mut kernel)?;
-        let effect = run.map_or(Effect::Nothing, |run| Effect::Kernel(Box::new(run)));
+        let effect = match (function.spec.fails, run) {
+            (0, None) => Effect::Nothing,
+            (0, Some(run)) => Effect::Kernel(Box::new(run)),
+            (code, _) => Effect::Fail(CuResult(code)),
+        };
         let enabled = kernel.enabled;
         let job = Job { client: id, slot, seq, on_start: OnStart::Nothing, effect, kernel: true, enabled };
         self.submit(stream, kernel, job)

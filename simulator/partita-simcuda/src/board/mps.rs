@@ -6,10 +6,11 @@ use partita_abi::CuResult;
 use partita_sim::{GroupId, GroupKind};
 
 use super::client::{Arrival, Client};
-use super::{Board, ClientId};
+use super::{Board, ClientId, STANDSTILL_NS, Standstill};
 use crate::shared::channel::Channel;
 use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Role};
 use crate::shared::socket;
+use crate::shared::sys::monotonic_ns;
 
 impl Board {
     /// Answers a hello: makes a client of the connection, or leaves it an observer.
@@ -104,14 +105,28 @@ impl Board {
     }
 
     /// Handles a fatal error of a client's work. All clients of an MPS server share its error
-    /// state, so all of them fail.
+    /// state, so all of them fail: at the same moment, after a standstill of the GPU.
     pub(super) fn fault(&mut self, id: ClientId, code: CuResult) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let server = client.mps.map(|mps| mps.server);
-        self.fail(id, code);
-        if let Some(server) = server {
-            self.fail_all(server, code);
+        match client.mps {
+            None => self.fail(id, code),
+            Some(mps) => {
+                let until_ns = monotonic_ns() + STANDSTILL_NS;
+                self.standstill.get_or_insert(Standstill { until_ns, client: id, server: mps.server, code });
+                self.kill_streams(id);
+            }
         }
+    }
+
+    /// Whether the GPU stands still. At the end of that, the clients get the error.
+    pub(super) fn stands_still(&mut self) -> bool {
+        let Some(Standstill { until_ns, server, code, .. }) = self.standstill else { return false };
+        if monotonic_ns() < until_ns {
+            return true;
+        }
+        self.standstill = None;
+        self.fail_all(server, code);
+        false
     }
 
     /// Fails every client of an MPS server that has contexts here and has not failed yet, and

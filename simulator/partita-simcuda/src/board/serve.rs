@@ -119,6 +119,9 @@ impl Board {
 
     /// Real time until the engine's next event or the next poll of memory words, in nanoseconds.
     fn next_wake_ns(&self) -> Option<u64> {
+        if let Some(standstill) = &self.standstill {
+            return Some(standstill.until_ns.saturating_sub(monotonic_ns()));
+        }
         let event = self.engine.next_event().map(|at| self.page.real_ns_until(at));
         let word = (!self.value_waits.is_empty()).then_some(VALUE_POLL_NS);
         event.into_iter().chain(word).min()
@@ -158,7 +161,8 @@ impl Board {
 
         self.page.head().asleep.0.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let waiting = self.clients.values().any(|client| !client.consumer.is_empty(&client.channel));
+        let waiting = self.standstill.is_none()
+            && self.clients.values().any(|client| !client.consumer.is_empty(&client.channel));
         let limit_ns = if waiting { 0 } else { limit_ns };
         if limit_ns > 0 {
             self.report_stuck();

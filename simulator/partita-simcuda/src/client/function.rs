@@ -30,6 +30,8 @@ pub struct KernelInfo {
     pub ptx_version: u32,
     /// Compiled for this architecture × 10.
     pub binary_version: u32,
+    /// The error of a kernel that does nothing but fail, or 0.
+    pub fails: i32,
 }
 
 impl KernelInfo {

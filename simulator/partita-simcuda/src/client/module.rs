@@ -59,7 +59,7 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     let specs: Vec<FunctionSpec> = image
         .kernels
         .iter()
-        .map(|kernel| FunctionSpec { name: kernel.name.clone(), ctx: context.number })
+        .map(|kernel| FunctionSpec { name: kernel.name.clone(), ctx: context.number, fails: kernel.fails })
         .collect();
     let mut programs = Vec::new();
     // A module of thousands of kernels does not fit one message.

@@ -92,6 +92,8 @@ pub struct FunctionSpec {
     pub name: String,
     /// Its context.
     pub ctx: u32,
+    /// The error of a kernel that does nothing but fail, or 0.
+    pub fails: i32,
 }
 
 /// One node of a graph to be run.

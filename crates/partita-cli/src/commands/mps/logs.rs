@@ -5,6 +5,7 @@ use std::time::Duration;
 use partita::error::Error;
 use partita::mps::incident::{self, Incident, What};
 use partita_mps::Service;
+use partita_mps::fault::{Evidence, Work};
 use partita_mps::log::{Entry, Tail};
 
 use super::Of;
@@ -79,6 +80,19 @@ fn incident_text(incident: &Incident) -> String {
         What::Killed { pid, neighbours } => {
             let neighbours: Vec<String> = neighbours.iter().map(u32::to_string).collect();
             format!("process {pid} was killed from outside beside clients {}", neighbours.join(", "))
+        }
+        What::Work { clients, .. } => {
+            let one = |one: &Evidence| {
+                let work = match one.work {
+                    Work::Finished => "finished",
+                    Work::Unfinished => "unfinished",
+                    Work::Unknown => "not known",
+                };
+                let ended = one.ended.as_ref().map_or(String::new(), |how| format!(", {how}"));
+                format!("process {} (work: {work}{ended})", one.pid)
+            };
+            let clients: Vec<String> = clients.iter().map(one).collect();
+            format!("clients: {}", clients.join(", "))
         }
         What::Hit { cause, .. } => format!("hit by a fault {cause}"),
         What::Caused { server } => format!("caused a fault of server {server}"),

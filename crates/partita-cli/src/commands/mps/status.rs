@@ -2,7 +2,6 @@
 
 use partita::mps::metrics;
 use partita::mps::status::{self, Client, FaultRow, ServerRow, ServiceState, ServiceStatus};
-use partita_mps::fault::Culprit;
 use partita_mps::{Pid, ServerStatus};
 use serde::Serialize;
 
@@ -79,19 +78,12 @@ fn list(pids: impl IntoIterator<Item = Pid>) -> String {
 fn fault_text(row: &FaultRow) -> String {
     let fault = &row.fault;
     let when = fault.began.map_or(String::new(), |began| format!(" of {began}"));
-    let by = match &row.culprit {
-        Culprit::Named(pid) => format!("caused by client {pid}"),
-        Culprit::Killed(pid) => format!("caused by client {pid}, which was killed at work"),
-        Culprit::Alone(pid) => format!("of client {pid} alone"),
-        Culprit::OneOf(pids) if pids.is_empty() => "whose cause is not known".to_owned(),
-        Culprit::OneOf(pids) => format!("caused by one of {}", list(pids.iter().copied())),
-    };
     let over = match fault.ended {
         Some(ended) => format!("over since {ended}"),
         None => format!("waits for {}", list(fault.staying.iter().copied())),
     };
     let (hit, spared) = (list(fault.hit.iter().copied()), list(fault.spared.iter().copied()));
-    format!("fault{when} {by}; hit: {hit}; spared: {spared}; {over}")
+    format!("fault{when} {}; hit: {hit}; spared: {spared}; {over}", row.told)
 }
 
 /// A client with its server: a row of the list.

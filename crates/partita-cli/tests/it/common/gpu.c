@@ -7,9 +7,13 @@
  *   gpu PTX census         prints the SMs that blocks of a full grid ran on
  *   gpu PTX loop           prints them again and again until it is ended
  *   gpu PTX fault          prints them once, and when it is sent a line, writes where it has no memory
+ *   gpu PTX break          prints them once, and when it is sent a line, breaks as the line says:
+ *                          address, trap, assert (its own kernel fails), or with an endless kernel
+ *                          in flight kill, segv, abort, leave (_exit)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +92,49 @@ static void census(void)
     free(seen);
 }
 
+static const char FAILING[] =
+    ".version 6.0\n.target sm_30\n.address_size 64\n"
+    ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);\n"
+    ".visible .entry traps() { trap; ret; }\n"
+    ".visible .entry asserts() {\n"
+    "  .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;\n"
+    "  call.uni __assertfail, (a, b, c, d, e);\n"
+    "  ret;\n}\n";
+
+static void launch(void *kernel, int blocks, void **parameters)
+{
+    CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+         kernel, blocks, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL);
+}
+
+static void break_as(const char *how)
+{
+    void *module, *kernel;
+    uint64_t duration = UINT64_C(1) << 62;
+    void *parameters[] = { &records, &duration };
+    if (!strcmp(how, "address")) {
+        records = 4096;
+        duration = SPIN_NS;
+        launch(function, 1, parameters);
+    } else if (!strcmp(how, "trap") || !strcmp(how, "assert")) {
+        CALL(cuModuleLoadData, (void **, const void *), &module, FAILING);
+        CALL(cuModuleGetFunction, (void **, void *, const char *), &kernel, module, *how == 't' ? "traps" : "asserts");
+        launch(kernel, 1, NULL);
+    } else {
+        launch(function, 1, parameters);
+        usleep(100000);
+        if (!strcmp(how, "kill"))
+            kill(getpid(), SIGKILL);
+        else if (!strcmp(how, "segv"))
+            raise(SIGSEGV);
+        else if (!strcmp(how, "abort"))
+            abort();
+        else
+            _exit(3);
+    }
+    CALL(cuCtxSynchronize, (void));
+}
+
 int main(int count, char **arguments)
 {
     if (count < 3)
@@ -130,6 +177,14 @@ int main(int count, char **arguments)
         getchar();
         records = 4096;
         census();
+    } else if (!strcmp(what, "break")) {
+        char line[64] = "";
+        prepare(arguments[1]);
+        census();
+        if (fgets(line, sizeof line, stdin)) {
+            line[strcspn(line, "\n")] = 0;
+            break_as(line);
+        }
     } else if (!strcmp(what, "loop")) {
         prepare(arguments[1]);
         for (;;) {

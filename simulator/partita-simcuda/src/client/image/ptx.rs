@@ -135,10 +135,22 @@ pub fn parse(text: &str) -> Result<Loaded, CuResult> {
             .filter_map(declaration)
             .map(|(_, bytes, _)| bytes as u32)
             .sum();
+        kernel.fails = failure(&rest[body + 1..]);
         loaded.kernels.push(kernel);
         globals(&rest[body..], &mut loaded);
     }
     Ok(loaded)
+}
+
+/// The error of a kernel whose first instruction is a trap, or a failed assertion; 0 for another.
+fn failure(body: &str) -> i32 {
+    let statements = body.split(';').map(str::trim);
+    let first = statements.into_iter().find(|statement| !statement.starts_with('.')).unwrap_or_default();
+    match first {
+        "trap" => CuResult::LAUNCH_FAILED.0,
+        call if call.starts_with("call") && call.contains("__assertfail") => CuResult::ASSERT.0,
+        _ => 0,
+    }
 }
 
 /// Variables in global memory. First values are not read: a variable of PTX starts as zero here.
@@ -186,8 +198,13 @@ mod tests {
                 .param .u64 .ptr .global .align 16 one_2
             ) .maxntid 128, 2, 1 .minnctapersm 2
             { .shared .align 4 .b8 tile[1024]; ld.shared.u32 %r1, [tile]; ret; }
-            .entry two() { ret; }";
+            .entry two() { ret; }
+            .entry three() { .reg .u32 %r1; trap; }
+            .entry four() { call __assertfail, (a, b, c, d, e); trap; }
+            .entry five() { .reg .pred %p; @%p trap; ret; }";
         let loaded = parse(text).unwrap();
+        let fails: Vec<i32> = loaded.kernels.iter().map(|kernel| kernel.fails).collect();
+        assert_eq!(fails, [0, 0, 719, 710, 0]);
         let one = &loaded.kernels[0];
         assert_eq!(one.params, [(0, 4), (8, 24), (32, 8)]);
         assert_eq!((one.threads_max, one.shared_bytes, one.binary_version), (256, 1024, 90));

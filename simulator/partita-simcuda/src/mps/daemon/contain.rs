@@ -74,10 +74,13 @@ impl Daemon {
         let faults = || status.processes.iter().filter(|process| is_fault(process, server));
         let Some(code) = faults().map(|process| process.fault).next() else { return };
         // A program connects to the server for each device that it sees; it runs where it has
-        // contexts. The board may know a context that the daemon does not know yet.
+        // contexts. The board may know a context that the daemon does not know yet, and does not
+        // know a process any more that has just died: it is not in the server's list either
+        // (H100, 2026-11-22).
         let hurt: BTreeSet<u32> = faults().map(|process| process.pid).collect();
-        let runs_there = |pid: u32, member: &Member| {
-            !member.contexts.is_empty() || member.place.socket() == origin.socket() && hurt.contains(&pid)
+        let runs_there = |pid: u32, member: &Member| match member.place.socket() == origin.socket() {
+            true => hurt.contains(&pid),
+            false => !member.contexts.is_empty(),
         };
 
         let mut boards = BTreeSet::from([origin.socket()]);
@@ -110,8 +113,8 @@ impl Daemon {
         }
 
         let pids: BTreeSet<u32> = hit.iter().map(|(_, pid)| *pid).collect();
-        // The log names one of them, whose work need not be at fault.
-        if let Some(pid) = pids.first() {
+        // The log names the oldest one, whose work need not be at fault.
+        if let Some((_, pid)) = hit.first() {
             let line = format_args!("Client {{PID: {pid}, Context: 1}} encountered a fatal GPU error.");
             self.log.server(server, line);
         }

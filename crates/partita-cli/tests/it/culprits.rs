@@ -1,0 +1,144 @@
+//! Faults that a test provokes: the culprit is named, or it is said that it is not known and the
+//! culprit is among the candidates.
+//!
+//! `PARTITA_TEST_LONG=1` provokes 100 faults instead of 10. `PARTITA_TEST_GPU=real` runs them on the
+//! machine's first GPU.
+
+use crate::common;
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+
+use common::{Tenant, World};
+use partita_testing::is_long;
+use serde_json::Value;
+
+/// The ways to break: the first three are faults of a kernel, the others deaths with an endless
+/// kernel in flight.
+const WAYS: [&str; 7] = ["address", "trap", "assert", "kill", "segv", "abort", "leave"];
+
+/// Numbers that look random and are the same in each run (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// What was said of a fault.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Named,
+    Among,
+    /// Nobody else noticed: the death was contained.
+    Contained,
+}
+
+/// Tenants that wait for a line, and tenants that compute all the time.
+struct Neighbours {
+    waiting: Vec<(String, Tenant)>,
+    computing: Vec<(String, Tenant)>,
+}
+
+impl Neighbours {
+    fn start(world: &World, waiting: usize, computing: usize) -> Self {
+        let start = |name: String, what: &str| {
+            let options = format!("--name {name} --sm 10%");
+            let mut tenant = Tenant::start(world.gpu(&options, what).stdin(Stdio::piped()));
+            assert!(tenant.next_line().starts_with("sms"));
+            (name, tenant)
+        };
+        Self {
+            waiting: (0..waiting).map(|number| start(format!("waits{number}"), "break")).collect(),
+            computing: (0..computing).map(|number| start(format!("computes{number}"), "loop")).collect(),
+        }
+    }
+}
+
+fn status(world: &World) -> Value {
+    serde_json::from_str(&world.ok("mps status --json")).unwrap()
+}
+
+/// The process of a tenant that is a client.
+fn pid_of(status: &Value, tenant: &str) -> u64 {
+    let clients =
+        status["servers"].as_array().unwrap().iter().flat_map(|server| server["clients"].as_array().unwrap());
+    let found = clients.into_iter().find(|client| client["tenant"] == tenant);
+    found.and_then(|client| client["pid"].as_u64()).unwrap_or_else(|| panic!("no {tenant} in {status}"))
+}
+
+/// Breaks one of the waiting tenants, and checks what all the others and the status say.
+fn provoke(way: &str, waiting: usize, computing: usize, culprit: usize) -> Said {
+    let world = World::new();
+    let mut neighbours = Neighbours::start(&world, waiting, computing);
+    let (name, mut breaks) = neighbours.waiting.remove(culprit);
+    let pid = pid_of(&status(&world), &name);
+    breaks.child.stdin.take().unwrap().write_all(format!("{way}\n").as_bytes()).unwrap();
+    let code = breaks.exit_code();
+    assert_ne!(code, 0, "{way}");
+
+    // Who waits for a line ends with its input; a neighbour that computes ends by the error.
+    let mut was_hit = false;
+    for (other, mut tenant) in neighbours.computing {
+        let is_hit =
+            std::iter::repeat_with(|| tenant.next_line()).take(200).find(|line| !line.starts_with("sms"));
+        if let Some(line) = is_hit {
+            assert!(line.contains("error"), "{other}: {line}");
+            was_hit = true;
+            assert_eq!(tenant.exit_code(), 91);
+            let mut said = String::new();
+            tenant.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert!(said.contains("its work on the GPU was lost by a fault"), "{way}: {other}: {said}");
+            assert!(said.contains(&format!("process {pid} of tenant {name}")), "{way}: {other}: {said}");
+        }
+    }
+    let status = status(&world);
+    let fault = &status["servers"][0]["fault"];
+    if fault.is_null() {
+        assert!(!was_hit, "{way}: {status}");
+        return Said::Contained;
+    }
+    let candidates: Vec<u64> =
+        fault["candidates"].as_array().unwrap().iter().map(|one| one["pid"].as_u64().unwrap()).collect();
+    assert!(candidates.contains(&pid), "{way}: process {pid} is not among the candidates: {fault}");
+    match fault["cause"].as_str() {
+        Some("known") => {
+            assert_eq!(candidates, [pid]);
+            Said::Named
+        }
+        _ => Said::Among,
+    }
+}
+
+#[test]
+fn the_culprit_of_a_provoked_fault_is_named_or_among_the_candidates() {
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let rounds = if is_long() { 100 } else { 10 };
+    let (mut named, mut among, mut contained) = (0, 0, 0);
+    for round in 0..rounds {
+        // Every way comes up, among neighbours that differ.
+        let way = WAYS[round % WAYS.len()];
+        let (waiting, computing) = (1 + numbers.below(2), 1 + numbers.below(2));
+        match provoke(way, waiting, computing, numbers.below(waiting)) {
+            Said::Named => named += 1,
+            Said::Among => among += 1,
+            Said::Contained => contained += 1,
+        }
+    }
+    eprintln!(
+        "{named} named, {among} not known with the culprit among the candidates, {contained} contained"
+    );
+    assert!(named + among > 0);
+}
+
+/// A neighbour that had waited for all of its work cannot be the culprit.
+#[test]
+fn the_only_client_with_unfinished_work_is_named() {
+    for way in ["address", "trap", "assert"] {
+        assert_eq!(provoke(way, 3, 0, 1), Said::Named, "{way}");
+    }
+}
