@@ -145,7 +145,9 @@ mod tests {
 [2026-11-21 10:00:01.000 Server 7] Creating server context on device 0\n";
         }
         let mut tracker = Tracker::new();
-        LogReader::new().push(log.as_bytes()).iter().for_each(|entry| drop(tracker.apply(entry)));
+        for entry in LogReader::new().push(log.as_bytes()) {
+            let _ = tracker.apply(&entry);
+        }
         tracker.fault(7).unwrap().clone()
     }
 

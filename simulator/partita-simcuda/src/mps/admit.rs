@@ -161,6 +161,7 @@ impl Daemon {
             Role::Ui => self.log.control("UI closed"),
             Role::Waiting(_) => self.waiting.retain(|waiting| *waiting != id),
             Role::Client(member) => {
+                self.hear_fault_of(peer.pid, &member);
                 if let Some(server) = self.server.as_ref().map(Server::pid) {
                     for context in member.contexts {
                         self.log_context_end(server, &client_name(peer.pid, context));

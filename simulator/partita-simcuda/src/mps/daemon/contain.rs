@@ -69,6 +69,21 @@ impl Daemon {
         }
     }
 
+    /// Handles the fault that the death of a client has caused, if it has: a server reports the
+    /// fault while the dead process is still its client (H100, 2026-11-22).
+    pub(in crate::mps) fn hear_fault_of(&mut self, pid: u32, member: &Member) {
+        let begin = Instant::now();
+        // The board notices the end by itself, with a small delay.
+        while !member.contexts.is_empty()
+            && board(&member.place)
+                .is_some_and(|board| board.processes.iter().any(|process| process.pid == pid))
+            && begin.elapsed() < PATIENCE
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.on_board_message(&member.place.socket());
+    }
+
     /// Handles a fault on this board: fails the clients tied to it, and logs the affected ones.
     fn contain(&mut self, server: u32, origin: &Place, status: &BoardStatus) {
         let faults = || status.processes.iter().filter(|process| is_fault(process, server));
