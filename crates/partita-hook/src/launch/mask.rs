@@ -140,11 +140,21 @@ unsafe fn on_launch_of(gpu: &Gpu, parameters: *const c_void) {
     }
     let disable = disable_now(gpu);
     // A mask may be there already: a narrower one of the program's own, or the
-    // driver's for a large cluster. Both hold, or the tenant's alone where
-    // together they leave nothing, because a launch with no TPC never ends.
-    if qmd::merge_live(image, layout, &disable, &mask.live).is_err() {
+    // driver's for a large cluster.
+    let written = match qmd::has_disable_mask(image, layout) {
+        false => qmd::write_disable_mask(image, layout, &disable),
+        true => write_with_own(mask, image, &disable),
+    };
+    if written.is_err() {
         cannot_mask(gpu);
     }
+}
+
+#[cold]
+fn write_with_own(mask: &LaunchMask, image: &mut [u32], disable: &[u32; 8]) -> Result<(), qmd::QmdError> {
+    let own = qmd::read_disable_mask(image, mask.layout);
+    let both = own.map_or(*disable, |own| mask.with_own(image, disable, &own));
+    qmd::write_disable_mask(image, mask.layout, &both)
 }
 
 /// The tenant's disable words of this moment.
@@ -166,7 +176,8 @@ fn looked_at(gpu: &Gpu, mask: &LaunchMask, image: &mut [u32]) {
         return in_noted_call(gpu, mask, call, image);
     }
     let own = qmd::read_disable_mask(image, mask.layout).map(|own| sets::asked_for(own, &mask.live));
-    let disable = qmd::union_live(&disable_now(gpu), own.as_ref(), &mask.live);
+    let tenants = disable_now(gpu);
+    let disable = own.map_or(tenants, |own| mask.with_own(image, &tenants, &own));
     if qmd::write_disable_mask(image, mask.layout, &disable).is_err() {
         cannot_mask(gpu);
     }
@@ -184,7 +195,8 @@ fn in_noted_call(gpu: &Gpu, mask: &LaunchMask, call: &Call<'_>, image: &mut [u32
         true => own,
         false => {
             let asked = own.map(|own| sets::asked_for(own, &mask.live));
-            Some(qmd::union_live(&disable_now(gpu), asked.as_ref(), &mask.live))
+            let tenants = disable_now(gpu);
+            Some(asked.map_or(tenants, |asked| mask.with_own(image, &tenants, &asked)))
         }
     };
     let written = match wanted {
