@@ -69,7 +69,11 @@ pub struct ChainRun {
 ///
 /// # Errors
 /// Any [`Error`]; then the chain was not started, and nothing is left behind.
-pub fn start(install: &Install, chain: &ChainRun, mut say: impl FnMut(&str)) -> Result<u8, Error> {
+pub fn start(
+    install: &Install,
+    chain: &ChainRun,
+    mut say: impl FnMut(&str) + Clone + Send + 'static,
+) -> Result<u8, Error> {
     let definition = &chain.definition;
     definition.check()?;
     let registry = Registry::open()?;

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::calibration::{self, serve, streams};
 use crate::child::{Outcome, result_line};
+use crate::mps::canary;
 use crate::{facts, numerics};
 
 /// Runs the job `name` in this process and returns the line to print as its result. None if it is
@@ -22,6 +23,7 @@ pub fn run(name: &str, request: &str) -> Option<Result<String, String>> {
         streams::SEARCH_JOB => job(request, |request| streams::search_here(&request)),
         streams::ASK_JOB => job(request, |request| streams::ask_here(&request)),
         streams::VERIFY_JOB => job(request, |request| streams::verify_here(&request)),
+        canary::JOB => job(request, |()| canary::launch_here()),
         numerics::JOB => job(request, |libraries: Vec<PathBuf>| numerics::multiply(&libraries)),
         _ => return None,
     })

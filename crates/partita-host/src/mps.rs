@@ -4,6 +4,7 @@
 //! for just these GPUs. Two services of a GPU take turns on it: tenants that are
 //! to run at the same time name the same GPUs.
 
+pub mod canary;
 pub mod end_work;
 pub mod evidence;
 pub mod exclusive;
@@ -13,6 +14,7 @@ pub mod metrics;
 pub mod partitions;
 pub mod provisioned;
 pub mod ready;
+pub mod recover;
 pub mod status;
 
 use std::ffi::OsString;

@@ -5,6 +5,7 @@ mod client;
 mod command;
 mod plan;
 mod select;
+mod stall;
 mod watch;
 
 use std::ffi::OsStr;
@@ -23,6 +24,7 @@ pub(crate) use self::plan::make;
 pub use self::plan::{DryRun, dry_run};
 pub use self::select::check_usable;
 use self::select::select;
+use self::stall::Policy;
 use self::watch::Watch;
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -43,9 +45,13 @@ use crate::system;
 ///
 /// # Errors
 /// Any [`Error`]; the program was not started then, and nothing is left behind.
-pub fn run(install: &Install, request: &RunRequest, mut say: impl FnMut(&str)) -> Result<u8, Error> {
+pub fn run(
+    install: &Install,
+    request: &RunRequest,
+    mut say: impl FnMut(&str) + Clone + Send + 'static,
+) -> Result<u8, Error> {
     let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
-    let mut started = start(install, request, &signals, &mut say)?;
+    let mut started = start(install, request, &signals, Box::new(say.clone()), &mut say)?;
     let status = attend(install, request, &mut started, &mut signals, &mut say);
     let Started { tenant, registry, watch, .. } = started;
     drop(watch);
@@ -59,6 +65,7 @@ fn start(
     install: &Install,
     request: &RunRequest,
     signals: &Signals,
+    say_later: Box<dyn FnMut(&str) + Send>,
     say: &mut dyn FnMut(&str),
 ) -> Result<Started, Error> {
     if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) {
@@ -121,7 +128,16 @@ fn start(
     };
     let child = start_service(service.as_ref()).and_then(|started| {
         let ready = service.as_ref().map_or(Ok(()), ready);
-        let watch = service.as_ref().map(|service| Watch::begin(service, &registry, &name, tenant.dir()));
+        let policy = gpus.first().map(|gpu| Policy {
+            install: install.clone(),
+            gpu: gpu.clone(),
+            limit: request.mps_limit(),
+            // The servers of system mode are root's.
+            recovers: request.limits.restart.is_some() && !registry.is_client(),
+            say: say_later,
+        });
+        let begin_watch = |service| Watch::begin(service, &registry, &name, tenant.dir(), policy);
+        let watch = service.as_ref().map(begin_watch);
         let mut begin = || {
             if signals.take_over_job().map_err(Error::io("signal handlers"))? {
                 command.process_group(0);

@@ -142,6 +142,17 @@ pub enum MpsError {
         /// Clients that have not left.
         clients: Vec<Pid>,
     },
+    /// A server runs no kernel of any client any more.
+    #[error(
+        "MPS server {server} is stuck: for {waited_s} s it has run no kernel of any client, also no test kernel of \
+         Partita's; `partita mps recover` restarts it, which ends the work of all of its clients"
+    )]
+    Stuck {
+        /// The server.
+        server: Pid,
+        /// Seconds since that was found.
+        waited_s: u64,
+    },
     /// A server logged that it cannot work.
     #[error("the MPS server says «{reason}»: {}", server_remedy(.reason))]
     ServerFailed {

@@ -28,7 +28,7 @@ pub use doctor::Doctor;
 pub use limits::SetLimits;
 pub use mps::{
     ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsPartitions, MpsPartitionsAdd, MpsPartitionsRemove,
-    MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate, PartitionsVerb, PolicyArg,
+    MpsRecover, MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate, PartitionsVerb, PolicyArg,
 };
 pub use prove::{Prove, RouteArg};
 pub use run::Run;

@@ -21,8 +21,28 @@ pub enum Mps {
     Partitions(MpsPartitions),
     /// End a client's work on the GPU without harming the others; its process lives on
     Terminate(MpsTerminate),
+    /// Restart a server that runs no kernels any more; the work of all its clients ends
+    Recover(MpsRecover),
     /// Print the logs of daemon and servers, and what happened to tenants
     Logs(MpsLogs),
+}
+
+/// Arguments of `mps recover`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  partita mps recover
+  partita mps recover --force
+
+Sends a test kernel first, and restarts the server only if the kernel does not run within 1.5 s. Tenants with
+`--restart on-neighbour-fault` start again.")]
+pub struct MpsRecover {
+    /// The GPUs
+    #[command(flatten)]
+    pub gpu: GpusOption,
+    /// Restart the server even if the test kernel runs
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `mps start`.

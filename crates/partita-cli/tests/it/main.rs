@@ -37,6 +37,7 @@ mod slurm;
 mod slurm_cluster;
 mod sm_count;
 mod storm;
+mod stuck;
 mod task_slots;
 mod tenants;
 mod terminal;

@@ -3,12 +3,13 @@
 use partita_host::gpu::Gpu;
 use partita_host::install::Install;
 use partita_host::mps;
+use partita_host::mps::canary::{self, Found};
 use partita_host::process::ProcessId;
 use partita_host::registry::Registry;
 use partita_mps::conditions::{Condition, Standing, judge};
-use partita_mps::{Pid, Service};
+use partita_mps::{Pid, Service, State};
 
-use super::check::{Check, State};
+use super::check::{self, Check};
 
 /// Every condition of NVIDIA's guide for this GPU's service. If one is broken, tenants take turns.
 pub(super) fn checks(install: &Install, gpu: &Gpu) -> Vec<Check> {
@@ -16,15 +17,37 @@ pub(super) fn checks(install: &Install, gpu: &Gpu) -> Vec<Check> {
     let service = Registry::open().and_then(|registry| mps::service(install, &registry, gpus)).ok();
     let all_users = service.as_ref().is_some_and(Service::is_for_all_users);
     let machine = mps::machine::machine(gpus, all_users, is_ours);
-    judge(&machine).into_iter().map(check).collect()
+    let server = service.and_then(|service| server(install, gpu, &service));
+    judge(&machine).into_iter().map(of_condition).chain(server).collect()
 }
 
-fn check(condition: Condition) -> Check {
+/// Whether the server of the service runs kernels, if it has one.
+fn server(install: &Install, gpu: &Gpu, service: &Service) -> Option<Check> {
+    const NAME: &str = "mps server";
+    let State::Running { .. } = service.state().ok()? else { return None };
+    let server = service.control().server_list().ok()?.first().copied()?;
+    Some(match canary::send(install, gpu, service).ok()? {
+        Found::Works(took) => {
+            Check::ok(NAME, format!("server {server} ran a test kernel within {} ms", took.as_millis()))
+        }
+        Found::Stuck { .. } => Check {
+            name: NAME,
+            state: check::State::Failed,
+            detail: format!("server {server} is stuck: it did not run a test kernel of a new client"),
+            remedy: Some(
+                "`partita mps recover` restarts it, which ends the work of all its clients".to_owned(),
+            ),
+        },
+        Found::Unknown { reason } => Check::not_checked(NAME, reason, ""),
+    })
+}
+
+fn of_condition(condition: Condition) -> Check {
     let Condition { name, standing, detail, remedy } = condition;
     let state = match standing {
-        Standing::Holds => State::Ok,
-        Standing::Weak => State::Weak,
-        Standing::Broken => State::Failed,
+        Standing::Holds => check::State::Ok,
+        Standing::Weak => check::State::Weak,
+        Standing::Broken => check::State::Failed,
     };
     Check { name, state, detail, remedy }
 }

@@ -16,15 +16,24 @@ use super::incident::{self, What};
 /// What the ledger in `dir` says of these clients of its tenant.
 #[must_use]
 pub fn of_tenant(dir: &Path, clients: &BTreeSet<Pid>) -> Vec<Evidence> {
-    let slots: Vec<SlotInfo> = c_path(dir)
-        .and_then(|path| UsageView::open(path.as_c_str()).ok())
-        .map(|view| view.slots().filter_map(Result::ok).filter(|slot| !slot.shared).collect())
-        .unwrap_or_default();
-    let of_client = |pid: &Pid| {
-        let slot = slots.iter().find(|slot| u32::try_from(slot.pid) == Ok(*pid));
-        slot.map_or_else(|| Evidence { pid: *pid, ..Evidence::default() }, |slot| of_slot(*pid, slot))
+    let slots: BTreeMap<Pid, SlotInfo> = slots_of(dir, clients).into_iter().collect();
+    let of_client = |&pid: &Pid| {
+        slots.get(&pid).map_or_else(|| Evidence { pid, ..Evidence::default() }, |slot| of_slot(pid, slot))
     };
     clients.iter().map(of_client).collect()
+}
+
+/// The slots of these clients in the ledger in `dir`.
+pub(crate) fn slots_of(dir: &Path, clients: &BTreeSet<Pid>) -> Vec<(Pid, SlotInfo)> {
+    let Some(view) = c_path(dir).and_then(|path| UsageView::open(path.as_c_str()).ok()) else {
+        return Vec::new();
+    };
+    let slots = view.slots().filter_map(Result::ok).filter(|slot| !slot.shared);
+    let of_client = |slot: SlotInfo| {
+        let pid = Pid::try_from(slot.pid).ok().filter(|pid| clients.contains(pid))?;
+        Some((pid, slot))
+    };
+    slots.filter_map(of_client).collect()
 }
 
 fn c_path(dir: &Path) -> Option<std::ffi::CString> {

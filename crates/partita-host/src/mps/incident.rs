@@ -66,6 +66,18 @@ pub enum What {
         /// The cause, in words.
         cause: String,
     },
+    /// A canary of it did not run in time: the server is stuck. `works`: a later one ran.
+    Canary {
+        /// The server.
+        server: Pid,
+        /// Whether it ran.
+        works: bool,
+    },
+    /// It, or `partita mps recover`, killed a stuck server.
+    Recovered {
+        /// The server.
+        server: Pid,
+    },
     /// A fault that its own work caused.
     Caused {
         /// The server.
@@ -93,7 +105,7 @@ impl What {
                     *how = escape(how).chars().take(CAUSE_CHARACTERS_MAX).collect();
                 }
             }
-            Self::Caused { .. } | Self::Restarted { .. } => {}
+            Self::Canary { .. } | Self::Recovered { .. } | Self::Caused { .. } | Self::Restarted { .. } => {}
         }
         self
     }
@@ -136,6 +148,17 @@ pub fn note(service: &Service, incident: &Incident) {
 pub fn all(service: &Service) -> Vec<Incident> {
     let newest = newest_bytes(&file(service)).unwrap_or_default();
     newest.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+/// Whether a server was stuck when a client of it was last looked at.
+#[must_use]
+pub fn is_stuck(incidents: &[Incident], server: Pid) -> bool {
+    let about = incidents.iter().rev().find_map(|one| match one.what {
+        What::Canary { server: of, works } if of == server => Some(!works),
+        What::Recovered { server: of } if of == server => Some(false),
+        _ => None,
+    });
+    about.unwrap_or(false)
 }
 
 /// The end of the file, which may be another user's.

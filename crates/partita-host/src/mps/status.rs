@@ -94,6 +94,8 @@ pub struct ServerRow {
     pub clients: Vec<Client>,
     /// The last fault, over or not.
     pub fault: Option<FaultRow>,
+    /// Whether it runs no kernels any more, as far as a tenant has noticed.
+    pub stuck: bool,
 }
 
 /// A client process on one device.
@@ -309,6 +311,7 @@ fn server_row(service: &Service, pid: Pid, tracker: &Tracker) -> Result<Option<S
         thread_percentage: if_told(control.active_thread_percentage(pid))?,
         clients,
         fault,
+        stuck: incident::is_stuck(&incident::all(service), pid),
     }))
 }
 
@@ -347,7 +350,11 @@ fn read_logs(service: &Service) -> (Counts, Tracker) {
         match what {
             What::Killed { .. } => counts.clients_killed += 1,
             What::Restarted { .. } => counts.restarts += 1,
-            What::Hit { .. } | What::Caused { .. } | What::Work { .. } => {}
+            What::Hit { .. }
+            | What::Caused { .. }
+            | What::Work { .. }
+            | What::Canary { .. }
+            | What::Recovered { .. } => {}
         }
     }
     (counts, tracker)

@@ -47,6 +47,9 @@ pub(super) fn attend(
         let attended = watch.as_ref().map(|watch| Attended { install, registry, name, dir: &dir, watch });
         let before = |signal, process| attended.iter().for_each(|one| one.before(signal, process));
         let status = signals.attend(child, before).map_err(Error::io("waiting for the program"))?;
+        if let Some(error) = watch.as_ref().and_then(Watch::gave_up) {
+            return Err(error);
+        }
         let again = match &attended {
             Some(one) => one.after(pid, status, request.limits.restart, request.mps_limit(), say),
             None => Ok(false),

@@ -122,6 +122,12 @@ impl Attended<'_> {
                 self.watch.note(What::Caused { server });
                 false
             }
+            Some(Blame::Recovered { server }) => {
+                say(&format!(
+                    "tenant {name}: its work on the GPU was lost, because MPS server {server} was stuck and was restarted"
+                ));
+                true
+            }
             Some(Blame::Neighbour { server, cause }) => {
                 say(&format!("tenant {name}: its work on the GPU was lost by a fault {cause}"));
                 self.watch.note(What::Hit { server, cause });

@@ -16,6 +16,8 @@ use partita_mps::fault::{Evidence, Fault, ServerState, Tracker, Work};
 use partita_mps::log::{Event, Tail};
 use partita_mps::{Pid, Service};
 
+use super::stall::{Policy, Stall};
+use crate::error::Error;
 use crate::mps::evidence::{self, Verdict};
 use crate::mps::incident::{self, Incident, What, now_unix_ms};
 use crate::process::ProcessId;
@@ -24,6 +26,8 @@ use crate::system;
 
 /// How often the logs are looked at.
 const PERIOD: Duration = Duration::from_millis(50);
+/// How often the program's progress is looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// How long the service may take to write down why a program failed that was a client, and other
 /// tenants what they know of it.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
@@ -43,6 +47,8 @@ struct Seen {
     ours: BTreeSet<Pid>,
     /// The server's last message about itself since the program was started.
     server_failure: Option<String>,
+    /// Why the program was ended from here.
+    gave_up: Option<Error>,
 }
 
 /// Watches the service of one tenant. Ends with its value.
@@ -62,15 +68,15 @@ pub struct Watch {
 
 /// Writes incidents of one tenant down.
 #[derive(Debug, Clone)]
-struct Noter {
-    service: Service,
+pub(super) struct Noter {
+    pub service: Service,
     /// In system mode, where partitad records incidents.
     system: Option<Registry>,
-    tenant: String,
+    pub tenant: String,
 }
 
 impl Noter {
-    fn note(&self, what: What) {
+    pub fn note(&self, what: What) {
         match &self.system {
             // Only messages depend on it.
             Some(registry) => drop(system::note_incident(registry, &self.tenant, what)),
@@ -87,6 +93,11 @@ pub enum Blame {
         /// The server.
         server: Pid,
     },
+    /// By the restart of a server that was stuck.
+    Recovered {
+        /// The server.
+        server: Pid,
+    },
     /// By the fault, or the end, of another tenant.
     Neighbour {
         /// The server; 0 where its log says nothing.
@@ -97,9 +108,16 @@ pub enum Blame {
 }
 
 impl Watch {
-    /// Begins before the program starts. `ledger` is the tenant's directory.
+    /// Begins before the program starts. `ledger` is the tenant's directory; `policy` says what to do
+    /// about a stuck server, if anything.
     #[must_use]
-    pub fn begin(service: &Service, registry: &Registry, tenant: &str, ledger: &Path) -> Self {
+    pub fn begin(
+        service: &Service,
+        registry: &Registry,
+        tenant: &str,
+        ledger: &Path,
+        policy: Option<Policy>,
+    ) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let ending = Arc::new(AtomicBool::new(false));
         let dirs = service.dirs();
@@ -112,9 +130,10 @@ impl Watch {
         let thread = {
             let (seen, ending, ledger) = (Arc::clone(&seen), Arc::clone(&ending), ledger.to_owned());
             let noter = noter.clone();
+            let stall = policy.map(Stall::new);
             thread::Builder::new()
                 .name("partita-mps".to_owned())
-                .spawn(move || follow(tails, &ledger, &seen, &noter, &ending))
+                .spawn(move || follow(tails, &ledger, &seen, &noter, stall, &ending))
                 // The program runs without the thread too; only the cause of a failure is then
                 // unknown.
                 .ok()
@@ -186,6 +205,9 @@ impl Watch {
     #[must_use]
     pub fn is_hit(&self, ended: Instant) -> bool {
         loop {
+            if self.recovered().is_some() {
+                return true;
+            }
             match self.fault_blame() {
                 Some((blame, _)) => return matches!(blame, Blame::Neighbour { .. }),
                 None if self.was_killed_beside() => return true,
@@ -201,6 +223,9 @@ impl Watch {
     pub fn blame(&self, ended: Instant) -> Option<Blame> {
         let limit = self.last_words_limit();
         loop {
+            if let Some(server) = self.recovered() {
+                return Some(Blame::Recovered { server });
+            }
             match self.fault_blame() {
                 Some((blame, true)) => return Some(blame),
                 Some((blame, false)) if ended.elapsed() >= limit => return Some(blame),
@@ -268,6 +293,25 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).server_failure.clone()
     }
 
+    /// Why the program was ended from here, if it was.
+    pub fn gave_up(&self) -> Option<Error> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).gave_up.take()
+    }
+
+    /// The server of the program that was stuck and that somebody has restarted just now.
+    fn recovered(&self) -> Option<Pid> {
+        if self.ours().is_empty() {
+            return None;
+        }
+        let begun_unix_ms = self.begun_unix_ms.load(Ordering::Relaxed);
+        let age_max_ms = INCIDENT_AGE_MAX.as_millis() as u64;
+        let oldest_unix_ms = begun_unix_ms.max(now_unix_ms().saturating_sub(age_max_ms));
+        incident::all(&self.noter.service).into_iter().rev().find_map(|one| match one.what {
+            What::Recovered { server } if one.time_unix_ms >= oldest_unix_ms => Some(server),
+            _ => None,
+        })
+    }
+
     /// Writes an incident of this tenant down.
     pub fn note(&self, what: What) {
         self.noter.note(what);
@@ -331,7 +375,15 @@ impl Seen {
     }
 }
 
-fn follow(mut tails: [Tail; 2], ledger: &Path, seen: &Mutex<Seen>, noter: &Noter, ending: &AtomicBool) {
+fn follow(
+    mut tails: [Tail; 2],
+    ledger: &Path,
+    seen: &Mutex<Seen>,
+    noter: &Noter,
+    mut stall: Option<Stall>,
+    ending: &AtomicBool,
+) {
+    let mut looked = Instant::now();
     read(&mut tails, ledger, seen);
     // Whatever it was, it was before this program.
     seen.lock().unwrap_or_else(PoisonError::into_inner).server_failure = None;
@@ -340,6 +392,15 @@ fn follow(mut tails: [Tail; 2], ledger: &Path, seen: &Mutex<Seen>, noter: &Noter
         for (server, faults, clients) in read(&mut tails, ledger, seen) {
             let clients: Vec<Evidence> = evidence::of_tenant(ledger, &clients);
             noter.note(What::Work { server, faults, clients });
+        }
+        if let Some(stall) = &mut stall
+            && looked.elapsed() >= LOOK_PERIOD
+        {
+            let ours = seen.lock().unwrap_or_else(PoisonError::into_inner).ours.clone();
+            if let Some(error) = stall.look(ledger, &ours, noter) {
+                seen.lock().unwrap_or_else(PoisonError::into_inner).gave_up = Some(error);
+            }
+            looked = Instant::now();
         }
     }
 }
@@ -409,7 +470,7 @@ mod tests {
             dirs.create().unwrap();
             let service = Service::new(ControlBinary::at(&program).unwrap(), dirs, "GPU-1");
             let registry = Registry::at(&temp.path().join("run")).unwrap();
-            let watch = Watch::begin(&service, &registry, "me", temp.path());
+            let watch = Watch::begin(&service, &registry, "me", temp.path(), None);
             watch.expect(100);
             Self { temp, watch }
         }

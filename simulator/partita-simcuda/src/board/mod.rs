@@ -178,6 +178,8 @@ struct Board {
     exports: Vec<Exported>,
     mps_groups: HashMap<u32, GroupId>,
     standstill: Option<Standstill>,
+    /// MPS servers that wait for ever for the end of an exited client's launch.
+    stuck_servers: HashSet<u32>,
     /// Clients to notify of progress at the end of the pass.
     dirty: HashSet<ClientId>,
     busy: Busy,
@@ -218,6 +220,7 @@ impl Board {
             exports: Vec::new(),
             mps_groups: HashMap::new(),
             standstill: None,
+            stuck_servers: HashSet::new(),
             dirty: HashSet::new(),
             busy: Busy::default(),
             corruptions: 0,

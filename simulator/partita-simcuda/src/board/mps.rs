@@ -1,6 +1,7 @@
 //! Connections and disconnections, and their meaning under MPS.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
 use partita_sim::{GroupId, GroupKind};
@@ -60,6 +61,7 @@ impl Board {
         let group = self.group_for(mps.as_ref());
         let arrival = Arrival { pid, command, socket, channel, window, group, mps, allowed };
         self.clients.insert(id, Client::new(arrival));
+        self.note_stuck(id);
     }
 
     /// A separate group for a process, or one group for all clients of an MPS server.
@@ -88,6 +90,11 @@ impl Board {
             .streams
             .values()
             .any(|stream| self.engine.pending(stream.engine).is_some_and(|pending| pending > 0));
+        let never_runs = self
+            .engine
+            .stuck()
+            .iter()
+            .any(|stuck| self.works.get(&stuck.work).is_some_and(|job| job.client == id));
         self.retire(&mut client);
         self.works.retain(|_, job| job.client != id);
         self.value_waits.retain(|wait| wait.client != id);
@@ -97,8 +104,14 @@ impl Board {
                 let _ = self.engine.remove_group(client.group);
             }
             // The server shares one address space: a client that dies under its running kernels
-            // unmaps their memory, and all clients get the fault.
-            if in_flight && client.fault == 0 {
+            // unmaps their memory, and all clients get the fault. It waits for ever for the end of
+            // a launch that no SM can run, and every client waits for the server.
+            if never_runs && client.fault == 0 {
+                self.stuck_servers.insert(identity.server);
+                for other in self.clients_of(identity.server) {
+                    self.note_stuck(other);
+                }
+            } else if in_flight && client.fault == 0 {
                 self.fail_all(identity.server, CuResult::ILLEGAL_ADDRESS);
             }
         }
@@ -169,6 +182,13 @@ impl Board {
         self.clients.iter().filter(|(_, client)| is_of(client)).map(|(id, _)| *id).collect()
     }
 
+    /// Has the launches of a client hang if its server is stuck.
+    fn note_stuck(&self, id: ClientId) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let is_stuck = client.mps.is_some_and(|mps| self.stuck_servers.contains(&mps.server));
+        client.channel.head().server_stuck.0.store(u32::from(is_stuck), Ordering::Relaxed);
+    }
+
     /// Releases everything that a client held.
     fn retire(&mut self, client: &mut Client) {
         for stream in client.streams.values() {
@@ -209,6 +229,7 @@ impl Board {
 
     /// Handles the end of an MPS server: its clients lose their contexts.
     pub(super) fn server_gone(&mut self, server: u32) {
+        self.stuck_servers.remove(&server);
         for id in self.clients_of(server) {
             self.fail(id, CuResult::MPS_RPC_FAILURE);
         }

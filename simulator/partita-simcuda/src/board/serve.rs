@@ -82,7 +82,7 @@ impl Board {
                 active_at = monotonic_ns();
             }
             let now = monotonic_ns();
-            if !self.clients.is_empty() {
+            if !self.clients.is_empty() || self.has_stuck_server() {
                 had_clients = true;
                 alone_since = now;
             }
@@ -107,6 +107,13 @@ impl Board {
                 active_at = monotonic_ns();
             }
         }
+    }
+
+    /// Whether a server is stuck and lives: the board keeps that from one client to the next.
+    fn has_stuck_server(&mut self) -> bool {
+        // SAFETY: the signal 0 only asks whether the process exists.
+        self.stuck_servers.retain(|&server| unsafe { libc::kill(server as libc::pid_t, 0) } == 0);
+        !self.stuck_servers.is_empty()
     }
 
     fn linger_left(&self, now: u64, alone_since: u64, linger_ns: u64) -> u64 {

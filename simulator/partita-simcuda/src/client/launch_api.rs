@@ -44,6 +44,9 @@ unsafe fn launch(
         return capture::add_kernel(stream, function, launch, params.bytes());
     }
     let confines = stream.confines()?;
+    // On hardware the call hangs before the callback: no launch is counted (H100, 2026-11-22).
+    let server_stuck = &runtime.channel.head().server_stuck.0;
+    runtime.wait(|| server_stuck.load(Ordering::Relaxed) == 0)?;
     let mut image = launch.describe(runtime, function, &confines, stream.priority.load(Ordering::Relaxed))?;
     callback::show(&mut image);
     let head = launch.head(runtime, params.bytes().len());

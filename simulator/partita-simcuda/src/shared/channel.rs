@@ -43,6 +43,8 @@ pub struct ChannelHead {
     pub fault: Apart<AtomicI32>,
     /// 1 while the engine reports that a launch of this client can never be dispatched.
     pub stuck: Apart<AtomicU32>,
+    /// 1 once this client's MPS server is stuck: no launch of any client returns any more.
+    pub server_stuck: Apart<AtomicU32>,
     /// Host work that the board has queued since the start; also the word that the worker sleeps
     /// on.
     pub host_tail: Apart<AtomicU32>,

@@ -95,6 +95,11 @@ fn incident_text(incident: &Incident) -> String {
             format!("clients: {}", clients.join(", "))
         }
         What::Hit { cause, .. } => format!("hit by a fault {cause}"),
+        What::Canary { server, works: true } => format!("server {server} runs kernels again"),
+        What::Canary { server, works: false } => {
+            format!("server {server} is stuck: a test kernel did not run")
+        }
+        What::Recovered { server } => format!("killed server {server}, which was stuck"),
         What::Caused { server } => format!("caused a fault of server {server}"),
         What::Restarted { restarts, waited_ms } => {
             format!("restarted ({restarts}), {waited_ms} ms after its program had ended")

@@ -14,6 +14,7 @@ use partita::install::Install;
 use partita::mps;
 use partita::mps::StartOptions;
 use partita::mps::end_work::end_work;
+use partita::mps::recover;
 use partita::registry::Registry;
 use partita_mps::{MpsError, Service, State};
 use serde::Serialize;
@@ -21,7 +22,7 @@ use serde::Serialize;
 pub use self::partitions::partition;
 use partita_console::{Failure, GpusOption, print, print_json, select_several, tell};
 
-use crate::args::{Mps, MpsStart, MpsStop, MpsTerminate};
+use crate::args::{Mps, MpsRecover, MpsStart, MpsStop, MpsTerminate};
 
 /// A service and its GPUs.
 struct Of {
@@ -75,6 +76,7 @@ pub fn mps(arguments: &Mps) -> Result<ExitCode, Failure> {
         Mps::Limits(arguments) => limits::limits(arguments)?,
         Mps::Partitions(arguments) => partitions::partitions(arguments)?,
         Mps::Terminate(arguments) => terminate(arguments)?,
+        Mps::Recover(arguments) => recover(arguments)?,
         Mps::Logs(arguments) => logs::logs(arguments)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -124,6 +126,23 @@ fn stop(arguments: &MpsStop) -> Result<(), Failure> {
     mps::exclusive::take_back(&of.service, &of.gpus)?;
     mps::remove(&of.registry, &of.gpus, &of.service)?;
     print(&format!("MPS of {}: {}\n", of.label, if stopped { "stopped" } else { "did not run" }))
+}
+
+fn recover(arguments: &MpsRecover) -> Result<(), Failure> {
+    let of = Of::find_to_change(&arguments.gpu)?;
+    of.must_run()?;
+    let Some(gpu) = of.gpus.first() else { return Ok(()) };
+    let recovered = recover::recover(&of.install, gpu, &of.service, "partita mps recover", arguments.force)?;
+    let took = recovered.took.as_secs_f64();
+    let servers: Vec<String> = recovered.servers.iter().map(u32::to_string).collect();
+    print(&match servers.is_empty() {
+        true => format!("MPS of {}: works; a test kernel ran within {took:.1} s\n", of.label),
+        false => format!(
+            "MPS of {}: restarted server {}; a test kernel ran after {took:.1} s\n",
+            of.label,
+            servers.join(", ")
+        ),
+    })
 }
 
 fn refuse_if_used(of: &Of) -> Result<(), Failure> {

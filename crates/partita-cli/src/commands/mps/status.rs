@@ -60,6 +60,9 @@ fn server_text(server: &ServerRow, contexts_max: u32) -> String {
     let clients = server.clients.len();
     let mut text =
         format!("  server {}: {state}{percent}, {clients} of {contexts_max} clients\n", server.pid);
+    if server.stuck {
+        text.push_str("    stuck: it runs no kernel of any client; `partita mps recover` restarts it\n");
+    }
     if let Some(fault) = &server.fault {
         text.push_str(&format!("    {}\n", fault_text(fault)));
     }

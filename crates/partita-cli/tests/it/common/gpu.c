@@ -10,6 +10,8 @@
  *   gpu PTX break          prints them once, and when it is sent a line, breaks as the line says:
  *                          address, trap, assert (its own kernel fails), or with an endless kernel
  *                          in flight kill, segv, abort, leave (_exit)
+ *   gpu PTX cluster        waits for a cluster that does not fit the mask of its stream
+ *   gpu PTX hang           launches the same and exits without waiting
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -90,6 +92,27 @@ static void census(void)
     fflush(stdout);
     free(host);
     free(seen);
+}
+
+/*
+ * Launches a cluster of 8 blocks in a stream whose own mask, written as libsmctrl does, has no GPC
+ * with 8 SMs: TPCs 0 to 7 are in different GPCs. The driver is 580.159.04, where streams have their
+ * masks at 0x51c.
+ */
+static void launch_cluster(void)
+{
+    void *stream;
+    uint64_t duration = SPIN_NS;
+    void *parameters[] = { &records, &duration };
+    struct { uint32_t id, pad, values[16]; } cluster = { 4, 0, { 8, 1, 1 } };
+    struct { uint32_t sizes[7]; void *stream, *attributes; uint32_t count; } config = {
+        { 8, 1, 1, 32, 1, 1, 0 }, NULL, &cluster, 1
+    };
+    uint32_t mask[5] = { 1, ~0xffu, ~0u, ~0u, ~0u };
+    CALL(cuStreamCreate, (void **, unsigned), &stream, 1);
+    memcpy(*(char **) stream + 0x51c, mask, sizeof mask);
+    config.stream = stream;
+    CALL(cuLaunchKernelEx, (void *, void *, void **, void **), &config, function, parameters, NULL);
 }
 
 static const char FAILING[] =
@@ -185,6 +208,16 @@ int main(int count, char **arguments)
             line[strcspn(line, "\n")] = 0;
             break_as(line);
         }
+    } else if (!strcmp(what, "cluster")) {
+        prepare(arguments[1]);
+        launch_cluster();
+        CALL(cuCtxSynchronize, (void));
+        printf("done\n");
+    } else if (!strcmp(what, "hang")) {
+        prepare(arguments[1]);
+        launch_cluster();
+        usleep(100000);
+        _exit(0);
     } else if (!strcmp(what, "loop")) {
         prepare(arguments[1]);
         for (;;) {

@@ -14,6 +14,7 @@ use partita_abi::CuResult;
 
 use super::{Daemon, client_name};
 use crate::mps::peer::{Member, PeerId, Server};
+use crate::mps::wait::poll;
 use crate::shared::ask::{await_fault, observe};
 use crate::shared::place::Place;
 use crate::shared::protocol::{BoardStatus, ProcessStatus, Reply, Request};
@@ -81,7 +82,13 @@ impl Daemon {
         {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.on_board_message(&member.place.socket());
+        let dir = member.place.socket();
+        let has_message = self.watches.0.get(&dir).is_some_and(|(_, socket)| {
+            poll(std::iter::once(socket.as_fd()), Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
+        });
+        if has_message {
+            self.on_board_message(&dir);
+        }
     }
 
     /// Handles a fault on this board: fails the clients tied to it, and logs the affected ones.

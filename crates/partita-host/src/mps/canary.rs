@@ -1,0 +1,93 @@
+//! A canary: a tiny launch by a client of a service, in a process of its own, which shows whether
+//! the service still runs kernels.
+//!
+//! After a launch that no SM can run and its process's exit, a server waits for ever: every client
+//! hangs at its next launch, new clients too, without a message (measured on an H100).
+
+use std::time::{Duration, Instant};
+
+use partita_mps::{Pid, Service};
+
+use super::end_work::end_work;
+use crate::child::{Job, JobError};
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::gpu_job::on_gpu;
+use crate::install::Install;
+
+/// The name of the job.
+pub const JOB: &str = "mps-canary";
+/// How long the process may take to become a client. A busy machine takes seconds.
+const OPEN_LIMIT: Duration = Duration::from_secs(20);
+/// How long the launch may take.
+const LAUNCH_LIMIT: Duration = Duration::from_millis(1500);
+/// How long the server may take to end the work of a canary, before its process is killed.
+const END_LIMIT: Duration = Duration::from_secs(1);
+/// What the process prints before it launches.
+const LAUNCHES: &str = "launches";
+
+/// What a canary found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// The service runs kernels; a launch took this long.
+    Works(Duration),
+    /// The launch did not end in time.
+    Stuck {
+        /// The server of the canary.
+        server: Option<Pid>,
+    },
+    /// The process never came to launch.
+    Unknown {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Starts a canary as a client of the service and waits for it.
+///
+/// # Errors
+/// [`Error::Child`] if there can be no process; [`Error::Interrupted`].
+pub fn send(install: &Install, gpu: &Gpu, service: &Service) -> Result<Found, Error> {
+    let job = Job::new(install, JOB, &())?;
+    let mut job = job.envs(gpu.variables()).envs(service.client_env()).limit(OPEN_LIMIT).start()?;
+    let unknown = |error: JobError| match error {
+        JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
+        other => Ok(Found::Unknown { reason: other.to_string() }),
+    };
+    if let Err(error) = job.wait_for(LAUNCHES) {
+        return unknown(error);
+    }
+    let begin = Instant::now();
+    match job.line_within(LAUNCH_LIMIT) {
+        Ok(Some(_)) => {
+            let took = begin.elapsed();
+            job.leave();
+            Ok(Found::Works(took))
+        }
+        Err(error) => unknown(error),
+        Ok(None) => {
+            let pid = job.pid();
+            let service = service.clone().with_command_limit(END_LIMIT);
+            let clients = service.clients().unwrap_or_default();
+            let server = clients.iter().find(|(_, client)| *client == pid).map(|(server, _)| *server);
+            // If the GPU is only busy, a death with a kernel in flight could harm the others.
+            if let Some(server) = server {
+                let _ = end_work(&service.control(), server, pid);
+            }
+            job.end();
+            Ok(Found::Stuck { server })
+        }
+    }
+}
+
+/// The job.
+///
+/// # Errors
+/// Those of the driver.
+pub fn launch_here() -> Result<(), String> {
+    on_gpu(|gpu| {
+        println!("{LAUNCHES}");
+        let launched = gpu.spin(1, 32, 1000).and_then(|()| gpu.synchronize());
+        launched.map_err(|error| error.to_string())
+    })
+}

@@ -1,0 +1,161 @@
+//! A program that makes no progress as a client of MPS: is its server stuck?
+//!
+//! `partita run` looks at the ledger. If the program has become a client and its count of launches
+//! and waits stands still, a canary says whether the service runs kernels at all. A program that
+//! goes on never causes one, so it costs a usual start nothing.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use partita_ledger::Waited;
+use partita_mps::{MpsError, Pid};
+use rustix::process::Signal;
+
+use super::watch::Noter;
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::install::Install;
+use crate::mps::canary::{self, Found};
+use crate::mps::evidence;
+use crate::mps::incident::What;
+use crate::mps::recover;
+use crate::process::ProcessId;
+
+/// How long a program makes no progress before each canary. After the last one there is none until
+/// it has made some: kernels may be long, and each canary takes memory of the GPU for a moment.
+const STANDS_STILL: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(30)];
+/// How often a server that is stuck is looked at again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What a program does about a stuck server.
+pub(super) struct Policy {
+    pub install: Install,
+    pub gpu: Gpu,
+    /// When the program is ended.
+    pub limit: Duration,
+    /// Whether the server is restarted at once.
+    pub recovers: bool,
+    pub say: Box<dyn FnMut(&str) + Send>,
+}
+
+impl core::fmt::Debug for Policy {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Policy").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+/// Follows the progress of one program.
+#[derive(Debug)]
+pub(super) struct Stall {
+    policy: Policy,
+    progress: Progress,
+    since: Instant,
+    canaries: usize,
+    stuck: Option<(Pid, Instant)>,
+    looked: Instant,
+}
+
+/// A value that changes when a program goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Progress {
+    launches: u64,
+    finished_ns: u64,
+    /// Whether it may be waiting for the GPU: it has launched nothing yet, or its work is
+    /// unfinished.
+    may_wait: bool,
+}
+
+impl Progress {
+    fn of(ledger: &Path, clients: &BTreeSet<Pid>) -> Self {
+        let mut sum = Self::default();
+        for (_, slot) in evidence::slots_of(ledger, clients) {
+            sum.launches = sum.launches.wrapping_add(slot.launches);
+            sum.finished_ns = sum.finished_ns.max(slot.finished_ns);
+            let has_finished = slot.waited == Waited::ForAll { launches: slot.launches };
+            sum.may_wait |= slot.live && (slot.launches == 0 || !has_finished);
+        }
+        sum
+    }
+}
+
+impl Stall {
+    pub fn new(policy: Policy) -> Self {
+        let now = Instant::now();
+        Self { policy, progress: Progress::default(), since: now, canaries: 0, stuck: None, looked: now }
+    }
+
+    /// Looks at the program with these clients. Returns the error with which it has been ended, if
+    /// it has.
+    pub fn look(&mut self, ledger: &Path, clients: &BTreeSet<Pid>, noter: &Noter) -> Option<Error> {
+        let progress = Progress::of(ledger, clients);
+        if progress != self.progress {
+            self.progress = progress;
+            self.since = Instant::now();
+            self.canaries = 0;
+        }
+        if !progress.may_wait {
+            return None;
+        }
+        if let Some((server, found)) = self.stuck
+            && found.elapsed() >= self.policy.limit
+        {
+            for process in clients.iter().filter_map(|&pid| ProcessId::living(pid)) {
+                let _ = process.signal(Signal::KILL);
+            }
+            return Some(MpsError::Stuck { server, waited_s: found.elapsed().as_secs() }.into());
+        }
+        let is_due = match self.stuck {
+            Some(_) => self.looked.elapsed() >= AGAIN,
+            None => STANDS_STILL.get(self.canaries).is_some_and(|still| self.since.elapsed() >= *still),
+        };
+        if is_due {
+            self.canaries += 1;
+            self.send(noter);
+            self.looked = Instant::now();
+        }
+        None
+    }
+
+    fn send(&mut self, noter: &Noter) {
+        let Policy { install, gpu, recovers, limit, say } = &mut self.policy;
+        match (canary::send(install, gpu, &noter.service), self.stuck) {
+            (Ok(Found::Stuck { server: Some(server) }), None) => {
+                self.stuck = Some((server, Instant::now()));
+                noter.note(What::Canary { server, works: false });
+                let tenant = &noter.tenant;
+                say(&format!(
+                    "tenant {tenant}: waits for MPS server {server}, which is stuck: it did not run a test kernel of Partita's either; \
+                     {}",
+                    match recovers {
+                        true => "restarts it".to_owned(),
+                        false => format!(
+                            "`partita mps recover` restarts it, which ends the work of all of its clients; gives up in {} s",
+                            limit.as_secs()
+                        ),
+                    }
+                ));
+                if *recovers {
+                    restart(install, gpu, noter, server, say);
+                }
+            }
+            (Ok(Found::Works(_)), Some((server, _))) => {
+                self.stuck = None;
+                noter.note(What::Canary { server, works: true });
+            }
+            // Still stuck, or not known.
+            _ => {}
+        }
+    }
+}
+
+/// Restarts a server that a second canary finds stuck, too.
+fn restart(install: &Install, gpu: &Gpu, noter: &Noter, server: Pid, say: &mut dyn FnMut(&str)) {
+    if let Ok(Found::Stuck { server: Some(again) }) = canary::send(install, gpu, &noter.service)
+        && again == server
+        && let Err(error) = recover::end_server(&noter.service, &noter.tenant, server)
+    {
+        say(&format!("tenant {}: {error}", noter.tenant));
+    }
+}
