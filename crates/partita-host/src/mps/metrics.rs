@@ -172,6 +172,7 @@ mod tests {
                 thread_percentage: Some(12.5),
                 clients: Vec::new(),
                 fault: None,
+                stuck: false,
             }],
             counts: Counts { faults: 3, ..Counts::default() },
         };
