@@ -34,7 +34,7 @@ impl Numbers {
 enum Said {
     Named,
     Among,
-    /// Nobody else noticed: the death was contained.
+    /// No neighbour noticed: the death was contained.
     Contained,
 }
 

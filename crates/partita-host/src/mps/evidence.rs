@@ -2,7 +2,7 @@
 //!
 //! Only a tenant's own `partita run` sees how its processes end, and its ledger goes with it. So
 //! each records what it knows of its own clients as an incident, when the server reports a fault and
-//! when its program ends; whoever explains a fault reads the incidents of all.
+//! when its program ends. To explain a fault, all incidents are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -64,22 +64,22 @@ fn of_slot(pid: Pid, slot: &SlotInfo) -> Evidence {
 pub struct Verdict {
     /// The cause.
     pub culprit: Culprit,
-    told: BTreeMap<Pid, (String, Evidence)>,
+    records: BTreeMap<Pid, (String, Evidence)>,
 }
 
 impl Verdict {
     /// Of a fault of this service, by what its tenants have recorded so far.
     #[must_use]
     pub fn of(service: &Service, fault: &Fault) -> Self {
-        let told = told_of(incident::all(service).into_iter().map(|one| (one.tenant, one.what)), fault);
-        let evidence = told.iter().map(|(pid, (_, evidence))| (*pid, evidence.clone())).collect();
-        Self { culprit: fault.culprit(&evidence), told }
+        let records = records_of(incident::all(service).into_iter().map(|one| (one.tenant, one.what)), fault);
+        let evidence = records.iter().map(|(pid, (_, evidence))| (*pid, evidence.clone())).collect();
+        Self { culprit: fault.culprit(&evidence), records }
     }
 
     /// The tenant of a candidate, if it recorded anything.
     #[must_use]
     pub fn tenant(&self, pid: Pid) -> Option<&str> {
-        self.told.get(&pid).map(|(tenant, _)| tenant.as_str())
+        self.records.get(&pid).map(|(tenant, _)| tenant.as_str())
     }
 
     /// The cause, as the end of a sentence about a fault.
@@ -102,18 +102,18 @@ impl Verdict {
     }
 
     fn why(&self, one: &Candidate) -> String {
-        let ended = self.told.get(&one.pid).and_then(|(_, evidence)| evidence.ended.as_ref());
+        let ended = self.records.get(&one.pid).and_then(|(_, evidence)| evidence.ended.as_ref());
         let ended = ended.map_or(String::new(), |how| format!("; {how}"));
         format!("{}{ended}", one.why.in_words())
     }
 }
 
 /// The newest record of each client that is about this fault.
-fn told_of(
+fn records_of(
     incidents: impl Iterator<Item = (String, What)>,
     fault: &Fault,
 ) -> BTreeMap<Pid, (String, Evidence)> {
-    let mut told: BTreeMap<Pid, (String, Evidence)> = BTreeMap::new();
+    let mut records: BTreeMap<Pid, (String, Evidence)> = BTreeMap::new();
     for (tenant, what) in incidents {
         let What::Work { server, faults, clients } = what else { continue };
         if server != fault.server {
@@ -125,18 +125,18 @@ fn told_of(
             if faults != fault.number && !before {
                 continue;
             }
-            let contradicts = told.get(&one.pid).is_some_and(|(other, _)| *other != tenant);
+            let contradicts = records.get(&one.pid).is_some_and(|(other, _)| *other != tenant);
             let one = match contradicts {
                 // A tenant could clear its own process by blaming another's.
                 true => Evidence { pid: one.pid, ..Evidence::default() },
                 false => one,
             };
             // The first record of its end says how it ended.
-            let ended = told.remove(&one.pid).and_then(|(_, before)| before.ended).or(one.ended);
-            told.insert(one.pid, (tenant.clone(), Evidence { ended, ..one }));
+            let ended = records.remove(&one.pid).and_then(|(_, before)| before.ended).or(one.ended);
+            records.insert(one.pid, (tenant.clone(), Evidence { ended, ..one }));
         }
     }
-    told
+    records
 }
 
 #[cfg(test)]
@@ -169,15 +169,16 @@ mod tests {
     fn records_of_other_faults_and_of_two_tenants_do_not_count() {
         let fault = second_fault();
         assert_eq!(fault.number, 2);
-        let told = |all: &[(&str, What)]| {
-            let told = told_of(all.iter().map(|(tenant, what)| ((*tenant).to_owned(), what.clone())), &fault);
-            told.get(&5).map(|(_, evidence)| evidence.work)
+        let records = |all: &[(&str, What)]| {
+            let records =
+                records_of(all.iter().map(|(tenant, what)| ((*tenant).to_owned(), what.clone())), &fault);
+            records.get(&5).map(|(_, evidence)| evidence.work)
         };
-        assert_eq!(told(&[("a", work(2, 5, Work::Finished, None))]), Some(Work::Finished));
-        assert_eq!(told(&[("a", work(1, 5, Work::Finished, None))]), None, "an earlier fault");
-        assert_eq!(told(&[("a", work(1, 5, Work::Unfinished, Some("signal 9")))]), Some(Work::Unfinished));
-        assert_eq!(told(&[("a", work(0, 5, Work::Unfinished, Some("signal 9")))]), None);
+        assert_eq!(records(&[("a", work(2, 5, Work::Finished, None))]), Some(Work::Finished));
+        assert_eq!(records(&[("a", work(1, 5, Work::Finished, None))]), None, "an earlier fault");
+        assert_eq!(records(&[("a", work(1, 5, Work::Unfinished, Some("signal 9")))]), Some(Work::Unfinished));
+        assert_eq!(records(&[("a", work(0, 5, Work::Unfinished, Some("signal 9")))]), None);
         let both = [("a", work(2, 5, Work::Unfinished, None)), ("b", work(2, 5, Work::Finished, None))];
-        assert_eq!(told(&both), Some(Work::Unknown), "two tenants claim it");
+        assert_eq!(records(&both), Some(Work::Unknown), "two tenants claim it");
     }
 }

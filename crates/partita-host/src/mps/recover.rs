@@ -61,7 +61,7 @@ pub fn recover(
 /// # Errors
 /// [`Error::Io`] if it may not be killed; [`MpsError::Stuck`] if it stays; [`Error::Interrupted`].
 pub(crate) fn end_server(service: &Service, by: &str, server: Pid) -> Result<(), Error> {
-    // First: whoever fails by it finds the reason.
+    // First, so that programs that fail because of it find the reason.
     incident::note(service, &Incident::now(by, What::Recovered { server }));
     if let Some(process) = ProcessId::living(server) {
         process.signal(Signal::KILL).map_err(Error::io("ending the MPS server"))?;

@@ -123,7 +123,7 @@ pub struct FaultRow {
     #[serde(flatten)]
     pub culprit: Culprit,
     /// The same in words, as the end of a sentence.
-    pub told: String,
+    pub in_words: String,
 }
 
 /// The counts of a service's logs, since its directory was made.
@@ -302,7 +302,7 @@ fn server_row(service: &Service, pid: Pid, tracker: &Tracker) -> Result<Option<S
     }
     let fault = tracker.fault(pid).map(|fault| {
         let verdict = Verdict::of(service, fault);
-        FaultRow { fault: fault.clone(), told: verdict.in_words(), culprit: verdict.culprit }
+        FaultRow { fault: fault.clone(), in_words: verdict.in_words(), culprit: verdict.culprit }
     });
     Ok(Some(ServerRow {
         pid,

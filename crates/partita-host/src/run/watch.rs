@@ -298,7 +298,7 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).gave_up.take()
     }
 
-    /// The server of the program that was stuck and that somebody has restarted just now.
+    /// The server of the program that was stuck and was restarted just now.
     fn recovered(&self) -> Option<Pid> {
         if self.ours().is_empty() {
             return None;

@@ -29,7 +29,7 @@ pub enum Work {
     Finished,
     /// The client had launched kernels and not waited for their end.
     Unfinished,
-    /// Nobody can tell.
+    /// It is not known.
     #[default]
     Unknown,
 }

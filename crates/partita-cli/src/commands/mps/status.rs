@@ -86,7 +86,7 @@ fn fault_text(row: &FaultRow) -> String {
         None => format!("waits for {}", list(fault.staying.iter().copied())),
     };
     let (hit, spared) = (list(fault.hit.iter().copied()), list(fault.spared.iter().copied()));
-    format!("fault{when} {}; hit: {hit}; spared: {spared}; {over}", row.told)
+    format!("fault{when} {}; hit: {hit}; spared: {spared}; {over}", row.in_words)
 }
 
 /// A client with its server: a row of the list.
