@@ -3,6 +3,7 @@
 mod attend;
 mod client;
 mod command;
+mod noter;
 mod plan;
 mod select;
 mod stall;

@@ -12,7 +12,7 @@ use partita_ledger::Waited;
 use partita_mps::{MpsError, Pid};
 use rustix::process::Signal;
 
-use super::watch::Noter;
+use super::noter::Noter;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;

@@ -16,13 +16,13 @@ use partita_mps::fault::{Evidence, Fault, ServerState, Tracker, Work};
 use partita_mps::log::{Event, Tail};
 use partita_mps::{Pid, Service};
 
+use super::noter::Noter;
 use super::stall::{Policy, Stall};
 use crate::error::Error;
 use crate::mps::evidence::{self, Verdict};
 use crate::mps::incident::{self, Incident, What, now_unix_ms};
 use crate::process::ProcessId;
 use crate::registry::{LEDGER_VARIABLE, Registry};
-use crate::system;
 
 /// How often the logs are looked at.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -66,25 +66,6 @@ pub struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Writes incidents of one tenant down.
-#[derive(Debug, Clone)]
-pub(super) struct Noter {
-    pub service: Service,
-    /// In system mode, where partitad records incidents.
-    system: Option<Registry>,
-    pub tenant: String,
-}
-
-impl Noter {
-    pub fn note(&self, what: What) {
-        match &self.system {
-            // Only messages depend on it.
-            Some(registry) => drop(system::note_incident(registry, &self.tenant, what)),
-            None => incident::note(&self.service, &Incident::now(&self.tenant, what)),
-        }
-    }
-}
-
 /// Why a program lost its work on the GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Blame {
@@ -122,11 +103,7 @@ impl Watch {
         let ending = Arc::new(AtomicBool::new(false));
         let dirs = service.dirs();
         let tails = [dirs.control_log(), dirs.server_log()].map(|path| Tail::from_start(&path));
-        let noter = Noter {
-            service: service.clone(),
-            system: registry.is_client().then(|| registry.clone()),
-            tenant: tenant.to_owned(),
-        };
+        let noter = Noter::of(service, registry, tenant);
         let thread = {
             let (seen, ending, ledger) = (Arc::clone(&seen), Arc::clone(&ending), ledger.to_owned());
             let noter = noter.clone();
