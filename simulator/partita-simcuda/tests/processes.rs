@@ -176,8 +176,20 @@ fn an_mps_clients_death_hurts_its_neighbours_unless_it_was_terminated() {
     neighbour.child.wait().unwrap();
     service.stop(&world);
 
+    // A normal exit under an endless kernel that writes memory is such a death, too.
+    let service = Service::start(&world);
+    let env = service.env();
+    let mut neighbour = Program::ready(&world, "neighbour", &env);
+    let mut writer = Program::ready(&world, "writer", &env);
+    writer.go();
+    writer.end();
+    assert_eq!(neighbour.line(), "700");
+    drop(neighbour.input);
+    neighbour.child.wait().unwrap();
+    service.stop(&world);
+
     // Termination first: the client's work ends, its neighbour continues. The same holds when the
-    // client exits normally.
+    // client exits normally under a kernel that touches no memory.
     let service = Service::start(&world);
     let env = service.env();
     let mut neighbour = Program::ready(&world, "neighbour", &env);
@@ -195,6 +207,28 @@ fn an_mps_clients_death_hurts_its_neighbours_unless_it_was_terminated() {
     neighbour.go();
     assert_eq!(neighbour.line(), "done");
     neighbour.end();
+    service.stop(&world);
+}
+
+#[test]
+fn nothing_is_taken_from_a_dead_client_while_another_process_has_its_descriptors() {
+    let world = World::new("mpsheld");
+    let service = Service::start(&world);
+    let env = service.env();
+    let mut neighbour = Program::ready(&world, "neighbour", &env);
+    let mut held = Program::ready(&world, "shared_descriptors", &env);
+    held.child.kill().unwrap();
+    held.child.wait().unwrap();
+    // The neighbour's kernels go on beside that of the dead.
+    let mut beside = Program::ready(&world, "neighbour", &env);
+    std::thread::sleep(Duration::from_millis(100));
+    beside.go();
+    assert_eq!(beside.line(), "done");
+    beside.end();
+    held.go();
+    assert_eq!(neighbour.line(), "700");
+    drop(neighbour.input);
+    neighbour.child.wait().unwrap();
     service.stop(&world);
 }
 

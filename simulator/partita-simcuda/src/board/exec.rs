@@ -70,7 +70,7 @@ impl Board {
             EventKind::WorkDone { work } => self.done(time, work),
             EventKind::WorkKilled { work } => {
                 if let Some(job) = self.works.remove(&work)
-                    && job.kernel
+                    && job.kernel.is_some()
                 {
                     self.busy.change(time, false);
                 }
@@ -81,7 +81,7 @@ impl Board {
 
     fn started(&mut self, time: u64, work: WorkId) {
         let Some(job) = self.works.get_mut(&work) else { return };
-        if job.kernel {
+        if job.kernel.is_some() {
             self.busy.change(time, true);
         }
         let id = job.client;
@@ -117,7 +117,7 @@ impl Board {
 
     fn done(&mut self, time: u64, work: WorkId) {
         let Some(job) = self.works.remove(&work) else { return };
-        if job.kernel {
+        if job.kernel.is_some() {
             self.busy.change(time, false);
         }
         // Nothing that follows a fault has an effect.
@@ -373,7 +373,7 @@ impl Board {
             seq,
             on_start,
             effect,
-            kernel: false,
+            kernel: None,
             enabled: TpcSet::EMPTY,
         };
         let nothing = || OnStart::Nothing;
@@ -477,7 +477,9 @@ impl Board {
             (code, _) => Effect::Fail(CuResult(code)),
         };
         let enabled = kernel.enabled;
-        let job = Job { client: id, slot, seq, on_start: OnStart::Nothing, effect, kernel: true, enabled };
+        let block_ns = Some(kernel.block_ns);
+        let job =
+            Job { client: id, slot, seq, on_start: OnStart::Nothing, effect, kernel: block_ns, enabled };
         self.submit(stream, kernel, job)
     }
 

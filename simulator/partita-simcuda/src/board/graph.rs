@@ -68,7 +68,7 @@ impl Board {
             seq: None,
             on_start: OnStart::Nothing,
             effect,
-            kernel: false,
+            kernel: None,
             enabled: TpcSet::EMPTY,
         };
         let wait = |board: &mut Self, stream, work| {

@@ -83,8 +83,9 @@ struct Job {
     seq: Option<u64>,
     on_start: OnStart,
     effect: Effect,
-    /// Counts as a running kernel between start and end.
-    kernel: bool,
+    /// How long one of its blocks takes, in nanoseconds, if it is a kernel. A kernel counts as
+    /// running between start and end.
+    kernel: Option<u64>,
     /// TPCs that the kernel may use.
     enabled: TpcSet,
 }

@@ -7,11 +7,15 @@ use partita_abi::CuResult;
 use partita_sim::{GroupId, GroupKind};
 
 use super::client::{Arrival, Client};
-use super::{Board, ClientId, STANDSTILL_NS, Standstill};
+use super::{Board, ClientId, Effect, Job, STANDSTILL_NS, Standstill};
 use crate::shared::channel::Channel;
 use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Role};
 use crate::shared::socket;
 use crate::shared::sys::monotonic_ns;
+
+/// How long the server takes to take an exited client's memory away. On an H100, kernels of 2 to 4
+/// ms never broke a neighbour when their process returned from `main`, and endless ones always did.
+const TEARDOWN_NS: u64 = 20_000_000;
 
 impl Board {
     /// Answers a hello: makes a client of the connection, or leaves it an observer.
@@ -115,6 +119,17 @@ impl Board {
                 self.fail_all(identity.server, CuResult::ILLEGAL_ADDRESS);
             }
         }
+    }
+
+    /// Whether a kernel of an MPS client touches memory and still runs when the server takes the
+    /// memory of an exited process away.
+    pub(super) fn outlasts_exit(&self, id: ClientId) -> bool {
+        let is_mps = self.clients.get(&id).is_some_and(|client| client.mps.is_some());
+        let outlasts = |job: &Job| {
+            let touches = matches!(job.effect, Effect::Kernel(_));
+            job.client == id && touches && job.kernel.is_some_and(|block_ns| block_ns >= TEARDOWN_NS)
+        };
+        is_mps && self.works.values().any(outlasts)
     }
 
     /// Handles a fatal error of a client's work. All clients of an MPS server share its error

@@ -118,7 +118,10 @@ impl Board {
         let fault = self.clients.get(&id).map_or(0, |client| client.fault);
         match request {
             Request::Bye => {
-                self.fail(id, CuResult::DEINITIALIZED);
+                // What such a kernel touches is gone before the kernel is: the exit is a death.
+                if !self.outlasts_exit(id) {
+                    self.fail(id, CuResult::DEINITIALIZED);
+                }
                 plain(Reply::Done)
             }
             Request::CtxCreate { sms } if fault == 0 => self.ctx_create(id, sms),

@@ -1,7 +1,9 @@
 //! Host memory that the device can reach: allocated here, or the program's own and registered.
 
 use core::ffi::c_void;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
@@ -84,6 +86,33 @@ fn forget(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
     }
 }
 
+/// The anonymous file of a shared mapping that begins at `address` with the file's first byte, if
+/// this process has it open.
+///
+/// Hardware pins registered pages, and writes them also after the process has died. The board does
+/// so with pages that it maps itself; all others end with the process.
+fn shared_file(address: usize, bytes: usize) -> Option<OwnedFd> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let (end, inode) = maps.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        let is_shared = words.next()?.ends_with('s');
+        let is_first = words.next()?.bytes().all(|digit| digit == b'0');
+        let inode: u64 = words.nth(1)?.parse().ok()?;
+        let is_anonymous = words.next()?.starts_with("/memfd:");
+        (start == address && is_shared && is_first && is_anonymous).then_some((end, inode))
+    })?;
+    if address.checked_add(bytes)? > end {
+        return None;
+    }
+    let files = std::fs::read_dir("/proc/self/fd").ok()?;
+    files.flatten().find_map(|entry| {
+        let is_it = std::fs::metadata(entry.path()).is_ok_and(|meta| meta.is_file() && meta.ino() == inode);
+        is_it.then(|| File::options().read(true).write(true).open(entry.path()).ok().map(OwnedFd::from))?
+    })
+}
+
 /// Lets the board read and write this process's memory, if the kernel requires permission.
 fn permit_board(runtime: &Runtime) {
     if let Some(board) = runtime.board_pid() {
@@ -157,11 +186,17 @@ driver_api! {
         if address.is_null() || bytes == 0 || flags & !known != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        permit_board(context.runtime);
+        let file = shared_file(address as usize, bytes);
+        if file.is_none() {
+            permit_board(context.runtime);
+        }
         let mut region = Region::new(address as u64, bytes as u64, Kind::Registered);
         region.flags = flags;
         region.ctx = context.home().id;
-        announce(&region, bytes as u64, &[])
+        match file {
+            Some(file) => announce(&region, bytes as u64, &[file.as_fd()]),
+            None => announce(&region, bytes as u64, &[]),
+        }
     }
 
     /// Undoes `cuMemHostRegister_v2`, after all work of the context.

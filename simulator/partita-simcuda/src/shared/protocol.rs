@@ -138,7 +138,8 @@ pub enum Request {
         /// The program's name, for lists.
         command: String,
     },
-    /// The process exits normally: its work is dropped, without an effect on its neighbours.
+    /// The process exits normally: its work is dropped. Its neighbours under MPS notice only if a
+    /// kernel that touches memory still runs when the memory is taken away.
     Bye,
     /// Makes a context.
     CtxCreate {

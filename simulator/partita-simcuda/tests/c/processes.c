@@ -1,5 +1,7 @@
 // Several processes on one GPU. The parent sends each its instructions over standard input, a line at a time.
 #include "sim.h"
+#include <sched.h>
+#include <sys/syscall.h>
 
 static void say(const char *text) {
     puts(text);
@@ -210,6 +212,31 @@ static void leaver(void) {
     exit(0);
 }
 
+// The same with a kernel that never ends and writes memory.
+static void writer(void) {
+    start();
+    CUdeviceptr records;
+    uint64_t ns = 1ull << 60;
+    OK(cuMemAlloc_v2(&records, 8 * sizeof(Record)));
+    void *params[] = {&records, &ns};
+    OK(cuLaunchKernel(function("partita_census"), 8, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    say("ready");
+    hear();
+    exit(0);
+}
+
+// As holder, beside a process with the same descriptors, which lives until it gets a line.
+static void shared_descriptors(void) {
+    start();
+    spin(NULL, 8, 32, 60000000000ull);
+    if (syscall(SYS_clone, CLONE_FILES, NULL, NULL, NULL, NULL) == 0) {
+        char byte;
+        _exit(read(0, &byte, 1) == 1 ? 0 : 1);
+    }
+    say("ready");
+    for (;;) pause();
+}
+
 static void memory_left(void) {
     size_t left, total;
     OK(cuInit(0));
@@ -239,4 +266,4 @@ static void client(void) {
 }
 
 CASES({"ipc", ipc}, {"descriptors", descriptors}, {"victim", victim}, {"neighbour", neighbour}, {"holder", holder},
-      {"leaver", leaver}, {"memory_left", memory_left}, {"client", client})
+      {"leaver", leaver}, {"writer", writer}, {"shared_descriptors", shared_descriptors}, {"memory_left", memory_left}, {"client", client})
