@@ -18,6 +18,7 @@
 //! account   the tenant that this process belongs to, its account and limits on each GPU
 //! memory    charges what a program obtains, credits what it gives back
 //! time      shares of time: measures launches, and has them wait when the budget is spent
+//! holder    what is held of this process after its death, and what the GPU tells of its work
 //! slots     shares of the task slots: how many kernels of this process run at once
 //! gate      priorities: launches of low priority wait for those of high priority
 //! launch    what fits the partition, and the mask that every launch carries
@@ -32,8 +33,8 @@
 //!
 //! # The process stays the tenant's
 //!
-//! No thread (but one for tenants with a priority or a share of time, [`watcher`](sys::watcher)),
-//! no signal handler, nothing on standard output, no exit. A process that never touches CUDA pays
+//! No thread (but one for tenants with a priority, a share of time or a holder,
+//! [`watcher`](sys::watcher)), no signal handler, nothing on standard output, no exit. A process that never touches CUDA pays
 //! for a few string comparisons in `dlsym` and nothing else. Where neither `PARTITA_LEDGER` nor the
 //! variables of HAMi-core ([`hami`](session::hami)) name a tenant, the library passes everything
 //! through.
@@ -50,6 +51,7 @@ mod driver;
 mod entry;
 mod gate;
 mod graph;
+mod holder;
 mod launch;
 mod memory;
 mod session;

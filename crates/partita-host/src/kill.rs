@@ -90,10 +90,18 @@ pub fn end(
     tenant: &[Tenant],
     grace: Duration,
 ) -> Result<KillOutcome, Error> {
+    // Before the mark, at which the holder lets go of them.
+    let dead: Vec<_> = tenant.iter().flat_map(Tenant::dead).collect();
     for part in tenant {
         part.leave_mark(ENDED_MARK);
     }
-    let outcome = end_processes(install, registry, name, tenant, grace)?;
+    let mut outcome = end_processes(install, registry, name, tenant, grace)?;
+    outcome.notices.extend(dead.iter().map(|process| {
+        format!(
+            "{name}: the work of its dead process {} on the GPU was let go of; if another client of MPS fails now, that is why",
+            process.pid
+        )
+    }));
     remove(registry, tenant)?;
     Ok(outcome)
 }
@@ -101,6 +109,20 @@ pub fn end(
 /// Whether `partita kill` has ended the tenant in this directory.
 pub fn was_asked_for(dir: &std::path::Path) -> bool {
     dir.join(ENDED_MARK).exists()
+}
+
+/// Notes that the server has ended the work of a process.
+pub(crate) fn note_work_ended(dir: &std::path::Path, pid: u32) {
+    let _ = std::fs::File::create(dir.join(work_mark(pid)));
+}
+
+/// Whether it has.
+pub(crate) fn was_work_ended(dir: &std::path::Path, pid: u32) -> bool {
+    dir.join(work_mark(pid)).exists()
+}
+
+fn work_mark(pid: u32) -> String {
+    format!("{ENDED_MARK}-{pid}")
 }
 
 /// Ends every process of the tenant but the caller's, its work on the GPU first.

@@ -2,10 +2,10 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`sandbox`] makes tenants to try things on |
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
-//! | tenants | [`registry`]: who has what; [`limits`], [`partition`], [`time`], [`offered`]: from a request to the ledger |
+//! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`facts`], [`calibration`], [`numerics`] |
 //! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`escape`], `text`, [`error`] |
 //!
@@ -16,6 +16,7 @@ mod cache;
 pub mod calibration;
 pub mod child;
 pub mod contexts;
+pub mod dead;
 pub mod error;
 pub mod escape;
 pub mod facts;
@@ -23,6 +24,7 @@ pub mod files;
 pub mod gpu;
 pub mod gpu_job;
 pub mod gpus;
+pub mod holder;
 pub mod install;
 pub mod jobs;
 pub mod kill;

@@ -163,6 +163,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             mask_verified: slot.state.flags & HookState::MASK_VERIFIED != 0,
         });
     }
+    problems.extend(tenant.dead().iter().map(|dead| dead.describe(&tenant.name)));
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     TenantRow {
         name: tenant.name.clone(),

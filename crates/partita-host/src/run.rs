@@ -30,6 +30,7 @@ use self::watch::Watch;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus;
+use crate::holder;
 use crate::install::Install;
 use crate::mps;
 use crate::process::ProcessId;
@@ -139,6 +140,11 @@ fn start(
         });
         let begin_watch = |service| Watch::begin(service, &registry, &name, tenant.dir(), policy);
         let watch = service.as_ref().map(begin_watch);
+        let holder = match service {
+            // In system mode the directory is root's.
+            Some(_) if !registry.is_client() => holder::start(install, &tenant),
+            _ => Ok(()),
+        };
         let mut begin = || {
             if signals.take_over_job().map_err(Error::io("signal handlers"))? {
                 command.process_group(0);
@@ -146,7 +152,10 @@ fn start(
             tell_what_it_gets(request, &name, &gpus, &tenant, say);
             spawn(&mut command, &tenant, &program)
         };
-        ready.and_then(|()| Ok((begin()?, watch))).inspect_err(|_| give_up_service(service.as_ref(), started))
+        ready
+            .and(holder)
+            .and_then(|()| Ok((begin()?, watch)))
+            .inspect_err(|_| give_up_service(service.as_ref(), started))
     });
     match child {
         Ok((child, watch)) => Ok(Started { tenant, registry, name, program, command, child, watch }),

@@ -51,6 +51,8 @@ mod error;
 #[cfg(not(loom))]
 mod file;
 #[cfg(not(loom))]
+mod flight;
+#[cfg(not(loom))]
 mod forked;
 #[cfg(not(loom))]
 mod gate;
@@ -86,6 +88,7 @@ pub use self::{
     account::{SLOTS, Totals},
     error::{Errno, LedgerError, LimitsFault, Problem},
     file::At,
+    flight::{FENCES, FLIGHT_BYTES, Fence, Flight, FlightPage},
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{
         DRIVER_ALLOWANCE_BYTES, DRIVER_ALLOWANCES, FLAG_ALL_TASK_SLOTS, FLAG_GATED, FLAG_GPCS_UNPROVED,
@@ -122,6 +125,14 @@ pub const GPU_LINK_PREFIX: &str = "gpu-";
 
 /// The environment variable with the directory of a process's tenant.
 pub const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
+
+/// The socket in a tenant's directory on which its holder takes descriptors; missing where the tenant
+/// has no holder.
+pub const HOLDER_SOCKET_NAME: &core::ffi::CStr = c"holder";
+/// The version of the message that comes with them.
+pub const HOLDER_MESSAGE_VERSION: u32 = 1;
+/// The most descriptors that come with one message, by the kernel's limit.
+pub const HOLDER_DESCRIPTORS_MAX: usize = 253;
 
 /// The largest number of GPUs of a tenant.
 pub const GPUS_MAX: usize = 32;

@@ -135,7 +135,9 @@ impl Process {
         if let Some((child, ..)) = &self.child
             && let Some(process) = ProcessId::living(child.id())
         {
-            service.iter().for_each(|service| end_work_before(service, signal, process));
+            if let Some(service) = service {
+                end_work_before(service, signal, process);
+            }
             let _ = process.signal(signal);
         }
     }

@@ -13,6 +13,7 @@ mod closed_output;
 mod commands;
 mod common;
 mod culprits;
+mod deaths;
 mod device_runtime;
 mod faults;
 mod gate;

@@ -320,6 +320,15 @@ impl DriverCalls {
         unsafe { (self.primary_state)(device, &mut flags, &mut active) }.is_ok() && active != 0
     }
 
+    /// A context of the process: the calling thread's, or else the primary one of its first device.
+    pub fn active_context(&self) -> Option<usize> {
+        match self.current_context() {
+            0 if self.primary_context_is_active(0) => self.primary_context(0),
+            0 => None,
+            current => Some(current),
+        }
+    }
+
     /// The handle of a primary context that exists.
     pub fn primary_context(&self, device: c_int) -> Option<usize> {
         let mut context = core::ptr::null_mut();

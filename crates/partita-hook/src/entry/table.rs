@@ -20,6 +20,7 @@ use crate::driver::row::Row;
 use crate::driver::{capture, real, stream};
 use crate::entry::resolve;
 use crate::gate::waits;
+use crate::holder::Opening;
 use crate::launch::{fast_path, green, occupancy, query, subscribers};
 use crate::memory::driver_memory::Charging;
 use crate::memory::{device, graph_memory, holdings, imports, managed, multicast, pools, stream_memory, vmm};
@@ -109,6 +110,10 @@ macro_rules! wrapped {
                 _ => None,
             };
             $(prepare! { $how $prototype })*
+            let _opening = Opening::begin(
+                matches!(Policy::$policy, Policy::Attach | Policy::Context),
+                matches!(Policy::$policy, Policy::Context),
+            );
             let _charging = Charging::begin(match Policy::$policy {
                 Policy::Charge => true,
                 // What nodes allocate is charged when they are made, and comes with some

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::account::tenant::Tenant;
 use crate::gate::{lanes, slices};
+use crate::holder::fences;
 use crate::slots;
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
@@ -27,7 +28,8 @@ pub fn prepare(tenant: &'static Tenant) {
 fn look() -> Option<u64> {
     // SAFETY: null, or stored by prepare().
     let tenant = unsafe { TENANT.load(Ordering::Acquire).as_ref() }?;
-    let next = [lanes::look(), watch::look(tenant), slots::watch::look(now_ns())].into_iter().flatten().min();
+    let next = [lanes::look(), watch::look(tenant), slots::watch::look(now_ns()), fences::look(tenant)];
+    let next = next.into_iter().flatten().min();
     // A process has its slices on all of its GPUs together.
     slices::shorten(lanes::gives_way(tenant));
     next

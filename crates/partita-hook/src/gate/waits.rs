@@ -9,6 +9,7 @@ use partita_abi::prototypes;
 
 use crate::account::{locate, tenant};
 use crate::gate::lanes;
+use crate::holder::fences;
 use crate::memory::pools;
 use crate::slots::finished::{self, Covers};
 use crate::slots::{hold, seen};
@@ -131,6 +132,7 @@ pub unsafe fn destroy_stream(real: prototypes::cuStreamDestroy, stream: *mut c_v
         meter::end_stream(stream);
     }
     hold::end_stream(stream);
+    fences::stream_ends(stream);
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { locate::destroy_stream(real, stream) };
     if result.is_ok() {

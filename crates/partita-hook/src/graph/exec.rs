@@ -23,6 +23,7 @@ use crate::gate::lanes;
 use crate::gate::pass::{self, What};
 use crate::graph::executables::{self, Armed, Destroy, Executable};
 use crate::graph::{nodes, width};
+use crate::holder::fences;
 use crate::launch::carried::Carried;
 use crate::launch::misfit::{self, Verdict};
 use crate::launch::noted::{self, Call};
@@ -45,6 +46,7 @@ pub unsafe fn launch(
     executable: *mut c_void,
     stream: *mut c_void,
 ) -> CuResult {
+    fences::count_other();
     // SAFETY: the caller's arguments, passed on.
     ready_or_prepared(executable, stream, true, move || unsafe { real(executable, stream) })
 }

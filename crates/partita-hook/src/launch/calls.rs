@@ -12,6 +12,7 @@ use partita_abi::types::{
 use crate::account::{locate, tenant};
 use crate::driver::stream;
 use crate::gate::pass::{self, What};
+use crate::holder::fences;
 use crate::launch::misfit::{self, Shape, Verdict, volume};
 use crate::launch::{fast_path, functions, widen};
 use crate::slots::seen;
@@ -29,6 +30,7 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl Fn() 
     if stream.addr() == stream::PER_THREAD {
         // Each thread has one, and the number of threads that launch is unknown.
         fast_path::count_streams();
+        fences::lose_sight();
     }
     let result = match misfit::judge(tenant, gpu, stream, &shape()) {
         Verdict::Fits => pass::through(tenant, gpu, stream, What::Kernel, || {
@@ -224,7 +226,7 @@ pub unsafe fn create_stream(
     flags: c_uint,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    made_stream(unsafe { real(stream, flags) })
+    made_stream(unsafe { real(stream, flags) }, stream, flags)
 }
 
 /// Wraps `cuStreamCreateWithPriority`.
@@ -235,7 +237,7 @@ pub unsafe fn create_stream_with_priority(
     priority: c_int,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    made_stream(unsafe { real(stream, flags, priority) })
+    made_stream(unsafe { real(stream, flags, priority) }, stream, flags)
 }
 
 /// Wraps `cuGreenCtxStreamCreate`.
@@ -247,13 +249,18 @@ pub unsafe fn create_green_stream(
     priority: c_int,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    made_stream(unsafe { real(stream, context, flags, priority) })
+    made_stream(unsafe { real(stream, context, flags, priority) }, stream, flags)
 }
 
-fn made_stream(result: CuResult) -> CuResult {
-    if result.is_ok() && seen::made() {
+fn made_stream(result: CuResult, stream: *mut *mut c_void, flags: c_uint) -> CuResult {
+    if result.is_err() {
+        return result;
+    }
+    if seen::made() {
         fast_path::count_streams();
     }
+    // SAFETY: the driver has stored the stream there.
+    fences::stream_made(unsafe { *stream }, flags);
     result
 }
 

@@ -9,6 +9,7 @@ use crate::account::locate;
 use crate::account::tenant::{self, Tenant};
 use crate::driver::quiet;
 use crate::gate::lanes;
+use crate::holder::fences;
 use crate::launch::green::sets;
 use crate::memory::holdings;
 use crate::slots;
@@ -21,6 +22,7 @@ fn end(tenant: &Tenant, context: usize) {
     lanes::context_ended();
     slots::pools::context_ended(context);
     meter::context_ended(context);
+    fences::context_ended(context);
     holdings::context_ended(tenant, context);
 }
 

@@ -1,5 +1,5 @@
-//! The one thread that the hook ever has: started when a tenant's priority or share of time needs
-//! it, asleep for most of the time.
+//! The one thread that the hook ever has: started when a tenant's priority, share of time or holder
+//! needs it, asleep for most of the time.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};

@@ -49,18 +49,18 @@ pub fn end_work(control: &Control, server: Pid, client: Pid) -> Result<bool, Mps
 }
 
 /// To be called before a client of the service gets a signal: if the process would die of it at
-/// once, its work on the GPU is ended first.
-pub fn end_work_before(service: &Service, signal: Signal, process: ProcessId) {
+/// once, its work on the GPU is ended first. Returns whether the server has done that.
+pub fn end_work_before(service: &Service, signal: Signal, process: ProcessId) -> bool {
     if !dies_of(process.pid, signal) {
-        return;
+        return false;
     }
     // A service that does not answer must not keep the signal from it for long.
     let service = service.clone().with_command_limit(BEFORE_SIGNAL_LIMIT);
-    let Ok(clients) = service.clients() else { return };
-    for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
-        // Whatever goes wrong, the signal is not kept from it.
-        let _ = end_work(&service.control(), server, client);
-    }
+    let Ok(clients) = service.clients() else { return false };
+    let own = clients.into_iter().filter(|(_, client)| *client == process.pid);
+    // Whatever goes wrong, the signal is not kept from it.
+    let ended = own.map(|(server, client)| end_work(&service.control(), server, client));
+    ended.fold(false, |any, ended| any | ended.is_ok_and(|ended| ended))
 }
 
 /// Whether a process neither catches nor ignores a signal.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::dir::{Dir, own_user};
 use super::layout::{Home, META, is_owned};
 use super::user::acting_user;
+use crate::dead::{self, DeadProcess};
 use crate::error::Error;
 use crate::escape::escape_all;
 use crate::gpu::{Gpu, Selector};
@@ -375,6 +376,14 @@ impl Tenant {
     /// [`Error::DamagedTenant`].
     pub fn usage(&self) -> Result<UsageView, Error> {
         self.open_file(USAGE_FILE_NAME, |at| UsageView::open(at))
+    }
+
+    /// Its dead processes whose work on the GPU has not ended.
+    #[must_use]
+    pub fn dead(&self) -> Vec<DeadProcess> {
+        let Ok(dir) = self.open() else { return Vec::new() };
+        let bytes = dir.bytes(dead::FILE, dead::BYTES_MAX).unwrap_or_default();
+        serde_json::from_slice(&bytes).unwrap_or_default()
     }
 
     /// The time file, to look at. It is there if the tenant has a share of time.

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use super::watch::{Blame, Watch};
 use crate::child::describe;
 use crate::error::Error;
+use crate::holder;
 use crate::install::Install;
 use crate::kill::{self, end_leftovers};
 use crate::limits::Restart;
@@ -52,7 +53,9 @@ impl Attended<'_> {
     /// is ended first, because a client that dies with work in flight takes its neighbours with it.
     /// A program with a signal handler is left alone: it may want to save its results.
     pub fn before(&self, signal: Signal, process: ProcessId) {
-        end_work_before(self.watch.service(), signal, process);
+        if end_work_before(self.watch.service(), signal, process) {
+            kill::note_work_ended(self.dir, process.pid);
+        }
     }
 
     /// Call it after the program has ended: reports why, if the service is involved, records it,
@@ -79,10 +82,16 @@ impl Attended<'_> {
             let neighbours = self.watch.killed(pid);
             if !neighbours.is_empty() {
                 let neighbours: Vec<String> = neighbours.iter().map(u32::to_string).collect();
+                let neighbours = neighbours.join(", ");
+                let what = match holder::is_in(self.dir) {
+                    true => format!(
+                        "its work on the GPU is held until it has ended, so that clients {neighbours} go on"
+                    ),
+                    false => format!("which may have broken clients {neighbours}"),
+                };
                 say(&format!(
-                    "tenant {name}: process {pid} was killed from outside while it was a client of MPS, which may have broken clients {}; \
-                     `partita kill {name}` ends its work on the GPU first",
-                    neighbours.join(", ")
+                    "tenant {name}: process {pid} was killed from outside while it was a client of MPS; {what}; \
+                     `partita kill {name}` ends its work on the GPU first"
                 ));
             }
             return Ok(false);

@@ -248,6 +248,12 @@ impl Slot {
         self.map.cells(self.index).counters.launches.iter().map(Word::load).fold(0, u64::wrapping_add)
     }
 
+    /// The descriptor whose lock keeps the slot. A copy of it in another process keeps the slot as
+    /// long as that process has it.
+    pub fn descriptor(&self) -> core::ffi::c_int {
+        self.map.file.fd.raw()
+    }
+
     /// Reports the last wait for this process's work; `now_ns` is the monotonic clock, in
     /// nanoseconds.
     pub fn show_waited(&self, waited: Waited, now_ns: u64) {

@@ -1,0 +1,71 @@
+/* Dies with work on the GPU, as told.
+ *   deaths WORKLOADS WORK DEATH
+ * WORK: `none`, `finite` (8 kernels of some 100 ms), `endless`; and `streams`, finite work in several streams.
+ * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
+ * Says `ready` when the work is there and, with a holder, behind it the fences; dies at the next line of its input. */
+#include "census.h"
+#include <fcntl.h>
+#include <signal.h>
+
+static address out, buffer;
+static unsigned launches;
+
+static void walk(void *function, void *stream, uint64_t accesses) {
+    uint64_t words = 1024, stride = 1;
+    void *parameters[] = {&out, &buffer, &words, &accesses, &stride};
+    OK("cuLaunchKernel", CALL(fn_launch, "cuLaunchKernel")(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+    launches++;
+}
+
+/* The page that this process shares with the GPU and its holder: how many launches have a fence behind them. */
+static int covered_page(void) {
+    char path[64], target[64];
+    for (int number = 3; number < 256; number++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", number);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        if (length > 0 && !strncmp(target, "/memfd:partita-flight", 21)) return number;
+    }
+    return -1;
+}
+
+static void await_fences(void) {
+    int page = covered_page();
+    uint64_t covered = 0;
+    while (page >= 0 && covered < launches) {
+        usleep(1000);
+        if (pread(page, &covered, sizeof covered, 8) != sizeof covered) die("pread", -1);
+    }
+}
+
+int main(int count, char **arguments) {
+    if (count != 4) return 2;
+    const char *work = arguments[2], *death = arguments[3];
+    void *module, *function;
+    start(1);
+    OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&module, kernels_in(arguments[1])));
+    OK("cuModuleGetFunction", CALL(int (*)(void **, void *, const char *), "cuModuleGetFunction")(&function, module, "partita_work_walk"));
+    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&out, 4096));
+    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&buffer, 4096));
+    OK("cuMemsetD8_v2", CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2")(buffer, 0, 4096));
+    wait_all();
+    if (!strcmp(work, "endless"))
+        walk(function, NULL, 1ull << 50);
+    else if (!strcmp(work, "finite"))
+        for (int i = 0; i < 8; i++) walk(function, NULL, 4000000);
+    else if (!strcmp(work, "streams"))
+        for (int i = 0; i < 4; i++) {
+            void *stream = new_stream(i % 2);
+            for (int j = 0; j < 4; j++) walk(function, stream, 4000000);
+        }
+    await_fences();
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    if (!strcmp(death, "kill")) kill(getpid(), SIGKILL);
+    else if (!strcmp(death, "segv")) *(volatile int *)8 = 1;
+    else if (!strcmp(death, "abort")) abort();
+    else if (!strcmp(death, "_exit")) _exit(0);
+    else if (!strcmp(death, "exec")) execlp("sh", "sh", "-c", "echo executed; read line", NULL);
+    else if (strcmp(death, "return")) return 3;
+    return 0;
+}

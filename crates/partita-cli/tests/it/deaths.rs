@@ -1,0 +1,190 @@
+//! Violent deaths of clients of MPS with work in flight: neighbours go on, whoever waits for the
+//! program sees its end at once, and what never ends is shown and can be let go of.
+//!
+//! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU, `PARTITA_TEST_LONG=1` runs each
+//! death a hundred times.
+
+use crate::common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Instant;
+
+use common::{Tenant, World, compile, is_real, needs_user_mode, text};
+use partita_testing::is_long;
+
+const DEATHS: [&str; 6] = ["kill", "segv", "abort", "_exit", "return", "exec"];
+/// A holder needs to write in the tenant's directory.
+const NO_HOLDER: &str = "tenants have no holder there";
+
+/// A program that dies, and a neighbour.
+struct Scene {
+    world: World,
+    program: PathBuf,
+    workloads: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let world = World::new();
+        let program = compile(&world, "deaths");
+        let workloads = world.dir().join("workloads.ptx");
+        fs::write(&workloads, partita_abi::workloads::WORKLOADS_MODULE.to_bytes()).unwrap();
+        Self { world, program, workloads }
+    }
+
+    fn neighbour(&self) -> Tenant {
+        let mut tenant = Tenant::start(&mut self.world.gpu("--name neighbour --sm 10%", "loop"));
+        assert!(tenant.next_line().starts_with("sms"));
+        tenant
+    }
+
+    /// A program that has its work in flight, in tenant `dies`.
+    fn dying(&self, work: &str, death: &str, holder: &str) -> Tenant {
+        let mut command = self.world.partita("run --name dies --sm 10% --".split(' '));
+        command.arg(&self.program).arg(&self.workloads).args([work, death]);
+        let mut tenant = Tenant::start(command.env("PARTITA_HOLDER", holder).stdin(Stdio::piped()));
+        assert_eq!(tenant.next_line(), "ready");
+        tenant
+    }
+
+    fn has_tenant(&self) -> bool {
+        self.world.ps().iter().any(|row| row["name"] == "dies")
+    }
+
+    fn gone(&self, name: &str) {
+        let deadline = Instant::now() + common::PATIENCE;
+        while self.world.ps().iter().any(|row| row["name"] == name) {
+            assert!(Instant::now() < deadline, "{name} is there: {:?}", self.world.ps());
+        }
+    }
+
+    fn problem(&self) -> String {
+        let rows = self.world.ps();
+        let row = rows.iter().find(|row| row["name"] == "dies");
+        row.and_then(|row| row["problem"].as_str()).unwrap_or_default().to_owned()
+    }
+
+    fn eventually(&self, what: &str, neighbour: &mut Tenant, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + common::PATIENCE;
+        while !is_so() {
+            goes_on(neighbour, what);
+            assert!(Instant::now() < deadline, "{what}: never; {:?}", self.world.ps());
+        }
+        goes_on(neighbour, what);
+    }
+}
+
+fn goes_on(neighbour: &mut Tenant, what: &str) {
+    for _ in 0..5 {
+        let line = neighbour.next_line();
+        assert!(line.starts_with("sms"), "{what}: the neighbour says {line}");
+    }
+}
+
+/// Has the program die, and waits for `partita run` to end as it always did: with the program's
+/// exit code and the end of its output, whatever its work does.
+fn die(dying: &mut Tenant, death: &str) {
+    let mut input = dying.child.stdin.take().unwrap();
+    input.write_all(b"die\n").unwrap();
+    if death == "exec" {
+        assert_eq!(dying.next_line(), "executed");
+        return drop(input);
+    }
+    let expected = match death {
+        "kill" => 128 + 9,
+        "segv" => 128 + 11,
+        "abort" => 128 + 6,
+        _ => 0,
+    };
+    assert_eq!(dying.exit_code(), expected, "{death}");
+    let mut said = String::new();
+    dying.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!said.contains("holder"), "{death}: {said}");
+}
+
+/// The violent deaths of one run.
+fn rounds() -> impl Iterator<Item = &'static str> {
+    DEATHS.into_iter().flat_map(|death| vec![death; if is_long() { 100 } else { 1 }])
+}
+
+#[test]
+fn without_a_holder_a_death_in_the_middle_of_work_breaks_the_neighbour() {
+    let scene = Scene::new();
+    // Finite kernels rarely do so on hardware, and always in the simulation.
+    for work in if is_real() { &["endless"][..] } else { &["endless", "finite"] } {
+        let mut neighbour = scene.neighbour();
+        let mut dying = scene.dying(work, "kill", "off");
+        dying.child.stdin.take().unwrap().write_all(b"die\n").unwrap();
+        assert_eq!(dying.exit_code(), 128 + 9);
+        let line = std::iter::repeat_with(|| neighbour.next_line()).find(|line| !line.starts_with("sms"));
+        assert!(line.as_deref().is_some_and(|line| line.ends_with("error 700")), "{work}: {line:?}");
+        assert_eq!(neighbour.exit_code(), 91);
+        // Its own holder lets go when it sees the fault.
+        scene.gone("neighbour");
+    }
+}
+
+#[test]
+fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    for death in rounds() {
+        let work = if death == "abort" { "streams" } else { "finite" };
+        let mut dying = scene.dying(work, death, "on");
+        die(&mut dying, death);
+        scene.eventually(death, &mut neighbour, || !scene.has_tenant());
+    }
+    // Without work in flight nothing is held: the tenant is gone with its `partita run`.
+    let mut dying = scene.dying("none", "_exit", "on");
+    die(&mut dying, "_exit");
+    scene.eventually("no work", &mut neighbour, || !scene.has_tenant());
+}
+
+#[test]
+fn endless_work_of_the_dead_is_shown_and_let_go_of_with_the_last_neighbour() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    for death in rounds() {
+        let mut neighbour = scene.neighbour();
+        let mut dying = scene.dying("endless", death, "on");
+        die(&mut dying, death);
+        scene.eventually(death, &mut neighbour, || scene.problem().contains("work on the GPU has not ended"));
+        if death != "exec" {
+            let error = common::refusal(&mut scene.world.gpu("--name dies --sm 10%", "census"));
+            assert!(error.contains("dies"), "its name is taken: {error}");
+        }
+        drop(neighbour);
+        drop(dying);
+        scene.gone("dies");
+        scene.gone("neighbour");
+    }
+}
+
+#[test]
+fn an_administrator_ends_what_never_ends_and_is_told_what_it_costs() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    let mut dying = scene.dying("endless", "kill", "on");
+    die(&mut dying, "kill");
+    scene.eventually("shown", &mut neighbour, || {
+        scene.problem().contains("`partita kill dies` lets go of it")
+    });
+    let killed = scene.world.line("kill dies");
+    assert!(killed.status.success(), "{killed:?}");
+    assert!(text(&killed.stderr).contains("if another client of MPS fails now"), "{killed:?}");
+    assert!(!scene.has_tenant());
+    let line = std::iter::repeat_with(|| neighbour.next_line()).find(|line| !line.starts_with("sms"));
+    assert!(line.is_some_and(|line| line.ends_with("error 700")));
+    assert_eq!(neighbour.exit_code(), 91);
+}

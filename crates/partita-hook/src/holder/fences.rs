@@ -1,0 +1,318 @@
+//! Fences behind the program's work, for the holder.
+//!
+//! The launch path does nothing for them. The hook's thread looks a hundred times a second whether
+//! the program has launched something since the last look. If so, it puts a write of a number
+//! behind what is in each stream; the GPU writes it into the [page](FlightPage) when all of that
+//! has ended. A launch is counted before the driver has it, so a fence covers the launches that the
+//! look before had counted.
+//!
+//! The thread does not touch streams while there is a capture, or while a stream is destroyed
+//! ([`quiet`]). A fence in the default stream would order the program's blocking streams. So where
+//! there are such streams, the thread asks instead whether the default stream is idle. Default
+//! streams of threads get no fence: then, and with several contexts, the page says that not
+//! everything is seen.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use partita_ledger::mutex::Mutex;
+use partita_ledger::{FENCES, FLIGHT_BYTES, Fence, FlightPage};
+
+use crate::account::tenant::Tenant;
+use crate::driver::calls::{Kept, calls};
+use crate::driver::memory_ops::MemoryOps;
+use crate::driver::page::PageCalls;
+use crate::driver::{capture, quiet};
+use crate::sys::clock::now_ns;
+use crate::sys::fork::{in_child, renew};
+use crate::sys::watcher;
+
+/// How often the thread looks, in nanoseconds.
+const LOOK_NS: u64 = 10_000_000;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+/// The place of the default stream of the context; others follow.
+const DEFAULT: usize = 0;
+
+calls! {
+    /// Entry points that go to the context of the streams.
+    struct ContextCalls;
+    push = cuCtxPushCurrent_v2;
+    pop = cuCtxPopCurrent_v2;
+    query = cuStreamQuery;
+}
+
+struct FenceCalls {
+    memory: MemoryOps,
+    page: PageCalls,
+    contexts: ContextCalls,
+}
+
+fn fence_calls() -> Option<&'static FenceCalls> {
+    static CALLS: Kept<FenceCalls> = Kept::new();
+    CALLS.get(|| {
+        Ok(FenceCalls {
+            memory: MemoryOps::resolve()?,
+            page: PageCalls::resolve()?,
+            contexts: ContextCalls::resolve()?,
+        })
+    })
+}
+
+/// Null before the first delivery; then mapped for as long as the process.
+static PAGE: AtomicPtr<FlightPage> = AtomicPtr::new(core::ptr::null_mut());
+/// The page's file; -1 for none.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+/// The context in which the GPU has the page; 0 for none.
+static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+/// Where the GPU has the page.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+/// The streams of the places in the page: their handles, 0 for none.
+static STREAMS: [AtomicUsize; FENCES] = [const { AtomicUsize::new(0) }; FENCES];
+/// Streams that wait for the default stream, and it for them.
+static BLOCKING: AtomicUsize = AtomicUsize::new(0);
+/// Whether each stream of [`STREAMS`] is one of those.
+static IS_BLOCKING: [AtomicBool; FENCES] = [const { AtomicBool::new(false) }; FENCES];
+/// The thread's notes.
+static NOTES: Mutex<Notes> = Mutex::new(Notes { counted: 0, put_ns: 0 });
+
+struct Notes {
+    /// Launches at the last look.
+    counted: u64,
+    /// When the fences were put that are being waited for; 0 if none are.
+    put_ns: u64,
+}
+
+// A child has no context and no page.
+in_child! {
+    renew(&NOTES, Notes { counted: 0, put_ns: 0 });
+    PAGE.store(core::ptr::null_mut(), Ordering::Relaxed);
+    let file = FILE.swap(-1, Ordering::Relaxed);
+    if file >= 0 {
+        libc::close(file);
+    }
+    CONTEXT.store(0, Ordering::Relaxed);
+    BLOCKING.store(0, Ordering::Relaxed);
+    STREAMS.iter().for_each(|stream| stream.store(0, Ordering::Relaxed));
+}
+
+fn known() -> Option<&'static FlightPage> {
+    // SAFETY: null, or mapped for ever by make().
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
+/// The descriptor of the page, which is made and mapped for the GPU the first time. Called with a
+/// context that was just made, one call at a time.
+pub fn page(tenant: &Tenant) -> Option<c_int> {
+    if PAGE.load(Ordering::Acquire).is_null() {
+        make()?;
+    }
+    let (page, current) = (known()?, tenant.driver().current_context());
+    let present = CONTEXT.load(Ordering::Acquire);
+    if present != 0 && current != 0 && present != current {
+        // Only the first context's streams have fences.
+        page.lose_sight();
+    }
+    if !tenant.is_masked() {
+        // Nothing counts its launches.
+        page.lose_sight();
+    }
+    if watcher::start(true).is_err() {
+        page.lose_sight();
+    }
+    Some(FILE.load(Ordering::Acquire))
+}
+
+#[cold]
+fn make() -> Option<()> {
+    // SAFETY: plain system calls; a fresh mapping overlaps nothing and stays. Zeros are a page's
+    // valid content. The function that is registered lives as long as the process, and is called
+    // before the driver's own.
+    unsafe {
+        let name = c"partita-flight".as_ptr();
+        let file = libc::syscall(libc::SYS_memfd_create, name, libc::MFD_CLOEXEC) as c_int;
+        if file < 0 {
+            return None;
+        }
+        let at = match libc::posix_fallocate(file, 0, FLIGHT_BYTES as libc::off_t) {
+            0 => libc::mmap(
+                core::ptr::null_mut(),
+                FLIGHT_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file,
+                0,
+            ),
+            _ => libc::MAP_FAILED,
+        };
+        if at == libc::MAP_FAILED {
+            libc::close(file);
+            return None;
+        }
+        (*at.cast::<FlightPage>()).begin();
+        FILE.store(file, Ordering::Release);
+        libc::atexit(quiet::for_ever);
+        PAGE.store(at.cast(), Ordering::Release);
+    }
+    Some(())
+}
+
+/// The program launches something that the ledger does not count.
+#[inline]
+pub fn count_other() {
+    if let Some(page) = known() {
+        page.count_other();
+    }
+}
+
+/// The program launches in a stream that gets no fence.
+#[cold]
+pub fn lose_sight() {
+    if let Some(page) = known() {
+        page.lose_sight();
+    }
+}
+
+/// The program has made a stream.
+pub fn stream_made(stream: *mut c_void, flags: c_uint) {
+    let Some(page) = known() else { return };
+    let is_free = |at: &usize| STREAMS[*at].load(Ordering::Relaxed) == 0 && page.fences[*at].is_passed();
+    let is_blocking = flags & NON_BLOCKING == 0;
+    let _notes = NOTES.lock();
+    let Some(at) = (DEFAULT + 1..FENCES).find(is_free) else { return page.lose_sight() };
+    IS_BLOCKING[at].store(is_blocking, Ordering::Relaxed);
+    BLOCKING.fetch_add(usize::from(is_blocking), Ordering::Relaxed);
+    STREAMS[at].store(stream.addr(), Ordering::Release);
+}
+
+/// The program is about to end a stream: what it has launched goes on.
+pub fn stream_ends(stream: *mut c_void) {
+    let Some(page) = known() else { return };
+    let _quiet = quiet::keep();
+    let _notes = NOTES.lock();
+    let Some(at) = STREAMS.iter().position(|known| known.load(Ordering::Relaxed) == stream.addr()) else {
+        return;
+    };
+    if at == DEFAULT {
+        return;
+    }
+    // Captures forbid it: then what the stream ends with is not seen.
+    if capture::is_any() || !put(page, at, stream) {
+        page.lose_sight();
+    }
+    BLOCKING.fetch_sub(usize::from(IS_BLOCKING[at].load(Ordering::Relaxed)), Ordering::Relaxed);
+    STREAMS[at].store(0, Ordering::Release);
+}
+
+/// A context has ended, and its work with it.
+pub fn context_ended(context: usize) {
+    let Some(page) = known() else { return };
+    let _notes = NOTES.lock();
+    if CONTEXT.compare_exchange(context, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
+    DEVICE.store(0, Ordering::Release);
+    BLOCKING.store(0, Ordering::Relaxed);
+    STREAMS.iter().for_each(|stream| stream.store(0, Ordering::Relaxed));
+    let give_up = |fence: &Fence| fence.done.store(fence.put.load(Ordering::Relaxed), Ordering::Release);
+    page.fences.iter().for_each(give_up);
+}
+
+/// Puts a fence into a stream of the current context.
+fn put(page: &FlightPage, at: usize, stream: *mut c_void) -> bool {
+    let (Some(calls), device) = (fence_calls(), DEVICE.load(Ordering::Acquire)) else { return false };
+    if device == 0 {
+        return false;
+    }
+    let fence = &page.fences[at];
+    let before = fence.put.load(Ordering::Relaxed);
+    // First: the GPU may be there before the call returns.
+    fence.put.store(before.wrapping_add(1), Ordering::Release);
+    let word = core::ptr::from_ref(&fence.done).addr() - core::ptr::from_ref(page).addr();
+    // SAFETY: the page stays mapped for the GPU as long as the context.
+    let put = unsafe { calls.memory.write(stream, device + word as u64, before.wrapping_add(1)) };
+    match put {
+        Ok(()) => true,
+        Err(code) => {
+            fence.put.store(before, Ordering::Release);
+            if code.is_sticky() {
+                page.fail();
+            }
+            false
+        }
+    }
+}
+
+/// Puts fences behind what was launched since the last look, and says in how many nanoseconds to
+/// look again; none for a process without a holder.
+pub fn look(tenant: &Tenant) -> Option<u64> {
+    let page = known()?;
+    let mut notes = NOTES.try_lock()?;
+    if notes.put_ns != 0 && page.fences.iter().all(Fence::is_passed) {
+        let ms = now_ns().saturating_sub(notes.put_ns) / 1_000_000;
+        page.note_passed(u32::try_from(ms).unwrap_or(u32::MAX));
+        notes.put_ns = 0;
+    }
+    let launches = tenant.gpus().iter().map(|gpu| gpu.slot.launches());
+    let launches = launches.fold(page.others(), u64::wrapping_add);
+    let is_mapped = DEVICE.load(Ordering::Acquire) != 0;
+    if is_mapped && launches == page.covered() || page.has_lost_sight() {
+        // Nothing is to be covered.
+        notes.counted = launches;
+        return Some(LOOK_NS);
+    }
+    let counted = core::mem::replace(&mut notes.counted, launches);
+    if let Some(_asking) = quiet::ask()
+        && !capture::is_any()
+        && put_all(tenant, page) == Some(true)
+    {
+        page.cover(counted);
+        if notes.put_ns == 0 {
+            notes.put_ns = now_ns();
+        }
+    }
+    Some(LOOK_NS)
+}
+
+/// Puts a fence into every stream; whether that succeeded. None where there is no context.
+fn put_all(tenant: &Tenant, page: &FlightPage) -> Option<bool> {
+    let calls = fence_calls()?;
+    let context = match CONTEXT.load(Ordering::Acquire) {
+        0 => tenant.driver().active_context()?,
+        context => context,
+    };
+    // SAFETY: a context of the process; whoever ends one keeps quiet, as this thread does.
+    unsafe { (calls.contexts.push)(core::ptr::with_exposed_provenance_mut(context)) }.ok().ok()?;
+    let is_put = map(calls, page, context) && {
+        let default = core::ptr::null_mut();
+        let is_default_put = match BLOCKING.load(Ordering::Relaxed) {
+            0 => put(page, DEFAULT, default),
+            // SAFETY: the default stream of the current context.
+            _ => unsafe { (calls.contexts.query)(default) }.is_ok(),
+        };
+        let streams = STREAMS.iter().enumerate().skip(DEFAULT + 1);
+        let used = streams.map(|(at, stream)| (at, stream.load(Ordering::Acquire)));
+        // Every stream, also if one refuses.
+        used.filter(|(_, stream)| *stream != 0).fold(is_default_put, |is_put, (at, stream)| {
+            put(page, at, core::ptr::with_exposed_provenance_mut(stream)) && is_put
+        })
+    };
+    // SAFETY: a valid pointer; what was pushed is on top.
+    let _ = unsafe { (calls.contexts.pop)(&mut core::ptr::null_mut()) };
+    Some(is_put)
+}
+
+/// Has the GPU reach the page in the current context.
+fn map(calls: &FenceCalls, page: &FlightPage, context: usize) -> bool {
+    if DEVICE.load(Ordering::Acquire) != 0 {
+        return true;
+    }
+    match calls.page.map(core::ptr::from_ref(page).addr(), FLIGHT_BYTES) {
+        Ok(device) => {
+            DEVICE.store(device, Ordering::Release);
+            CONTEXT.store(context, Ordering::Release);
+            true
+        }
+        Err(_) => false,
+    }
+}

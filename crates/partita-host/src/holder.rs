@@ -1,0 +1,392 @@
+//! The holder of a tenant: a process that holds what the GPU needs of the tenant's dead.
+//!
+//! A client of MPS that dies with work in flight breaks its neighbours as soon as its descriptors
+//! are closed. So each process of the tenant sends copies of the driver's descriptors here
+//! (`partita-hook/src/holder`). When it dies, the holder keeps them until the work has ended, which
+//! the GPU itself tells by fences in a shared page ([`Flight`]). With them it keeps the lock of the
+//! process's slot, so that compute units and memory stay taken meanwhile.
+//!
+//! It is no child of the program, shares nothing with it and has none of its pipes, files and
+//! locks: nobody who waits for the program sees a difference.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use partita_ledger::{
+    FLIGHT_BYTES, Flight, HOLDER_DESCRIPTORS_MAX, HOLDER_MESSAGE_VERSION, HOLDER_SOCKET_NAME,
+};
+use partita_mps::{MpsError, Pid, Service};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
+    SocketType, accept_with, bind, listen, recvmsg, socket_with,
+};
+use rustix::process::PidfdFlags;
+
+use crate::dead::DeadProcess;
+use crate::error::Error;
+use crate::install::Install;
+use crate::kill;
+use crate::mps::{self, DETACH_SUBCOMMAND, ready};
+use crate::process::ProcessId;
+use crate::registry::{LEDGER_VARIABLE, OwnedTenant, Registry, Tenant};
+
+/// The hidden subcommand of `partita` that is a holder.
+pub const SUBCOMMAND: &str = "internal-holder";
+/// Set to `off`, tenants start without a holder: for comparisons.
+const VARIABLE: &str = "PARTITA_HOLDER";
+
+/// How often the holder looks after the work of the dead.
+const LOOK: Duration = Duration::from_millis(50);
+/// How often it looks whether clients are left that the work could break.
+const LOOK_AT_CLIENTS: Duration = Duration::from_millis(200);
+/// How often it looks whether the tenant is over, after its `partita run` has ended.
+const LOOK_AT_TENANT: Duration = Duration::from_millis(100);
+/// How long launches without a fence are held at least. On an H100 no neighbour lost anything when
+/// the descriptors of 16 dead clients with finite kernels were closed after 2 s.
+const UNFENCED: Duration = Duration::from_secs(2);
+/// Bytes of a message.
+const MESSAGE_BYTES: usize = 32;
+
+/// Starts the holder of a tenant. It ends by itself after the tenant.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn start(install: &Install, tenant: &OwnedTenant) -> Result<(), Error> {
+    if std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
+        return Ok(());
+    }
+    let socket = listen_in(tenant.dir()).map_err(Error::io("the socket of the tenant's holder"))?;
+    let program = install.program();
+    let mut command = Command::new(program);
+    command.args([OsStr::new(DETACH_SUBCOMMAND), OsStr::new("--"), program.as_os_str()]);
+    command.args([SUBCOMMAND, "--", &tenant.meta().name]).env_remove(LEDGER_VARIABLE);
+    command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
+    // What a terminal or a shell sends to this job is not for it.
+    command.process_group(0);
+    command.spawn().map(drop).map_err(Error::io("the tenant's holder"))
+}
+
+/// A socket that only this user's processes reach.
+fn listen_in(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    let dir = rustix::fs::open(dir, flags, rustix::fs::Mode::empty())?;
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    let name = HOLDER_SOCKET_NAME.to_string_lossy();
+    // Short, whatever the length of the directory's path.
+    let number = std::os::fd::AsRawFd::as_raw_fd(&dir);
+    bind(&socket, &SocketAddrUnix::new(format!("/proc/self/fd/{number}/{name}"))?)?;
+    rustix::fs::chmodat(&dir, HOLDER_SOCKET_NAME, rustix::fs::Mode::RWXU, rustix::fs::AtFlags::empty())?;
+    listen(&socket, 64)?;
+    Ok(socket)
+}
+
+/// Whether the tenant in this directory has a holder.
+pub(crate) fn is_in(dir: &Path) -> bool {
+    dir.join(HOLDER_SOCKET_NAME.to_string_lossy().as_ref()).exists()
+}
+
+/// Is the holder of the tenant of this name, whose socket is standard input, until it is over.
+///
+/// # Errors
+/// Why it cannot be.
+pub fn run(install: &Install, name: &str) -> Result<(), Error> {
+    let registry = Registry::open()?;
+    let parts = registry.lock()?.tenant(name)?;
+    let first = parts.first().ok_or_else(|| Error::io("the tenant")(io::ErrorKind::NotFound.into()))?;
+    let run = first.meta()?.run;
+    let service = mps::service_of(install, &registry, first)?;
+    let run_exit = open_process(run.pid);
+    let mut holder = Holder {
+        registry,
+        parts,
+        service,
+        held: Vec::new(),
+        shown: Vec::new(),
+        connections: Vec::new(),
+        looked: None,
+    };
+    loop {
+        holder.wait(run_exit.as_ref().filter(|_| run.lives())).map_err(Error::io("the holder's wait"))?;
+        holder.take_all();
+        holder.look();
+        if holder.held.is_empty() && !run.lives() && !holder.is_needed(name, run) {
+            return Ok(());
+        }
+    }
+}
+
+/// What came from one program.
+struct Held {
+    /// Its process, as this one numbers it.
+    pid: u32,
+    /// Its process's number as it sees it itself, and its start.
+    owner: (u64, u64),
+    /// Readable when the process has ended; none if it had ended when its message came.
+    exit: Option<OwnedFd>,
+    /// Closed at its other end when the program has ended, by death or by exec.
+    lifeline: OwnedFd,
+    page: File,
+    /// The driver's, and behind them those with the locks of its slots.
+    descriptors: Vec<OwnedFd>,
+    died: Option<Instant>,
+    /// Since when everything with a fence has ended.
+    unfenced: Option<Instant>,
+    is_running: bool,
+}
+
+impl Held {
+    /// Closes what is held. The slots come last: until then nobody else gets the compute units.
+    fn let_go(self) {
+        self.descriptors.into_iter().for_each(drop);
+    }
+}
+
+struct Holder {
+    registry: Registry,
+    parts: Vec<Tenant>,
+    service: Option<Service>,
+    held: Vec<Held>,
+    shown: Vec<DeadProcess>,
+    /// Those that have not sent their message yet.
+    connections: Vec<OwnedFd>,
+    /// When it last looked at the clients.
+    looked: Option<Instant>,
+}
+
+impl Holder {
+    /// Waits for a message, a death, or the time of the next look.
+    fn wait(&self, run: Option<&OwnedFd>) -> io::Result<()> {
+        let living = self.held.iter().filter(|held| held.died.is_none());
+        let limit = match (self.held.iter().any(|held| held.died.is_some()), run) {
+            (true, _) => Some(LOOK),
+            (false, None) if self.held.is_empty() => Some(LOOK_AT_TENANT),
+            _ => None,
+        };
+        let stdin = io::stdin();
+        let mut polled = vec![PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
+        let ends = living.flat_map(|held| held.exit.iter().chain([&held.lifeline]));
+        let ends = ends.chain(&self.connections).chain(run);
+        polled.extend(ends.map(|end| PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN)));
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        match poll(&mut polled, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes every message that has come.
+    fn take_all(&mut self) {
+        let stdin = io::stdin();
+        while let Ok(connection) = accept_with(stdin.as_fd(), SocketFlags::CLOEXEC) {
+            self.connections.push(connection);
+        }
+        for connection in std::mem::take(&mut self.connections) {
+            match receive(connection.as_fd()) {
+                Received::Nothing => self.connections.push(connection),
+                Received::Message(held) => self.take(*held),
+                Received::Refused => {}
+            }
+        }
+    }
+
+    /// Takes the place of an earlier message of the same program.
+    fn take(&mut self, held: Held) {
+        let inode = |file: &File| file.metadata().map(|meta| meta.ino()).ok();
+        let page = inode(&held.page);
+        self.held.retain(|old| inode(&old.page) != page);
+        self.held.push(held);
+    }
+
+    /// Looks after the dead: lets go of those whose work has ended, and shows the others.
+    fn look(&mut self) {
+        for held in &mut self.held {
+            if held.died.is_none()
+                && (held.exit.as_ref().is_none_or(is_readable) || is_readable(&held.lifeline))
+            {
+                held.died = Some(Instant::now());
+            }
+        }
+        if self.held.iter().all(|held| held.died.is_none()) {
+            return self.show();
+        }
+        let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
+        for mut held in std::mem::take(&mut self.held) {
+            if held.died.is_some() && (everyone || self.is_over(&mut held)) {
+                held.let_go();
+            } else {
+                self.held.push(held);
+            }
+        }
+        let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AT_CLIENTS);
+        if is_due && self.held.iter().any(|held| held.died.is_some()) {
+            if !self.may_hurt() {
+                let (dead, living) =
+                    std::mem::take(&mut self.held).into_iter().partition(|held| held.died.is_some());
+                self.held = living;
+                Vec::into_iter(dead).for_each(Held::let_go);
+            }
+            self.looked = Some(Instant::now());
+        }
+        self.show();
+    }
+
+    /// Whether the work of a dead process has ended.
+    fn is_over(&self, held: &mut Held) -> bool {
+        let ended = self.parts.first().is_some_and(|part| kill::was_work_ended(&part.dir, held.pid));
+        let mut page = [0; FLIGHT_BYTES];
+        let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
+        let flight = |launches| if is_read { Flight::read(&page, launches) } else { None };
+        // Only where it matters: to count the launches is to read the whole usage file.
+        let flight = match flight(0) {
+            Some(Flight::Over | Flight::Unfenced { .. }) => flight(self.launches(held.owner)),
+            known => known,
+        };
+        held.is_running = flight == Some(Flight::Runs);
+        match flight {
+            _ if ended => true,
+            Some(Flight::Over) => true,
+            Some(Flight::Runs) => {
+                held.unfenced = None;
+                false
+            }
+            flight => {
+                let longest_ms = match flight {
+                    Some(Flight::Unfenced { longest_ms }) => longest_ms,
+                    _ => 0,
+                };
+                let patience = UNFENCED.max(2 * Duration::from_millis(longest_ms.into()));
+                held.unfenced.get_or_insert_with(Instant::now).elapsed() >= patience
+            }
+        }
+    }
+
+    /// Launches of a process, as its slots have counted them.
+    fn launches(&self, owner: (u64, u64)) -> u64 {
+        let views = self.parts.iter().filter_map(|part| part.usage().ok());
+        let slots = views.flat_map(|view| view.slots().flatten().collect::<Vec<_>>());
+        let own = slots.filter(|slot| (u64::from(slot.pid.unsigned_abs()), slot.start_ticks) == owner);
+        own.fold(0, |sum, slot| sum.wrapping_add(slot.launches))
+    }
+
+    /// Whether there are clients that the end of the dead's work could break. After a fault all
+    /// have lost theirs, and the server waits for the dead too.
+    fn may_hurt(&self) -> bool {
+        let Some(service) = &self.service else { return false };
+        let dead = |pid: Pid| self.held.iter().any(|held| held.died.is_some() && held.pid == pid);
+        match service.clients() {
+            Ok(clients) => {
+                clients.into_iter().any(|(_, client)| !dead(client)) && !ready::is_in_fault(service)
+            }
+            Err(MpsError::NotRunning { .. }) => false,
+            // A service that does not answer now may have clients.
+            Err(_) => true,
+        }
+    }
+
+    /// Whether the tenant lives, which was made by that `partita run`.
+    fn is_needed(&self, name: &str, run: ProcessId) -> bool {
+        let Ok(lock) = self.registry.lock() else { return false };
+        let found = lock.tenant(name).ok();
+        found.is_some_and(|parts| {
+            parts.iter().any(|part| part.meta.as_ref().is_ok_and(|meta| meta.run == run))
+        })
+    }
+
+    /// Writes down which dead processes are held.
+    fn show(&mut self) {
+        let dead = |held: &Held| {
+            let died = held.died?;
+            let known = self.shown.iter().find(|shown| shown.pid == held.pid);
+            let died_unix_s =
+                known.map_or_else(|| DeadProcess::now_s(died.elapsed()), |shown| shown.died_unix_s);
+            Some(DeadProcess { pid: held.pid, died_unix_s, runs: held.is_running })
+        };
+        let dead: Vec<DeadProcess> = self.held.iter().filter_map(dead).collect();
+        if dead != self.shown
+            && let Some(part) = self.parts.first()
+        {
+            DeadProcess::write(&part.dir, &dead);
+            self.shown = dead;
+        }
+    }
+}
+
+/// What a connection has brought.
+enum Received {
+    Nothing,
+    Message(Box<Held>),
+    /// Its end, or something else than a message of this user.
+    Refused,
+}
+
+fn receive(connection: BorrowedFd<'_>) -> Received {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HOLDER_DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = match recvmsg(connection, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        Ok(received) => received,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Received::Nothing,
+        Err(_) => return Received::Refused,
+    };
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let held = if received.bytes == MESSAGE_BYTES { held(connection, &bytes, descriptors) } else { None };
+    held.map_or(Received::Refused, |held| Received::Message(Box::new(held)))
+}
+
+/// What a message brings.
+fn held(
+    connection: BorrowedFd<'_>,
+    bytes: &[u8; MESSAGE_BYTES],
+    mut descriptors: Vec<OwnedFd>,
+) -> Option<Held> {
+    let peer = rustix::net::sockopt::socket_peercred(connection).ok()?;
+    let word = |at: usize| Some(u64::from_ne_bytes(*bytes[8 * at..].first_chunk()?));
+    let is_own = peer.uid == rustix::process::geteuid() && word(0) == Some(HOLDER_MESSAGE_VERSION.into());
+    if !is_own || descriptors.len() < 2 {
+        return None;
+    }
+    let rest = descriptors.split_off(2);
+    let [page, lifeline]: [OwnedFd; 2] = descriptors.try_into().ok()?;
+    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
+    Some(Held {
+        pid,
+        owner: (word(1)?, word(2)?),
+        exit: open_process(pid),
+        lifeline,
+        page: File::from(page),
+        descriptors: rest,
+        died: None,
+        unfenced: None,
+        is_running: false,
+    })
+}
+
+fn open_process(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+fn is_readable(end: &OwnedFd) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}

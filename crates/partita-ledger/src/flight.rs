@@ -1,0 +1,193 @@
+//! What a process has in flight on the GPU: a page that the process, the GPU and the holder share.
+//!
+//! The hook puts fences into the program's streams: writes of a number into the page, which the GPU
+//! does when everything before them has ended. The process may die at any instruction. The page is
+//! an anonymous file, so the holder of the tenant still reads it then, and sees the GPU's writes.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Streams with a fence.
+pub const FENCES: usize = 1000;
+/// Size of the page's file, in bytes.
+pub const FLIGHT_BYTES: usize = 8192;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"PTFLIGHT");
+/// Bits of the state: the work of the process was ended by the driver.
+const FAILED: u32 = 1;
+/// Some work is in a stream without a fence.
+const UNSEEN: u32 = 2;
+
+/// The fence of a stream.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Fence {
+    /// The last number that the process has put into the stream.
+    pub put: AtomicU32,
+    /// The last number that the GPU has written.
+    pub done: AtomicU32,
+}
+
+impl Fence {
+    /// Whether the GPU has passed it.
+    pub fn is_passed(&self) -> bool {
+        self.put.load(Ordering::Acquire) == self.done.load(Ordering::Acquire)
+    }
+}
+
+/// The page, as the process maps it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct FlightPage {
+    magic: AtomicU64,
+    covered: AtomicU64,
+    state: AtomicU32,
+    longest_ms: AtomicU32,
+    others: AtomicU64,
+    /// By stream.
+    pub fences: [Fence; FENCES],
+}
+
+const _: () = assert!(size_of::<FlightPage>() <= FLIGHT_BYTES);
+
+impl FlightPage {
+    /// Marks a page of zeros as one.
+    pub fn begin(&self) {
+        self.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// Counts a launch that the ledger does not count: one of a graph.
+    pub fn count_other(&self) {
+        self.others.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Launches that the ledger does not count.
+    pub fn others(&self) -> u64 {
+        self.others.load(Ordering::Relaxed)
+    }
+
+    /// All launches up to this number, those of graphs included, have a fence behind them.
+    pub fn cover(&self, launches: u64) {
+        self.covered.store(launches, Ordering::Release);
+    }
+
+    /// Launches that have a fence behind them.
+    pub fn covered(&self) -> u64 {
+        self.covered.load(Ordering::Relaxed)
+    }
+
+    /// A fence was passed so many milliseconds after it was put.
+    pub fn note_passed(&self, ms: u32) {
+        self.longest_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    /// The driver has ended the work of the process.
+    pub fn fail(&self) {
+        self.state.fetch_or(FAILED, Ordering::Release);
+    }
+
+    /// From now on there is work in streams that have no fence.
+    pub fn lose_sight(&self) {
+        self.state.fetch_or(UNSEEN, Ordering::Release);
+    }
+
+    /// Whether there is.
+    pub fn has_lost_sight(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & UNSEEN != 0
+    }
+}
+
+/// What is known of the work of a dead process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flight {
+    /// All of it has ended.
+    Over,
+    /// Some of it runs, or waits on the GPU.
+    Runs,
+    /// Nothing runs that has a fence. What was launched last has none, and ends after about as long
+    /// as the longest time that a fence of the process took, in milliseconds, if it is like what was
+    /// launched before.
+    Unfenced {
+        /// That time.
+        longest_ms: u32,
+    },
+}
+
+impl Flight {
+    /// Reads the page's bytes; `launches` is the number of launches that the ledger has counted for
+    /// the process. None if it is no such page. A page with wrong numbers gives a wrong answer and does nothing else.
+    #[must_use]
+    pub fn read(bytes: &[u8], launches: u64) -> Option<Self> {
+        let u32_at = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        let u64_at = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        if u64_at(0)? != MAGIC {
+            return None;
+        }
+        let (covered, state, longest_ms) = (u64_at(8)?, u32_at(16)?, u32_at(20)?);
+        let launches = launches.wrapping_add(u64_at(24)?);
+        if state & FAILED != 0 {
+            return Some(Self::Over);
+        }
+        let first = core::mem::offset_of!(FlightPage, fences);
+        for fence in (first..).step_by(size_of::<Fence>()).take(FENCES) {
+            if u32_at(fence)? != u32_at(fence + 4)? {
+                return Some(Self::Runs);
+            }
+        }
+        let is_covered = covered == launches && state & UNSEEN == 0;
+        Some(if is_covered { Self::Over } else { Self::Unfenced { longest_ms } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn bytes(page: &FlightPage) -> Vec<u8> {
+        // SAFETY: plain words, all of them initialised, and no other thread has the page.
+        unsafe {
+            core::slice::from_raw_parts(core::ptr::from_ref(page).cast(), size_of::<FlightPage>()).to_vec()
+        }
+    }
+
+    fn page() -> FlightPage {
+        // SAFETY: zeros are a valid value of every field.
+        unsafe { core::mem::zeroed() }
+    }
+
+    #[test]
+    fn a_page_tells_what_is_known() {
+        let page = page();
+        assert_eq!(Flight::read(&bytes(&page), 0), None);
+        page.begin();
+        assert_eq!(Flight::read(&bytes(&page), 0), Some(Flight::Over));
+        page.note_passed(7);
+        page.note_passed(3);
+        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Unfenced { longest_ms: 7 }));
+        page.fences[FENCES - 1].put.store(1, Ordering::Relaxed);
+        page.cover(2);
+        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Runs));
+        page.fences[FENCES - 1].done.store(1, Ordering::Relaxed);
+        assert!(page.fences[FENCES - 1].is_passed());
+        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        page.count_other();
+        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Unfenced { longest_ms: 7 }));
+        page.cover(2 + page.others());
+        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        page.lose_sight();
+        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Unfenced { longest_ms: 7 }));
+        page.fences[0].put.store(9, Ordering::Relaxed);
+        page.fail();
+        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+    }
+
+    #[test]
+    fn no_bytes_are_read_beyond_the_end() {
+        let page = page();
+        page.begin();
+        let whole = bytes(&page);
+        for length in 0..whole.len() {
+            assert_eq!(Flight::read(&whole[..length], 0), None);
+        }
+    }
+}
