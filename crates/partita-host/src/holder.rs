@@ -45,7 +45,7 @@ pub const SUBCOMMAND: &str = "internal-holder";
 const VARIABLE: &str = "PARTITA_HOLDER";
 
 /// How often the holder looks after the work of the dead.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(100);
 /// How often it looks whether clients are left that the work could break.
 const LOOK_AT_CLIENTS: Duration = Duration::from_millis(200);
 /// How often it looks whether the tenant is over, after its `partita run` has ended.
@@ -250,11 +250,7 @@ impl Holder {
         let mut page = [0; FLIGHT_BYTES];
         let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
         let flight = |launches| if is_read { Flight::read(&page, launches) } else { None };
-        // Only where it matters: to count the launches is to read the whole usage file.
-        let flight = match flight(0) {
-            Some(Flight::Over | Flight::Unfenced { .. }) => flight(self.launches(held.owner)),
-            known => known,
-        };
+        let flight = self.launches(held.owner).map_or(Some(Flight::Over), flight);
         held.is_running = flight == Some(Flight::Runs);
         match flight {
             _ if ended => true,
@@ -274,12 +270,12 @@ impl Holder {
         }
     }
 
-    /// Launches of a process, as its slots have counted them.
-    fn launches(&self, owner: (u64, u64)) -> u64 {
+    /// Launches of a process, as its slots have counted them; none if its work has ended by an error.
+    fn launches(&self, owner: (u64, u64)) -> Option<u64> {
         let views = self.parts.iter().filter_map(|part| part.usage().ok());
         let slots = views.flat_map(|view| view.slots().flatten().collect::<Vec<_>>());
-        let own = slots.filter(|slot| (u64::from(slot.pid.unsigned_abs()), slot.start_ticks) == owner);
-        own.fold(0, |sum, slot| sum.wrapping_add(slot.launches))
+        let mut own = slots.filter(|slot| (u64::from(slot.pid.unsigned_abs()), slot.start_ticks) == owner);
+        own.try_fold(0u64, |sum, slot| (slot.error == 0).then(|| sum.wrapping_add(slot.launches)))
     }
 
     /// Whether there are clients that the end of the dead's work could break. After a fault all
