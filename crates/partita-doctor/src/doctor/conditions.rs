@@ -3,7 +3,7 @@
 use partita_host::gpu::Gpu;
 use partita_host::install::Install;
 use partita_host::mps;
-use partita_host::mps::canary::{self, Found};
+use partita_host::mps::canary::{self, Found, LAUNCH_LIMIT};
 use partita_host::process::ProcessId;
 use partita_host::registry::Registry;
 use partita_mps::conditions::{Condition, Standing, judge};
@@ -26,7 +26,7 @@ fn server(install: &Install, gpu: &Gpu, service: &Service) -> Option<Check> {
     const NAME: &str = "mps server";
     let State::Running { .. } = service.state().ok()? else { return None };
     let server = service.control().server_list().ok()?.first().copied()?;
-    Some(match canary::send(install, gpu, service).ok()? {
+    Some(match canary::send(install, gpu, service, LAUNCH_LIMIT).ok()? {
         Found::Works(took) => {
             Check::ok(NAME, format!("server {server} ran a test kernel within {} ms", took.as_millis()))
         }

@@ -19,8 +19,11 @@ use crate::install::Install;
 pub const JOB: &str = "mps-canary";
 /// How long the process may take to become a client. A busy machine takes seconds.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// How long the launch may take.
-const LAUNCH_LIMIT: Duration = Duration::from_millis(1500);
+/// How long a launch may take before the service counts as stuck.
+pub const LAUNCH_LIMIT: Duration = Duration::from_millis(1500);
+/// The same before a server is killed. A kernel of a neighbour that fills the GPU for seconds looks
+/// like a stuck server, and a restart ends the work of every client.
+pub const RESTART_LIMIT: Duration = Duration::from_secs(4);
 /// How long the server may take to end the work of a canary, before its process is killed.
 const END_LIMIT: Duration = Duration::from_secs(1);
 /// What the process prints before it launches.
@@ -43,11 +46,11 @@ pub enum Found {
     },
 }
 
-/// Starts a canary as a client of the service and waits for it.
+/// Starts a canary as a client of the service and waits up to `limit` for its launch.
 ///
 /// # Errors
 /// [`Error::Child`] if there can be no process; [`Error::Interrupted`].
-pub fn send(install: &Install, gpu: &Gpu, service: &Service) -> Result<Found, Error> {
+pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Found, Error> {
     let job = Job::new(install, JOB, &())?;
     let mut job = job.envs(gpu.variables()).envs(service.client_env()).limit(OPEN_LIMIT).start()?;
     let unknown = |error: JobError| match error {
@@ -58,7 +61,7 @@ pub fn send(install: &Install, gpu: &Gpu, service: &Service) -> Result<Found, Er
         return unknown(error);
     }
     let begin = Instant::now();
-    match job.line_within(LAUNCH_LIMIT) {
+    match job.line_within(limit) {
         Ok(Some(_)) => {
             let took = begin.elapsed();
             job.leave();

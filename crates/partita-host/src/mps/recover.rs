@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use partita_mps::{MpsError, Pid, Service};
 use rustix::process::Signal;
 
-use super::canary::{self, Found};
+use super::canary::{self, Found, RESTART_LIMIT};
 use super::incident::{self, Incident, What};
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -41,14 +41,14 @@ pub fn recover(
 ) -> Result<Recovered, Error> {
     let begin = Instant::now();
     let is_stuck = |found: Found| matches!(found, Found::Stuck { .. });
-    if !anyway && !is_stuck(canary::send(install, gpu, service)?) {
+    if !anyway && !is_stuck(canary::send(install, gpu, service, RESTART_LIMIT)?) {
         return Ok(Recovered { servers: Vec::new(), took: begin.elapsed() });
     }
     let servers = service.control().server_list()?;
     for &server in &servers {
         end_server(service, by, server)?;
     }
-    if is_stuck(canary::send(install, gpu, service)?) {
+    if is_stuck(canary::send(install, gpu, service, RESTART_LIMIT)?) {
         let server = service.control().server_list()?.first().copied().unwrap_or_default();
         return Err(MpsError::Stuck { server, waited_s: begin.elapsed().as_secs() }.into());
     }

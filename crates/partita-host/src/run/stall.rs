@@ -16,7 +16,7 @@ use super::noter::Noter;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
-use crate::mps::canary::{self, Found};
+use crate::mps::canary::{self, Found, LAUNCH_LIMIT, RESTART_LIMIT};
 use crate::mps::evidence;
 use crate::mps::incident::What;
 use crate::mps::recover;
@@ -120,7 +120,7 @@ impl Stall {
 
     fn send(&mut self, noter: &Noter) {
         let Policy { install, gpu, recovers, limit, say } = &mut self.policy;
-        match (canary::send(install, gpu, &noter.service), self.stuck) {
+        match (canary::send(install, gpu, &noter.service, LAUNCH_LIMIT), self.stuck) {
             (Ok(Found::Stuck { server: Some(server) }), None) => {
                 self.stuck = Some((server, Instant::now()));
                 noter.note(What::Canary { server, works: false });
@@ -152,7 +152,8 @@ impl Stall {
 
 /// Restarts a server that a second canary finds stuck, too.
 fn restart(install: &Install, gpu: &Gpu, noter: &Noter, server: Pid, say: &mut dyn FnMut(&str)) {
-    if let Ok(Found::Stuck { server: Some(again) }) = canary::send(install, gpu, &noter.service)
+    if let Ok(Found::Stuck { server: Some(again) }) =
+        canary::send(install, gpu, &noter.service, RESTART_LIMIT)
         && again == server
         && let Err(error) = recover::end_server(&noter.service, &noter.tenant, server)
     {
