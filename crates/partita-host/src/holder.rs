@@ -6,8 +6,8 @@
 //! the GPU itself tells by fences in a shared page ([`Flight`]). With them it keeps the lock of the
 //! process's slot, so that compute units and memory stay taken meanwhile.
 //!
-//! It is no child of the program, shares nothing with it and has none of its pipes, files and
-//! locks: nobody who waits for the program sees a difference.
+//! It is not a child of the program and has none of its pipes, files and locks. So a process that
+//! waits for the program sees no difference.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -149,7 +149,8 @@ struct Held {
 }
 
 impl Held {
-    /// Closes what is held. The slots come last: until then nobody else gets the compute units.
+    /// Closes the descriptors. The slots come last: until then no other tenant gets the compute
+    /// units.
     fn let_go(self) {
         self.descriptors.into_iter().for_each(drop);
     }
@@ -270,7 +271,8 @@ impl Holder {
         }
     }
 
-    /// Launches of a process, as its slots have counted them; none if its work has ended by an error.
+    /// Launches of a process, as its slots have counted them; `None` if its work has ended by an
+    /// error.
     fn launches(&self, owner: (u64, u64)) -> Option<u64> {
         let views = self.parts.iter().filter_map(|part| part.usage().ok());
         let slots = views.flat_map(|view| view.slots().flatten().collect::<Vec<_>>());

@@ -50,8 +50,8 @@ impl RunRequest {
         self.limits.share.is_none() && !self.takes_turns() && self.mps_partition.is_none()
     }
 
-    /// The same with its isolation settled, if it takes turns without `--via time`: it has the whole
-    /// GPU in its turns, or runs at the same time as the tenants that have TPCs of their own.
+    /// The same with its isolation settled, if it takes turns without `--via time`: it has the
+    /// whole GPU in its turns, or runs at the same time as the tenants with masks.
     ///
     /// # Errors
     /// As [`Registry::lock`].

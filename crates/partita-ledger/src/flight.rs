@@ -103,18 +103,18 @@ pub enum Flight {
     Over,
     /// Some of it runs, or waits on the GPU.
     Runs,
-    /// Nothing runs that has a fence. What was launched last has none, and ends after about as long
-    /// as the longest time that a fence of the process took, in milliseconds, if it is like what was
-    /// launched before.
+    /// All fences have passed, but the last launches have no fence. They take about as long as the
+    /// longest fence of the process, if they are like the launches before.
     Unfenced {
-        /// That time.
+        /// The longest time that a fence took, in milliseconds.
         longest_ms: u32,
     },
 }
 
 impl Flight {
     /// Reads the page's bytes; `launches` is the number of launches that the ledger has counted for
-    /// the process. None if it is no such page. A page with wrong numbers gives a wrong answer and does nothing else.
+    /// the process. `None` if it is not such a page. A page with wrong numbers gives a wrong answer
+    /// and does nothing else.
     #[must_use]
     pub fn read(bytes: &[u8], launches: u64) -> Option<Self> {
         let u32_at = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));

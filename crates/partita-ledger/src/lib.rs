@@ -126,7 +126,7 @@ pub const GPU_LINK_PREFIX: &str = "gpu-";
 /// The environment variable with the directory of a process's tenant.
 pub const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
 
-/// The socket in a tenant's directory on which its holder takes descriptors; missing where the tenant
+/// The socket in a tenant's directory on which its holder takes descriptors; missing if the tenant
 /// has no holder.
 pub const HOLDER_SOCKET_NAME: &core::ffi::CStr = c"holder";
 /// The version of the message that comes with them.

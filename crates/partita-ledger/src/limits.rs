@@ -227,8 +227,8 @@ impl Limits {
         CStr::from_bytes_until_nul(&self.name).ok().and_then(|name| name.to_str().ok()).unwrap_or("")
     }
 
-    /// Whether it takes turns with other tenants on the same TPCs. A tenant of an environment has no
-    /// mask and no flag, and takes turns where others do.
+    /// Whether it takes turns with other tenants on the same TPCs. A tenant of an environment has
+    /// no mask and no flag, and takes turns where others do.
     pub fn takes_turns(&self) -> bool {
         self.mechanism == MECHANISM_NONE || self.flags & FLAG_TURNS != 0
     }

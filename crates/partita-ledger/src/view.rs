@@ -116,8 +116,8 @@ impl UsageView {
         (0..SLOTS).filter_map(|index| self.slot(index).transpose())
     }
 
-    /// Bytes that the living processes hold together, and bytes that the driver has taken for itself
-    /// in them. Bytes of a process that ends meanwhile may count.
+    /// Bytes that the living processes hold together, and bytes that the driver has taken for
+    /// itself in them. Bytes of a process that ends meanwhile may count.
     ///
     /// # Errors
     /// As [`UsageView::totals`].

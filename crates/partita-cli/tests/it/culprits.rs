@@ -1,8 +1,8 @@
-//! Faults that a test provokes: the culprit is named, or it is said that it is not known and the
-//! culprit is among the candidates.
+//! Faults that a test provokes: Partita names the culprit, or reports that it is not known and
+//! lists it among the candidates.
 //!
-//! `PARTITA_TEST_LONG=1` provokes 100 faults instead of 10. `PARTITA_TEST_GPU=real` runs them on the
-//! machine's first GPU.
+//! `PARTITA_TEST_LONG=1` provokes 100 faults instead of 10. `PARTITA_TEST_GPU=real` runs them on
+//! the machine's first GPU.
 
 use crate::common;
 

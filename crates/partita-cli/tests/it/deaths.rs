@@ -1,5 +1,5 @@
-//! Violent deaths of clients of MPS with work in flight: neighbours go on, whoever waits for the
-//! program sees its end at once, and what never ends is shown and can be let go of.
+//! Violent deaths of clients of MPS with work in flight. Neighbours continue, a process that waits
+//! for the program sees its end at once, and `ps` shows work that never ends until it is released.
 //!
 //! `PARTITA_TEST_GPU=real` runs them on the machine's first GPU, `PARTITA_TEST_LONG=1` runs each
 //! death a hundred times.

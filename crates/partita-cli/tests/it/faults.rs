@@ -66,8 +66,8 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
 
     assert_eq!(breaks.exit_code(), 91);
     let own = complaint(&mut breaks);
-    // Neither a server of driver 580 nor the error names the cause. Neighbours that compute without a
-    // pause may be it.
+    // Neither a server of driver 580 nor the error names the cause. Neighbours that compute without
+    // a pause may be it.
     let is_own = own.contains("tenant breaks: its work caused a fault of MPS server");
     let names = |text: &str| text.contains("of tenant breaks");
     assert!(is_own || own.contains("whose cause is not known; candidates") && names(&own), "{own}");

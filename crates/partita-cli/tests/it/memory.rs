@@ -85,7 +85,7 @@ fn a_tenant_without_a_quota_is_held_to_what_is_not_promised() {
     assert_eq!((other.take(120 * GIB), other.take(rest >> 20)), (REFUSED, 0));
     assert_eq!(other.take(1), REFUSED);
     assert_eq!((0..10).map(|_| promised.take(10 * GIB)).collect::<Vec<_>>(), [0; 10]);
-    // A third one is told what it gets: nothing, beside the driver's own.
+    // The third program gets a message about its memory: nothing but the driver's own.
     let refused = world.refused("run --name third --sm 10% -- true");
     let words =
         ["`promised` was promised 100GiB", "`other` uses", "end a tenant with `partita kill promised`"];

@@ -19,7 +19,7 @@ pub enum PlanError {
     /// Too few TPCs are free.
     #[error(transparent)]
     NotEnough(Box<NotEnough>),
-    /// A tenant asks for all free TPCs, and there are none.
+    /// A tenant asks for all free TPCs, and no TPC is free.
     #[error(transparent)]
     NoneFree(Box<NoneFree>),
     /// Other tenants hold some of the TPCs that the share names.

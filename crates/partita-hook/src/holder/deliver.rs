@@ -131,7 +131,7 @@ fn send(tenant: &'static Tenant, driver: &[c_int]) -> Option<()> {
                 unsafe { libc::close(old) };
             }
         }
-        // SAFETY: nobody else has it.
+        // SAFETY: no other code has it.
         None => drop(unsafe { libc::close(lifeline) }),
     }
     sent

@@ -1,10 +1,10 @@
 //! The descriptors that the driver opens: nodes of the kernel driver, and connections to the MPS
 //! service.
 //!
-//! The nodes are known by their names. A connection has none, so it counts as the driver's if it was
-//! made during a call that makes the driver connect. A connection that another thread made at that
-//! moment is taken for one: then its other end sees the end of the process when the holder lets go,
-//! and not before.
+//! The nodes are known by their names. A connection has no name. It counts as the driver's if it
+//! was made during a call in which the driver connects. A connection that another thread makes at
+//! that moment counts, too: its other end then sees the end of the process when the holder releases
+//! it.
 
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int};

@@ -323,8 +323,8 @@ fn launches(tenant: &Tenant, page: &FlightPage) -> u64 {
     launches.fold(page.others(), u64::wrapping_add)
 }
 
-/// The program exits by `exit` or a return from `main`. If its streams are idle, the holder need not
-/// wait: otherwise each program that exits right after its last kernel would stay for seconds.
+/// The program exits by `exit` or a return from `main`. If its streams are idle, the holder need
+/// not wait: otherwise each program that exits right after its last kernel would stay for seconds.
 extern "C" fn at_exit() {
     quiet::for_ever();
     let (Some(page), Some(tenant)) = (known(), tenant::current()) else { return };

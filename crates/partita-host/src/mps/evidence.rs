@@ -1,8 +1,8 @@
-//! What is known of a service's clients when a fault has hit them, and the verdict.
+//! The evidence about a service's clients after a fault, and the verdict.
 //!
 //! Only a tenant's own `partita run` sees how its processes end, and its ledger goes with it. So
-//! each records what it knows of its own clients as an incident, when the server reports a fault and
-//! when its program ends. To explain a fault, all incidents are read.
+//! each records what it knows of its own clients as an incident, when the server reports a fault
+//! and when its program ends. A report about a fault reads all incidents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -22,8 +22,8 @@ use crate::mps::incident::What;
 use crate::mps::recover;
 use crate::process::ProcessId;
 
-/// How long a program makes no progress before each canary. After the last one there is none until
-/// it has made some: kernels may be long, and each canary takes memory of the GPU for a moment.
+/// How long a program makes no progress before each canary. The series starts again when it makes
+/// some: kernels may be long, and each canary takes memory of the GPU for a moment.
 const STANDS_STILL: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(30)];
 /// How often a server that is stuck is looked at again.

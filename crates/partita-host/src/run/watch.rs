@@ -89,8 +89,8 @@ pub enum Blame {
 }
 
 impl Watch {
-    /// Begins before the program starts. `ledger` is the tenant's directory; `policy` says what to do
-    /// about a stuck server, if anything.
+    /// Begins before the program starts. `ledger` is the tenant's directory; `policy` says what to
+    /// do about a stuck server, if anything.
     #[must_use]
     pub fn begin(
         service: &Service,

@@ -275,7 +275,8 @@ mod tests {
                 all.insert(pid, Evidence { pid, work, ..Evidence::default() });
                 match place {
                     0 | 1 => hit.push(pid),
-                    // Whoever the server still had when the fault came and died at work is the cause.
+                    // A client that the server still had at the fault, and that died at work,
+                    // is the cause.
                     2 if work != Work::Unfinished => left.push(pid),
                     _ => gone.push(pid),
                 }

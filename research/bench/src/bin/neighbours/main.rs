@@ -11,8 +11,8 @@
 //! target/dist/neighbours --gpu 0 --kinds streams-128,streams-1000 --settings masks
 //! ```
 //!
-//! `neighbour.c` has the kinds; `cc` compiles it unless `--worker` names a compiled one. Each process
-//! has a time limit. On the simulated GPU the kernels of `floods.ptx` do nothing.
+//! `neighbour.c` has the kinds; `cc` compiles it unless `--worker` names a compiled one. Each
+//! process has a time limit. On the simulated GPU the kernels of `floods.ptx` do nothing.
 
 mod report;
 
