@@ -41,7 +41,7 @@ use crate::registry::{LEDGER_VARIABLE, OwnedTenant, Registry, Tenant};
 
 /// The hidden subcommand of `partita` that is a holder.
 pub const SUBCOMMAND: &str = "internal-holder";
-/// Set to `off`, tenants start without a holder: for comparisons.
+/// Set to `on`, tenants start with a holder. It is off by default until it was measured on a GPU.
 const VARIABLE: &str = "PARTITA_HOLDER";
 
 /// How often the holder looks after the work of the dead.
@@ -61,7 +61,7 @@ const MESSAGE_BYTES: usize = 32;
 /// # Errors
 /// [`Error::Io`].
 pub(crate) fn start(install: &Install, tenant: &OwnedTenant) -> Result<(), Error> {
-    if std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
+    if std::env::var_os(VARIABLE).is_none_or(|value| value != "on") {
         return Ok(());
     }
     let socket = listen_in(tenant.dir()).map_err(Error::io("the socket of the tenant's holder"))?;

@@ -174,7 +174,8 @@ fn tell_what_it_gets(
     tenant: &OwnedTenant,
     say: &mut dyn FnMut(&str),
 ) {
-    if request.takes_all_unasked() {
+    // A chain's definition describes it, and `partita set` does not change it.
+    if request.takes_all_unasked() && request.description.is_none() {
         say(&format!(
             "no --sm: {name} takes every free compute unit of {}; `partita set {name} --sm 50%` makes room for \
              others",

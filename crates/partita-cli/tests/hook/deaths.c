@@ -1,13 +1,11 @@
 /* Dies with work on the GPU, as told.
  *   deaths WORKLOADS WORK DEATH
- * WORK: `none`, `finite` (8 kernels of some 100 ms), `endless`; `streams`, finite work in several streams; and
- * `ended`, short kernels that have ended, and no wait for their fences.
+ * WORK: `none`, `finite` (8 kernels of some 100 ms), `endless`; and `streams`, finite work in several streams.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
  * Says `ready` when the work is there and, with a holder, behind it the fences; dies at the next line of its input. */
 #include "census.h"
 #include <fcntl.h>
 #include <signal.h>
-#include <time.h>
 
 static address out, buffer;
 static unsigned launches;
@@ -17,12 +15,6 @@ static void walk(void *function, void *stream, uint64_t accesses) {
     void *parameters[] = {&out, &buffer, &words, &accesses, &stride};
     OK("cuLaunchKernel", CALL(fn_launch, "cuLaunchKernel")(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
     launches++;
-}
-
-static uint64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* The page that this process shares with the GPU and its holder: how many launches have a fence behind them. */
@@ -65,12 +57,7 @@ int main(int count, char **arguments) {
             void *stream = new_stream(i % 2);
             for (int j = 0; j < 4; j++) walk(function, stream, 4000000);
         }
-    else if (!strcmp(work, "ended"))
-        for (uint64_t end = now_ms() + 200; now_ms() < end;) {
-            walk(function, NULL, 16);
-            wait_all();
-        }
-    if (strcmp(work, "ended")) await_fences();
+    await_fences();
     puts("ready");
     fflush(stdout);
     getchar();

@@ -147,30 +147,6 @@ fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
 }
 
 #[test]
-fn a_program_that_exits_right_after_its_last_kernel_leaves_at_once() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
-    let scene = Scene::new();
-    let mut neighbour = scene.neighbour();
-    for _ in 0..5 {
-        // No fence covers its last kernel, so only its exit can say that the GPU is idle. A held
-        // tenant would keep its name and its compute units.
-        let mut command = scene.world.partita("run --name dies --sm 90% --".split(' '));
-        command.arg(&scene.program).arg(&scene.workloads).args(["ended", "return"]);
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let deadline = Instant::now() + common::PATIENCE;
-        while scene.has_tenant() {
-            // What the holder holds, it shows.
-            assert_eq!(scene.problem(), "");
-            assert!(Instant::now() < deadline, "{:?}", scene.world.ps());
-        }
-    }
-    goes_on(&mut neighbour, "after five programs");
-}
-
-#[test]
 fn endless_work_of_the_dead_is_shown_and_let_go_of_with_the_last_neighbour() {
     if needs_user_mode(NO_HOLDER) {
         return;

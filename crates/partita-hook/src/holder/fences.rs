@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsiz
 use partita_ledger::mutex::Mutex;
 use partita_ledger::{FENCES, FLIGHT_BYTES, Fence, FlightPage};
 
-use crate::account::tenant::{self, Tenant};
+use crate::account::tenant::Tenant;
 use crate::driver::calls::{Kept, calls};
 use crate::driver::memory_ops::MemoryOps;
 use crate::driver::page::PageCalls;
@@ -151,7 +151,7 @@ fn make() -> Option<()> {
         }
         (*at.cast::<FlightPage>()).begin();
         FILE.store(file, Ordering::Release);
-        libc::atexit(at_exit);
+        libc::atexit(quiet::for_ever);
         PAGE.store(at.cast(), Ordering::Release);
     }
     Some(())
@@ -253,7 +253,8 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
         page.note_passed(u32::try_from(ms).unwrap_or(u32::MAX));
         notes.put_ns = 0;
     }
-    let launches = launches(tenant, page);
+    let launches = tenant.gpus().iter().map(|gpu| gpu.slot.launches());
+    let launches = launches.fold(page.others(), u64::wrapping_add);
     let is_mapped = DEVICE.load(Ordering::Acquire) != 0;
     if is_mapped && launches == page.covered() || page.has_lost_sight() {
         // Nothing is to be covered.
@@ -273,71 +274,32 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
     Some(LOOK_NS)
 }
 
-/// Calls `work` in the context of the streams; `None` if the process has no context.
-fn in_context<T>(tenant: &Tenant, work: impl FnOnce(&FenceCalls, usize) -> T) -> Option<T> {
+/// Puts a fence into every stream; whether that succeeded. None where there is no context.
+fn put_all(tenant: &Tenant, page: &FlightPage) -> Option<bool> {
     let calls = fence_calls()?;
     let context = match CONTEXT.load(Ordering::Acquire) {
         0 => tenant.driver().active_context()?,
         context => context,
     };
-    // SAFETY: a context of the process; calls that destroy one wait for this thread ([`quiet`]).
+    // SAFETY: a context of the process; calls that destroy one wait for this thread.
     unsafe { (calls.contexts.push)(core::ptr::with_exposed_provenance_mut(context)) }.ok().ok()?;
-    let result = work(calls, context);
-    // SAFETY: a valid pointer; the context from above is on top.
-    let _ = unsafe { (calls.contexts.pop)(&mut core::ptr::null_mut()) };
-    Some(result)
-}
-
-/// The streams with a place, and their places.
-fn streams() -> impl Iterator<Item = (usize, *mut c_void)> {
-    let places = STREAMS.iter().enumerate().skip(DEFAULT + 1);
-    let used = places.map(|(at, stream)| (at, stream.load(Ordering::Acquire)));
-    used.filter(|(_, stream)| *stream != 0)
-        .map(|(at, stream)| (at, core::ptr::with_exposed_provenance_mut(stream)))
-}
-
-/// Whether the current context's stream is idle.
-fn is_idle(calls: &FenceCalls, stream: *mut c_void) -> bool {
-    // SAFETY: a stream of the current context, or its default stream.
-    unsafe { (calls.contexts.query)(stream) }.is_ok()
-}
-
-/// Puts a fence into every stream; whether that succeeded. `None` if there is no context.
-fn put_all(tenant: &Tenant, page: &FlightPage) -> Option<bool> {
-    in_context(tenant, |calls, context| {
-        if !map(calls, page, context) {
-            return false;
-        }
+    let is_put = map(calls, page, context) && {
+        let default = core::ptr::null_mut();
         let is_default_put = match BLOCKING.load(Ordering::Relaxed) {
-            0 => put(page, DEFAULT, core::ptr::null_mut()),
-            _ => is_idle(calls, core::ptr::null_mut()),
+            0 => put(page, DEFAULT, default),
+            // SAFETY: the default stream of the current context.
+            _ => unsafe { (calls.contexts.query)(default) }.is_ok(),
         };
+        let streams = STREAMS.iter().enumerate().skip(DEFAULT + 1);
+        let used = streams.map(|(at, stream)| (at, stream.load(Ordering::Acquire)));
         // Every stream, also if one refuses.
-        streams().fold(is_default_put, |is_put, (at, stream)| put(page, at, stream) && is_put)
-    })
-}
-
-/// Launches of this process, those of graphs included.
-fn launches(tenant: &Tenant, page: &FlightPage) -> u64 {
-    let launches = tenant.gpus().iter().map(|gpu| gpu.slot.launches());
-    launches.fold(page.others(), u64::wrapping_add)
-}
-
-/// The program exits by `exit` or a return from `main`. If its streams are idle, the holder need
-/// not wait: otherwise each program that exits right after its last kernel would stay for seconds.
-extern "C" fn at_exit() {
-    quiet::for_ever();
-    let (Some(page), Some(tenant)) = (known(), tenant::current()) else { return };
-    if page.has_lost_sight() || capture::is_any() {
-        return;
-    }
-    let launches = launches(tenant, page);
-    let are_idle = in_context(tenant, |calls, _| {
-        is_idle(calls, core::ptr::null_mut()) && streams().all(|(_, stream)| is_idle(calls, stream))
-    });
-    if are_idle == Some(true) {
-        page.cover(launches);
-    }
+        used.filter(|(_, stream)| *stream != 0).fold(is_default_put, |is_put, (at, stream)| {
+            put(page, at, core::ptr::with_exposed_provenance_mut(stream)) && is_put
+        })
+    };
+    // SAFETY: a valid pointer; what was pushed is on top.
+    let _ = unsafe { (calls.contexts.pop)(&mut core::ptr::null_mut()) };
+    Some(is_put)
 }
 
 /// Has the GPU reach the page in the current context.

@@ -207,8 +207,10 @@ fn claim_of(tenant: &Tenant) -> Claim {
     let to = match promise(limits) {
         Some(bytes) => To::Promise(bytes),
         None if is_held(tenant) => To::Rest(used),
-        // It is another user's, or an environment's that writes its limits itself.
-        None => To::Unheld(used),
+        // An environment's that writes its limits itself.
+        None if tenant.is_own() => To::Unheld(used),
+        // Another user's: only its owner writes there, and a false number would block promises.
+        None => To::Unheld(0),
     };
     Claim { to, driver: driver.clamp(allowance, allowance.saturating_mul(DRIVER_ALLOWANCES)) }
 }
