@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::files::{self, Durable};
+
 /// The file in the tenant's directory.
 pub(crate) const FILE: &str = "dead.json";
 /// The most that is read of it, in bytes.
@@ -36,9 +38,8 @@ impl DeadProcess {
             let _ = fs::remove_file(dir.join(FILE));
             return;
         }
-        let fresh = dir.join(format!(".{FILE}"));
         let json = serde_json::to_vec(dead).unwrap_or_default();
-        let _ = fs::write(&fresh, json).and_then(|()| fs::rename(&fresh, dir.join(FILE)));
+        let _ = files::replace(&dir.join(FILE), &json, 0o644, Durable::No);
     }
 
     /// What it means for the tenant, in words.
@@ -48,8 +49,9 @@ impl DeadProcess {
         let what =
             if self.runs { "its work on the GPU has not ended" } else { "its last kernels may still run" };
         format!(
-            "process {} died or ran another program {ago_s} s ago, and {what}: its compute units and memory stay taken, and neighbours run on; \
-             `partita kill {tenant}` lets go of it, and may break the other clients of MPS",
+            "process {} died or ran another program {ago_s} s ago, and {what}: its compute units and \
+             memory stay taken, and neighbours run on; `partita kill {tenant}` lets go of it, and may \
+             break the other clients of MPS",
             self.pid
         )
     }

@@ -97,7 +97,10 @@ pub enum Error {
         gpu: String,
     },
     /// The memory that tenants were promised or use would exceed the device's.
-    #[error("{}{gpu} has {} left of {}: {holders}; {remedy}", asked(.wanted), .left.approximate(), .total.approximate())]
+    #[error(
+        "{}{gpu} has {} left of {}: {holders}; {remedy}",
+        asked(.wanted), .left.approximate(), .total.approximate()
+    )]
     MemoryPromised {
         /// The quota that was asked for; `None` for a tenant without a promise.
         wanted: Option<ByteSize>,

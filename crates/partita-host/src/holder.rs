@@ -44,12 +44,11 @@ pub const SUBCOMMAND: &str = "internal-holder";
 /// Set to `on`, tenants start with a holder. It is off by default until it was measured on a GPU.
 const VARIABLE: &str = "PARTITA_HOLDER";
 
-/// How often the holder looks after the work of the dead.
+/// How often the holder looks after the work of the dead; and whether the tenant is over, after its
+/// `partita run` has ended.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often it looks whether clients are left that the work could break.
 const LOOK_AT_CLIENTS: Duration = Duration::from_millis(200);
-/// How often it looks whether the tenant is over, after its `partita run` has ended.
-const LOOK_AT_TENANT: Duration = Duration::from_millis(100);
 /// How long launches without a fence are held at least. On an H100 no neighbour lost anything when
 /// the descriptors of 16 dead clients with finite kernels were closed after 2 s.
 const UNFENCED: Duration = Duration::from_secs(2);
@@ -174,7 +173,7 @@ impl Holder {
         let living = self.held.iter().filter(|held| held.died.is_none());
         let limit = match (self.held.iter().any(|held| held.died.is_some()), run) {
             (true, _) => Some(LOOK),
-            (false, None) if self.held.is_empty() => Some(LOOK_AT_TENANT),
+            (false, None) if self.held.is_empty() => Some(LOOK),
             _ => None,
         };
         let stdin = io::stdin();

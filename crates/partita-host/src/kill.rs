@@ -98,7 +98,8 @@ pub fn end(
     let mut outcome = end_processes(install, registry, name, tenant, grace)?;
     outcome.notices.extend(dead.iter().map(|process| {
         format!(
-            "{name}: the work of its dead process {} on the GPU was let go of; if another client of MPS fails now, that is why",
+            "{name}: the work of its dead process {} on the GPU was let go of; if another client of MPS \
+             fails now, that is why",
             process.pid
         )
     }));

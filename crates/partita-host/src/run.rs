@@ -177,15 +177,15 @@ fn tell_what_it_gets(
     // A chain's definition describes it, and `partita set` does not change it.
     if request.takes_all_unasked() && request.description.is_none() {
         say(&format!(
-            "no --sm: {name} takes every free compute unit of {}; `partita set {name} --sm 50%` makes room for \
-             others",
+            "no --sm: {name} takes every free compute unit of {}; `partita set {name} --sm 50%` makes \
+             room for others",
             gpus::labels(gpus)
         ));
     }
     for (gpu, bytes) in tenant.memory_rests() {
         say(&format!(
-            "no --mem: {name} is held to {} of {gpu}, its part of what other tenants were not promised; a later \
-             promise lowers it",
+            "no --mem: {name} is held to {} of {gpu}, its part of what other tenants were not promised; a \
+             later promise lowers it",
             ByteSize(bytes).approximate()
         ));
     }

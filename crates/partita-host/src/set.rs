@@ -159,8 +159,8 @@ impl<'a> Change<'a> {
             return Err(Error::NotOffered {
                 option: "--sm".to_owned(),
                 reason: format!(
-                    "tenant {} shares its compute units with others, in turns; change its --time, or start it \
-                     with --sm",
+                    "tenant {} shares its compute units with others, in turns; change its --time, or start \
+                     it with --sm",
                     part.name
                 ),
             });

@@ -131,7 +131,8 @@ pub(crate) fn check_sum<'a>(
         (false, _, Some((name, _))) => Err(Error::NotOffered {
             option: "--priority alone".to_owned(),
             reason: format!(
-                "tenant `{name}` takes turns on {gpu} by a share of time, and so must all others there; add {}",
+                "tenant `{name}` takes turns on {gpu} by a share of time, and so must all others \
+                 there; add {}",
                 turns.way_in().unwrap_or_default()
             ),
         }),

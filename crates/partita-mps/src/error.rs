@@ -144,8 +144,8 @@ pub enum MpsError {
     },
     /// A server runs no kernel of any client any more.
     #[error(
-        "MPS server {server} is stuck: for {waited_s} s it has run no kernel of any client, also no test kernel of \
-         Partita's; `partita mps recover` restarts it, which ends the work of all of its clients"
+        "MPS server {server} is stuck: for {waited_s} s it has run no kernel of any client, also no test \
+         kernel of Partita's; `partita mps recover` restarts it, which ends the work of all of its clients"
     )]
     Stuck {
         /// The server.

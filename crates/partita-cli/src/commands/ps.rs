@@ -122,8 +122,8 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
     }
     for outsider in &outsiders {
         tell(&format!(
-            "process {} of {} ({}) uses {} of {} and belongs to no tenant: nothing limits it, and it may take \
-             memory that was promised; start it with `partita run`, or end it with `kill {0}`",
+            "process {} of {} ({}) uses {} of {} and belongs to no tenant: nothing limits it, and it \
+             may take memory that was promised; start it with `partita run`, or end it with `kill {0}`",
             outsider.pid,
             outsider.user,
             outsider.command,

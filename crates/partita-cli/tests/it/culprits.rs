@@ -93,7 +93,10 @@ fn provoke(way: &str, waiting: usize, computing: usize, culprit: usize) -> Said 
             let mut said = String::new();
             tenant.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
             assert!(said.contains("its work on the GPU was lost by a fault"), "{way}: {other}: {said}");
-            assert!(said.contains(&format!("process {pid} of tenant {name}")), "{way}: {other}: {said}");
+            // «process N of tenant T», or «tenant T, whose process N was killed».
+            for named in [format!("process {pid} "), format!("tenant {name}")] {
+                assert!(said.contains(&named), "{way}: {other}: {said}");
+            }
         }
     }
     let status = status(&world);

@@ -84,6 +84,12 @@ fn goes_on(neighbour: &mut Tenant, what: &str) {
     }
 }
 
+fn breaks(neighbour: &mut Tenant, what: &str) {
+    let line = std::iter::repeat_with(|| neighbour.next_line()).find(|line| !line.starts_with("sms"));
+    assert!(line.as_deref().is_some_and(|line| line.ends_with("error 700")), "{what}: {line:?}");
+    assert_eq!(neighbour.exit_code(), 91);
+}
+
 /// Has the program die, and waits for `partita run` to end as it always did: with the program's
 /// exit code and the end of its output, whatever its work does.
 fn die(dying: &mut Tenant, death: &str) {
@@ -119,9 +125,7 @@ fn without_a_holder_a_death_in_the_middle_of_work_breaks_the_neighbour() {
         let mut dying = scene.dying(work, "kill", "off");
         dying.child.stdin.take().unwrap().write_all(b"die\n").unwrap();
         assert_eq!(dying.exit_code(), 128 + 9);
-        let line = std::iter::repeat_with(|| neighbour.next_line()).find(|line| !line.starts_with("sms"));
-        assert!(line.as_deref().is_some_and(|line| line.ends_with("error 700")), "{work}: {line:?}");
-        assert_eq!(neighbour.exit_code(), 91);
+        breaks(&mut neighbour, work);
         // Its own holder lets go when it sees the fault.
         scene.gone("neighbour");
     }
@@ -184,7 +188,5 @@ fn an_administrator_ends_what_never_ends_and_is_told_what_it_costs() {
     assert!(killed.status.success(), "{killed:?}");
     assert!(text(&killed.stderr).contains("if another client of MPS fails now"), "{killed:?}");
     assert!(!scene.has_tenant());
-    let line = std::iter::repeat_with(|| neighbour.next_line()).find(|line| !line.starts_with("sms"));
-    assert!(line.is_some_and(|line| line.ends_with("error 700")));
-    assert_eq!(neighbour.exit_code(), 91);
+    breaks(&mut neighbour, "killed");
 }

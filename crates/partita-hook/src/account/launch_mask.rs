@@ -87,8 +87,9 @@ impl LaunchMask {
         let alone = qmd::union_live(disable, Some(&drivers), &self.live);
         if alone != both {
             report::once!(
-                "{}: the mask that this program set for its own launches cannot run a cluster of {cluster_blocks} blocks or a \
-                 cooperative grid, which would never end; such launches run in the whole partition",
+                "{}: the mask that this program set for its own launches cannot run a cluster of \
+                 {cluster_blocks} blocks or a cooperative grid, which would never end; such \
+                 launches run in the whole partition",
                 report::program()
             );
         }

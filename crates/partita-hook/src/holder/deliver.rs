@@ -101,8 +101,8 @@ fn deliver(tenant: &'static Tenant) {
     match send(tenant, &driver) {
         Some(()) => *delivered = driver,
         None => report::once!(
-            "this tenant's holder does not answer: if this program dies during its work on the GPU, its neighbours may lose \
-             theirs; start the tenant again"
+            "this tenant's holder does not answer: if this program dies during its work on the GPU, its \
+             neighbours may lose theirs; start the tenant again"
         ),
     }
 }

@@ -345,8 +345,8 @@ pub static LIMITS: &[Limit] = &[
         name: "time",
         member: "time",
         form: Form::Percent,
-        help: "The share of measured GPU time for all its processes together: 30%, 12.5%; without --sm, in turns \
-               with others on the same compute units [default: no limit]",
+        help: "The share of measured GPU time for all its processes together: 30%, 12.5%; without --sm, in \
+               turns with others on the same compute units [default: no limit]",
         change: Some(Change {
             help: "The share of GPU time: 30%, 12.5%; only for tenants started with a share",
             about: "Its share of the GPU's time, as `--time` takes it.",
@@ -372,8 +372,8 @@ pub static LIMITS: &[Limit] = &[
         name: "mem",
         member: "memory_quota_bytes",
         form: Form::Size { least: 1 },
-        help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB; it is kept free of others \
-               [default: what is not promised to others]",
+        help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB; it is kept free of \
+               others [default: what is not promised to others]",
         change: Some(Change {
             help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB",
             about: "Its memory quota, in bytes.",
@@ -417,8 +417,8 @@ pub static LIMITS: &[Limit] = &[
         name: "priority",
         member: "priority",
         form: Form::words::<Priority>("PRIORITY"),
-        help: "Tenants of low priority wait while a tenant of high priority has work in flight; without --sm both \
-               have the same compute units",
+        help: "Tenants of low priority wait while a tenant of high priority has work in flight; without --sm \
+               both have the same compute units",
         default: Some("normal"),
         change: Some(Change {
             help: "Tenants of low priority wait while a tenant of high priority has work in flight; only for \

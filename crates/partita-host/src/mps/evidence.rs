@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use partita_ledger::{HookState, SlotInfo, USAGE_FILE_NAME, UsageView, Waited};
+use partita_mps::Pid;
 use partita_mps::fault::{Candidate, Culprit, Evidence, Fault, Work};
-use partita_mps::{Pid, Service};
 
-use super::incident::{self, What};
+use super::incident::{Incident, What};
 
 /// What the ledger in `dir` says of these clients of its tenant.
 #[must_use]
@@ -68,10 +68,10 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Of a fault of this service, by what its tenants have recorded so far.
+    /// Of a fault, by the incidents that the tenants of its service have recorded so far.
     #[must_use]
-    pub fn of(service: &Service, fault: &Fault) -> Self {
-        let records = records_of(incident::all(service).into_iter().map(|one| (one.tenant, one.what)), fault);
+    pub fn of(incidents: &[Incident], fault: &Fault) -> Self {
+        let records = records_of(incidents.iter().map(|one| (one.tenant.as_str(), &one.what)), fault);
         let evidence = records.iter().map(|(pid, (_, evidence))| (*pid, evidence.clone())).collect();
         Self { culprit: fault.culprit(&evidence), records }
     }
@@ -109,31 +109,31 @@ impl Verdict {
 }
 
 /// The newest record of each client that is about this fault.
-fn records_of(
-    incidents: impl Iterator<Item = (String, What)>,
+fn records_of<'a>(
+    incidents: impl Iterator<Item = (&'a str, &'a What)>,
     fault: &Fault,
 ) -> BTreeMap<Pid, (String, Evidence)> {
     let mut records: BTreeMap<Pid, (String, Evidence)> = BTreeMap::new();
     for (tenant, what) in incidents {
         let What::Work { server, faults, clients } = what else { continue };
-        if server != fault.server {
+        if *server != fault.server {
             continue;
         }
         for one in clients {
             // A process that died may have been seen before the fault was.
-            let before = one.ended.is_some() && faults + 1 == fault.number;
-            if faults != fault.number && !before {
+            let before = one.ended.is_some() && *faults + 1 == fault.number;
+            if *faults != fault.number && !before {
                 continue;
             }
-            let contradicts = records.get(&one.pid).is_some_and(|(other, _)| *other != tenant);
+            let contradicts = records.get(&one.pid).is_some_and(|(other, _)| other != tenant);
             let one = match contradicts {
                 // A tenant could clear its own process by blaming another's.
                 true => Evidence { pid: one.pid, ..Evidence::default() },
-                false => one,
+                false => one.clone(),
             };
             // The first record of its end says how it ended.
             let ended = records.remove(&one.pid).and_then(|(_, before)| before.ended).or(one.ended);
-            records.insert(one.pid, (tenant.clone(), Evidence { ended, ..one }));
+            records.insert(one.pid, (tenant.to_owned(), Evidence { ended, ..one }));
         }
     }
     records
@@ -170,8 +170,7 @@ mod tests {
         let fault = second_fault();
         assert_eq!(fault.number, 2);
         let records = |all: &[(&str, What)]| {
-            let records =
-                records_of(all.iter().map(|(tenant, what)| ((*tenant).to_owned(), what.clone())), &fault);
+            let records = records_of(all.iter().map(|(tenant, what)| (*tenant, what)), &fault);
             records.get(&5).map(|(_, evidence)| evidence.work)
         };
         assert_eq!(records(&[("a", work(2, 5, Work::Finished, None))]), Some(Work::Finished));

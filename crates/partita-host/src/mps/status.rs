@@ -150,7 +150,8 @@ pub struct Counts {
 /// # Errors
 /// [`Error::Mps`] if the daemon runs and does not answer as it should.
 pub fn status(service: &Service, gpus: &[Gpu]) -> Result<ServiceStatus, Error> {
-    let (counts, tracker) = read_logs(service);
+    let incidents = incident::all(service);
+    let (counts, tracker) = read_logs(service, &incidents);
     let mut status = unasked(service, gpus, counts);
     match service.state()? {
         State::Stopped => {}
@@ -160,7 +161,7 @@ pub fn status(service: &Service, gpus: &[Gpu]) -> Result<ServiceStatus, Error> {
             status.daemon = Some(pid);
             status.limits = Some(default_limits(service, gpus)?);
             for server in service.control().server_list()? {
-                status.servers.extend(server_row(service, server, &tracker)?);
+                status.servers.extend(server_row(service, server, &tracker, &incidents)?);
             }
         }
     }
@@ -205,7 +206,8 @@ pub fn all(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Vec<S
     let deadline = Instant::now() + LOOK_LIMIT;
     let ask = |(service, gpus): &(Service, Vec<Gpu>)| {
         let service = service.clone().with_deadline(deadline);
-        status(&service, gpus).unwrap_or_else(|_| unasked(&service, gpus, read_logs(&service).0))
+        status(&service, gpus)
+            .unwrap_or_else(|_| unasked(&service, gpus, read_logs(&service, &incident::all(&service)).0))
     };
     let ask = &ask;
     Ok(thread::scope(|scope| {
@@ -274,7 +276,12 @@ fn default_limits(service: &Service, gpus: &[Gpu]) -> Result<DefaultLimits, Erro
     })
 }
 
-fn server_row(service: &Service, pid: Pid, tracker: &Tracker) -> Result<Option<ServerRow>, Error> {
+fn server_row(
+    service: &Service,
+    pid: Pid,
+    tracker: &Tracker,
+    incidents: &[Incident],
+) -> Result<Option<ServerRow>, Error> {
     let control = service.control();
     let Some(list) = if_told(control.client_list(pid))? else { return Ok(None) };
     let rows = if_told(control.ps(Some(pid)))?.unwrap_or_default();
@@ -301,7 +308,7 @@ fn server_row(service: &Service, pid: Pid, tracker: &Tracker) -> Result<Option<S
         }
     }
     let fault = tracker.fault(pid).map(|fault| {
-        let verdict = Verdict::of(service, fault);
+        let verdict = Verdict::of(incidents, fault);
         FaultRow { fault: fault.clone(), in_words: verdict.in_words(), culprit: verdict.culprit }
     });
     Ok(Some(ServerRow {
@@ -311,7 +318,7 @@ fn server_row(service: &Service, pid: Pid, tracker: &Tracker) -> Result<Option<S
         thread_percentage: if_told(control.active_thread_percentage(pid))?,
         clients,
         fault,
-        stuck: incident::is_stuck(&incident::all(service), pid),
+        stuck: incident::is_stuck(incidents, pid),
     }))
 }
 
@@ -322,8 +329,8 @@ pub fn tenant_of(pid: Pid) -> Option<String> {
     Some(Path::new(&ledger).file_name()?.to_string_lossy().into_owned())
 }
 
-/// Reads both logs from their beginning.
-fn read_logs(service: &Service) -> (Counts, Tracker) {
+/// Reads both logs from their beginning, and counts these incidents.
+fn read_logs(service: &Service, incidents: &[Incident]) -> (Counts, Tracker) {
     let mut counts = Counts::default();
     let mut tracker = Tracker::new();
     let mut entries = Vec::new();
@@ -346,7 +353,7 @@ fn read_logs(service: &Service) -> (Counts, Tracker) {
         }
         counts.faults += u64::from(change.is_some_and(|change| change.to == ServerState::Fault));
     }
-    for Incident { what, .. } in incident::all(service) {
+    for Incident { what, .. } in incidents {
         match what {
             What::Killed { .. } => counts.clients_killed += 1,
             What::Restarted { .. } => counts.restarts += 1,

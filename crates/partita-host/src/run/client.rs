@@ -90,8 +90,8 @@ impl Attended<'_> {
                     false => format!("which may have broken clients {neighbours}"),
                 };
                 say(&format!(
-                    "tenant {name}: process {pid} was killed from outside while it was a client of MPS; {what}; \
-                     `partita kill {name}` ends its work on the GPU first"
+                    "tenant {name}: process {pid} was killed from outside while it was a client of MPS; \
+                     {what}; `partita kill {name}` ends its work on the GPU first"
                 ));
             }
             return Ok(false);
@@ -133,7 +133,8 @@ impl Attended<'_> {
             }
             Some(Blame::Recovered { server }) => {
                 say(&format!(
-                    "tenant {name}: its work on the GPU was lost, because MPS server {server} was stuck and was restarted"
+                    "tenant {name}: its work on the GPU was lost, because MPS server {server} was stuck and \
+                     was restarted"
                 ));
                 true
             }

@@ -126,12 +126,13 @@ impl Stall {
                 noter.note(What::Canary { server, works: false });
                 let tenant = &noter.tenant;
                 say(&format!(
-                    "tenant {tenant}: waits for MPS server {server}, which is stuck: it did not run a test kernel of Partita's either; \
-                     {}",
+                    "tenant {tenant}: waits for MPS server {server}, which is stuck: it did not run a \
+                     test kernel of Partita's either; {}",
                     match recovers {
                         true => "restarts it".to_owned(),
                         false => format!(
-                            "`partita mps recover` restarts it, which ends the work of all of its clients; gives up in {} s",
+                            "`partita mps recover` restarts it, which ends the work of all of its clients; \
+                             gives up in {} s",
                             limit.as_secs()
                         ),
                     }

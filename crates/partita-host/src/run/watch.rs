@@ -227,7 +227,7 @@ impl Watch {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, fault) = (seen.ours.clone(), seen.fault_of_ours()?.clone());
         drop(seen);
-        let verdict = Verdict::of(&self.noter.service, &fault);
+        let verdict = Verdict::of(&incident::all(&self.noter.service), &fault);
         let (server, culprit) = (fault.server, verdict.culprit.known());
         if culprit.is_some_and(|pid| ours.contains(&pid)) {
             return Some((Blame::Own { server }, true));
@@ -235,13 +235,18 @@ impl Watch {
         Some((Blame::Neighbour { server, cause: verdict.in_words() }, culprit.is_some()))
     }
 
-    /// Incidents of other tenants just now, the newest first.
-    fn others_incidents(&self) -> impl Iterator<Item = Incident> {
+    /// Incidents of all tenants just now, the newest first.
+    fn recent_incidents(&self) -> impl Iterator<Item = Incident> {
         let begun_unix_ms = self.begun_unix_ms.load(Ordering::Relaxed);
         let age_max_ms = INCIDENT_AGE_MAX.as_millis() as u64;
         let oldest_unix_ms = begun_unix_ms.max(now_unix_ms().saturating_sub(age_max_ms));
         let incidents = incident::all(&self.noter.service).into_iter().rev();
-        incidents.filter(move |one| one.time_unix_ms >= oldest_unix_ms && one.tenant != self.noter.tenant)
+        incidents.filter(move |one| one.time_unix_ms >= oldest_unix_ms)
+    }
+
+    /// Those of other tenants.
+    fn others_incidents(&self) -> impl Iterator<Item = Incident> {
+        self.recent_incidents().filter(|one| one.tenant != self.noter.tenant)
     }
 
     /// Whether another tenant's process was killed from outside just now, with one of this tenant's
@@ -280,11 +285,8 @@ impl Watch {
         if self.ours().is_empty() {
             return None;
         }
-        let begun_unix_ms = self.begun_unix_ms.load(Ordering::Relaxed);
-        let age_max_ms = INCIDENT_AGE_MAX.as_millis() as u64;
-        let oldest_unix_ms = begun_unix_ms.max(now_unix_ms().saturating_sub(age_max_ms));
-        incident::all(&self.noter.service).into_iter().rev().find_map(|one| match one.what {
-            What::Recovered { server } if one.time_unix_ms >= oldest_unix_ms => Some(server),
+        self.recent_incidents().find_map(|one| match one.what {
+            What::Recovered { server } => Some(server),
             _ => None,
         })
     }
@@ -515,8 +517,9 @@ mod tests {
                 work(200, Work::Unfinished, None),
                 Blame::Neighbour {
                     server: 7,
-                    cause: "whose cause is not known; candidates, the most likely first: process 200 of tenant other \
-                            (had unfinished work), process 100 of tenant me (its work is not known)"
+                    cause: "whose cause is not known; candidates, the most likely first: process 200 of \
+                            tenant other (had unfinished work), process 100 of tenant me (its work is \
+                            not known)"
                         .to_owned(),
                 },
             ),

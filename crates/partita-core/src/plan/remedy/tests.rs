@@ -52,7 +52,9 @@ proptest! {
         };
         let remedy = remedy_of(&error.clone().with_remedy(&topology, access));
         match &remedy {
-            Remedy::Shrink(all) => prop_assert!(all.iter().all(|resize| access(&resize.tenant) == Access::Shrink)),
+            Remedy::Shrink(all) => {
+                prop_assert!(all.iter().all(|resize| access(&resize.tenant) == Access::Shrink));
+            }
             Remedy::End(name) => prop_assert!(access(name) != Access::Nothing),
             Remedy::Ask => {}
             Remedy::Unknown => prop_assert!(false, "{error}"),

@@ -145,9 +145,9 @@ impl Bench {
     fn heading(&self) -> String {
         let Options { gpu, rounds, ms, mem, .. } = &self.options;
         format!(
-            "`{gpu}`; {rounds} rounds, {ms} ms a measurement, kernels of 1 ms and 64 blocks; tenants have {mem}. \
-             A cell is the p99 beside the neighbour over the p99 alone, in the same round and setting: median \
-             (least to most)."
+            "`{gpu}`; {rounds} rounds, {ms} ms a measurement, kernels of 1 ms and 64 blocks; tenants have \
+             {mem}. A cell is the p99 beside the neighbour over the p99 alone, in the same round and \
+             setting: median (least to most)."
         )
     }
 
