@@ -42,11 +42,6 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Man(arguments) => commands::generate::man(arguments),
         Cmd::Generate(arguments) => commands::generate::generate(arguments),
         Cmd::InternalSystem => commands::system::answer(),
-        Cmd::InternalHolder { name } => {
-            let install = partita::install::Install::of_this_program()?;
-            partita::holder::run(&install, name)?;
-            Ok(ExitCode::SUCCESS)
-        }
         Cmd::Internal(internal) => internal.run(Arguments::command(), partita::jobs::run),
     }
 }

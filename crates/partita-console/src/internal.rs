@@ -30,6 +30,13 @@ pub enum Internal {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Hold what the GPU needs of a tenant's dead processes
+    #[command(name = partita::holder::SUBCOMMAND, hide = true)]
+    Holder {
+        /// The tenant
+        #[arg(last = true)]
+        name: String,
+    },
     /// Do nothing until a signal ends it
     #[command(name = "internal-hold", hide = true)]
     Hold,
@@ -67,6 +74,11 @@ impl Internal {
                 std::process::exit(0)
             }
             Self::Detach { cpus, command } => Err(become_daemon(cpus.as_deref(), command)),
+            Self::Holder { name } => {
+                let install = partita::install::Install::of_this_program()?;
+                partita::holder::run(&install, name)?;
+                Ok(ExitCode::SUCCESS)
+            }
             Self::Hold => loop {
                 std::thread::park();
             },

@@ -21,7 +21,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use partita_ledger::{
-    FLIGHT_BYTES, Flight, HOLDER_DESCRIPTORS_MAX, HOLDER_MESSAGE_VERSION, HOLDER_SOCKET_NAME,
+    FLIGHT_BYTES, Flight, HOLDER_DESCRIPTORS_MAX, HOLDER_MESSAGE_VERSION, HOLDER_SOCKET_NAME, SlotInfo,
+    Waited,
 };
 use partita_mps::{MpsError, Pid, Service};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,18 +36,21 @@ use crate::dead::DeadProcess;
 use crate::error::Error;
 use crate::install::Install;
 use crate::kill;
-use crate::mps::{self, DETACH_SUBCOMMAND, ready};
+use crate::mps::{self, DETACH_SUBCOMMAND, ready, recover};
 use crate::process::ProcessId;
 use crate::registry::{LEDGER_VARIABLE, OwnedTenant, Registry, Tenant};
 
 /// The hidden subcommand of `partita` that is a holder.
 pub const SUBCOMMAND: &str = "internal-holder";
-/// Set to `on`, tenants start with a holder. It is off by default until it was measured on a GPU.
+/// Set to `off`, tenants start without a holder.
 const VARIABLE: &str = "PARTITA_HOLDER";
 
 /// How often the holder looks after the work of the dead; and whether the tenant is over, after its
 /// `partita run` has ended.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long the work of a process that dies without neighbours may go on, before its server is
+/// ended.
+const ALONE: Duration = Duration::from_millis(300);
 /// How often it looks whether clients are left that the work could break.
 const LOOK_AT_CLIENTS: Duration = Duration::from_millis(200);
 /// How long launches without a fence are held at least. On an H100 no neighbour lost anything when
@@ -60,7 +64,7 @@ const MESSAGE_BYTES: usize = 32;
 /// # Errors
 /// [`Error::Io`].
 pub(crate) fn start(install: &Install, tenant: &OwnedTenant) -> Result<(), Error> {
-    if std::env::var_os(VARIABLE).is_none_or(|value| value != "on") {
+    if std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
         return Ok(());
     }
     let socket = listen_in(tenant.dir()).map_err(Error::io("the socket of the tenant's holder"))?;
@@ -233,7 +237,7 @@ impl Holder {
         }
         let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AT_CLIENTS);
         if is_due && self.held.iter().any(|held| held.died.is_some()) {
-            if !self.may_hurt() {
+            if !self.may_hurt() && self.is_safe_for_newcomers() {
                 let (dead, living) =
                     std::mem::take(&mut self.held).into_iter().partition(|held| held.died.is_some());
                 self.held = living;
@@ -270,13 +274,16 @@ impl Holder {
         }
     }
 
-    /// Launches of a process, as its slots have counted them; `None` if its work has ended by an
-    /// error.
+    /// Launches of a process, as its slots have counted them; `None` if its work has ended: by an
+    /// error, or because it had waited for all of it.
     fn launches(&self, owner: (u64, u64)) -> Option<u64> {
         let views = self.parts.iter().filter_map(|part| part.usage().ok());
-        let slots = views.flat_map(|view| view.slots().flatten().collect::<Vec<_>>());
-        let mut own = slots.filter(|slot| (u64::from(slot.pid.unsigned_abs()), slot.start_ticks) == owner);
-        own.try_fold(0u64, |sum, slot| (slot.error == 0).then(|| sum.wrapping_add(slot.launches)))
+        let mut slots: Vec<_> = views.flat_map(|view| view.slots().flatten().collect::<Vec<_>>()).collect();
+        slots.retain(|slot| (u64::from(slot.pid.unsigned_abs()), slot.start_ticks) == owner);
+        let has_waited = |slot: &SlotInfo| slot.waited == Waited::ForAll { launches: slot.launches };
+        let is_over = slots.iter().any(|slot| slot.error != 0) || slots.iter().all(has_waited);
+        let sum = || slots.iter().fold(0u64, |sum, slot| sum.wrapping_add(slot.launches));
+        (slots.is_empty() || !is_over).then(sum)
     }
 
     /// Whether there are clients that the end of the dead's work could break. After a fault all
@@ -292,6 +299,27 @@ impl Holder {
             // A service that does not answer now may have clients.
             Err(_) => true,
         }
+    }
+
+    /// Whether the dead can be let go of where nobody is left to be hurt. A server that loses a
+    /// client with work that never ends refuses every new client (error 719, measured on an H100),
+    /// so it is ended first; the next client starts another.
+    fn is_safe_for_newcomers(&self) -> bool {
+        let running = || self.held.iter().filter(|held| held.is_running).filter_map(|held| held.died);
+        let Some(service) = self.service.as_ref().filter(|_| running().next().is_some()) else { return true };
+        if ready::is_in_fault(service) {
+            return true;
+        }
+        if running().any(|died| died.elapsed() < ALONE) {
+            return false;
+        }
+        let by = self.parts.first().and_then(|part| part.meta().ok()).map_or("", |meta| &meta.name);
+        let servers = service.control().server_list().unwrap_or_default();
+        servers.into_iter().for_each(|server| {
+            // A server that stays is let go of all the same: no client can use it.
+            let _ = recover::end_server(service, by, server);
+        });
+        true
     }
 
     /// Whether the tenant lives, which was made by that `partita run`.

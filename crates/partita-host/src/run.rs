@@ -13,6 +13,8 @@ use std::ffi::OsStr;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use partita_core::ByteSize;
 use partita_mps::Service;
@@ -36,10 +38,17 @@ use crate::mps;
 use crate::process::ProcessId;
 use crate::program;
 pub use crate::registry::LEDGER_VARIABLE;
-use crate::registry::{Isolation, OwnedTenant, Registry, check_name};
+use crate::registry::{Isolation, OwnedTenant, Registry, Tenant, check_name};
 pub use crate::request::RunRequest;
 use crate::signals::{self, Signals};
 use crate::system;
+
+/// How long a new tenant waits for the room or the name of those whose `partita run` has ended.
+/// Their holders release most of them within 2 s.
+const LEAVING_LIMIT: Duration = Duration::from_secs(5);
+const LEAVING_LOOK: Duration = Duration::from_millis(50);
+/// When the user is informed of that.
+const SAID_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs the program until it ends and returns its exit code: its own, or 128 and the signal's
 /// number. `say` gets the messages for stderr before the program starts, and why a client of MPS
@@ -61,6 +70,36 @@ pub fn run(
     let status = status?;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+}
+
+/// Makes a tenant; if it is refused while others leave, again until they have left.
+fn make_after_others(
+    registry: &Registry,
+    make: impl Fn() -> Result<OwnedTenant, Error>,
+    say: &mut dyn FnMut(&str),
+) -> Result<OwnedTenant, Error> {
+    let begin = Instant::now();
+    let mut said = false;
+    loop {
+        let error = match make() {
+            Err(error @ (Error::NameInUse { .. } | Error::Plan { .. } | Error::MemoryPromised { .. })) => {
+                error
+            }
+            made => return made,
+        };
+        signals::check()?;
+        let tenants = registry.lock()?.tenants()?;
+        let left = |tenant: &&Tenant| tenant.meta().is_ok_and(|meta| !meta.run.lives());
+        let Some(leaves) = tenants.iter().find(left).filter(|_| begin.elapsed() < LEAVING_LIMIT) else {
+            return Err(error);
+        };
+        if !said && begin.elapsed() > SAID_AFTER {
+            let name = leaves.meta()?.name.clone();
+            say(&format!("waits for tenant {name}, whose `partita run` has ended and which still has work"));
+            said = true;
+        }
+        thread::sleep(LEAVING_LOOK);
+    }
 }
 
 fn start(
@@ -113,7 +152,8 @@ fn start(
     } else {
         let service = service()?;
         let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
-        (make(install, request, &registry, &gpus, &name, run)?, service)
+        let make = || make(install, request, &registry, &gpus, &name, run);
+        (make_after_others(&registry, make, say)?, service)
     };
     let mut command = Command::new(&program);
     command.arg0(program_name).args(arguments);

@@ -21,7 +21,8 @@ const UNSEEN: u32 = 2;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Fence {
-    /// The last number that the process has put into the stream.
+    /// The last number that the process has surely put into the stream. The process may die between
+    /// the two, so the GPU may write a later one.
     pub put: AtomicU32,
     /// The last number that the GPU has written.
     pub done: AtomicU32,
@@ -30,8 +31,13 @@ pub struct Fence {
 impl Fence {
     /// Whether the GPU has passed it.
     pub fn is_passed(&self) -> bool {
-        self.put.load(Ordering::Acquire) == self.done.load(Ordering::Acquire)
+        is_passed(self.put.load(Ordering::Acquire), self.done.load(Ordering::Acquire))
     }
+}
+
+/// Whether the GPU has written this number or a later one.
+fn is_passed(put: u32, done: u32) -> bool {
+    done.wrapping_sub(put) < 1 << 31
 }
 
 /// The page, as the process maps it.
@@ -129,7 +135,7 @@ impl Flight {
         }
         let first = core::mem::offset_of!(FlightPage, fences);
         for fence in (first..).step_by(size_of::<Fence>()).take(FENCES) {
-            if u32_at(fence)? != u32_at(fence + 4)? {
+            if !is_passed(u32_at(fence)?, u32_at(fence + 4)?) {
                 return Some(Self::Runs);
             }
         }
@@ -170,6 +176,11 @@ mod tests {
         page.fences[FENCES - 1].done.store(1, Ordering::Relaxed);
         assert!(page.fences[FENCES - 1].is_passed());
         assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        // The GPU has passed one that the process did not come to note.
+        page.fences[FENCES - 1].done.store(2, Ordering::Relaxed);
+        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        page.fences[FENCES - 1].put.store(u32::MAX, Ordering::Relaxed);
+        assert!(page.fences[FENCES - 1].is_passed());
         page.count_other();
         assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Unfenced { longest_ms: 7 }));
         page.cover(2 + page.others());

@@ -153,6 +153,16 @@ pub enum MpsError {
         /// Seconds since that was found.
         waited_s: u64,
     },
+    /// No test kernel could be tried.
+    #[error(
+        "whether the MPS service runs kernels is not known: the test program did not become a client \
+         ({reason}); `partita mps recover --force` restarts the servers anyway, which ends the work of \
+         all of their clients"
+    )]
+    NoCanary {
+        /// Why.
+        reason: String,
+    },
     /// A server logged that it cannot work.
     #[error("the MPS server says «{reason}»: {}", server_remedy(.reason))]
     ServerFailed {

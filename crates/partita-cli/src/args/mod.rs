@@ -107,13 +107,6 @@ pub enum Cmd {
     /// Answer one request of a user's command, for partitad
     #[command(name = "internal-system", hide = true)]
     InternalSystem,
-    /// Hold what the GPU needs of a tenant's dead processes
-    #[command(name = partita::holder::SUBCOMMAND, hide = true)]
-    InternalHolder {
-        /// The tenant
-        #[arg(last = true)]
-        name: String,
-    },
     /// Internal commands with which Partita's programs run themselves
     #[command(flatten)]
     Internal(Internal),

@@ -37,7 +37,8 @@ impl Scene {
 
     fn neighbour(&self) -> Tenant {
         let mut tenant = Tenant::start(&mut self.world.gpu("--name neighbour --sm 10%", "loop"));
-        assert!(tenant.next_line().starts_with("sms"));
+        let line = tenant.next_line();
+        assert!(line.starts_with("sms"), "the neighbour begins with {line}");
         tenant
     }
 

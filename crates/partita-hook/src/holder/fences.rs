@@ -225,16 +225,16 @@ fn put(page: &FlightPage, at: usize, stream: *mut c_void) -> bool {
         return false;
     }
     let fence = &page.fences[at];
-    let before = fence.put.load(Ordering::Relaxed);
-    // First: the GPU may be there before the call returns.
-    fence.put.store(before.wrapping_add(1), Ordering::Release);
+    let number = fence.put.load(Ordering::Relaxed).wrapping_add(1);
     let word = core::ptr::from_ref(&fence.done).addr() - core::ptr::from_ref(page).addr();
     // SAFETY: the page stays mapped for the GPU as long as the context.
-    let put = unsafe { calls.memory.write(stream, device + word as u64, before.wrapping_add(1)) };
-    match put {
-        Ok(()) => true,
+    match unsafe { calls.memory.write(stream, device + word as u64, number) } {
+        Ok(()) => {
+            // Not before: the process may die in between, and nothing would pass the fence.
+            fence.put.store(number, Ordering::Release);
+            true
+        }
         Err(code) => {
-            fence.put.store(before, Ordering::Release);
             if code.is_sticky() {
                 page.fail();
             }

@@ -2,7 +2,8 @@
 //! the service still runs kernels.
 //!
 //! After a launch that no SM can run and its process's exit, a server waits for ever: every client
-//! hangs at its next launch, new clients too, without a message (measured on an H100).
+//! hangs at its next launch, and a new one where it makes its context, without a message (measured
+//! on an H100).
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,12 @@ use crate::install::Install;
 
 /// The name of the job.
 pub const JOB: &str = "mps-canary";
-/// How long the process may take to become a client. A busy machine takes seconds.
+/// How long the process may live before it launches. A busy machine takes seconds.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
+/// How long a client's context may take before the service counts as stuck.
+const CONTEXT_LIMIT: Duration = Duration::from_millis(2500);
+/// How often the service is asked whether the process is a client yet.
+const LOOK: Duration = Duration::from_millis(250);
 /// How long a launch may take before the service counts as stuck.
 pub const LAUNCH_LIMIT: Duration = Duration::from_millis(1500);
 /// The same before a server is killed. A kernel of a neighbour that fills the GPU for seconds looks
@@ -34,19 +39,20 @@ const LAUNCHES: &str = "launches";
 pub enum Found {
     /// The service runs kernels; a launch took this long.
     Works(Duration),
-    /// The launch did not end in time.
+    /// The client's context or its launch was not done in time.
     Stuck {
         /// The server of the canary.
         server: Option<Pid>,
     },
-    /// The process never came to launch.
+    /// The process never became a client.
     Unknown {
         /// Why.
         reason: String,
     },
 }
 
-/// Starts a canary as a client of the service and waits up to `limit` for its launch.
+/// Starts a canary as a client of the service and waits up to `limit` for its launch, and as long or
+/// 2.5 s before that for its context.
 ///
 /// # Errors
 /// [`Error::Child`] if there can be no process; [`Error::Interrupted`].
@@ -57,8 +63,28 @@ pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) ->
         JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
         other => Ok(Found::Unknown { reason: other.to_string() }),
     };
-    if let Err(error) = job.wait_for(LAUNCHES) {
-        return unknown(error);
+    let pid = job.pid();
+    let service = service.clone().with_command_limit(END_LIMIT);
+    let server = || {
+        let clients = service.clients().unwrap_or_default();
+        clients.iter().find(|(_, client)| *client == pid).map(|(server, _)| *server)
+    };
+    let mut joined = None;
+    loop {
+        match job.line_within(LOOK) {
+            Ok(Some(line)) if line == LAUNCHES => break,
+            Ok(_) => {}
+            Err(error) => return unknown(error),
+        }
+        if joined.is_none() {
+            joined = server().map(|server| (server, Instant::now()));
+        }
+        if let Some((server, since)) = joined
+            && since.elapsed() >= limit.max(CONTEXT_LIMIT)
+        {
+            job.end();
+            return Ok(Found::Stuck { server: Some(server) });
+        }
     }
     let begin = Instant::now();
     match job.line_within(limit) {
@@ -69,10 +95,7 @@ pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) ->
         }
         Err(error) => unknown(error),
         Ok(None) => {
-            let pid = job.pid();
-            let service = service.clone().with_command_limit(END_LIMIT);
-            let clients = service.clients().unwrap_or_default();
-            let server = clients.iter().find(|(_, client)| *client == pid).map(|(server, _)| *server);
+            let server = server();
             // If the GPU is only busy, a death with a kernel in flight could harm the others.
             if let Some(server) = server {
                 let _ = end_work(&service.control(), server, pid);

@@ -30,8 +30,8 @@ pub struct Recovered {
 /// Restarts the servers of a service if they are stuck, or `anyway`; `by` says who did it.
 ///
 /// # Errors
-/// [`MpsError::Stuck`] if the new server does not run kernels either; [`Error::Io`];
-/// [`Error::Mps`]; those of [`canary::send`].
+/// [`MpsError::Stuck`] if the new server does not run kernels either; [`MpsError::NoCanary`];
+/// [`Error::Io`]; [`Error::Mps`]; those of [`canary::send`].
 pub fn recover(
     install: &Install,
     gpu: &Gpu,
@@ -40,15 +40,19 @@ pub fn recover(
     anyway: bool,
 ) -> Result<Recovered, Error> {
     let begin = Instant::now();
-    let is_stuck = |found: Found| matches!(found, Found::Stuck { .. });
-    if !anyway && !is_stuck(canary::send(install, gpu, service, RESTART_LIMIT)?) {
+    let is_stuck = || match canary::send(install, gpu, service, RESTART_LIMIT)? {
+        Found::Works(_) => Ok(false),
+        Found::Stuck { .. } => Ok(true),
+        Found::Unknown { reason } => Err(Error::from(MpsError::NoCanary { reason })),
+    };
+    if !anyway && !is_stuck()? {
         return Ok(Recovered { servers: Vec::new(), took: begin.elapsed() });
     }
     let servers = service.control().server_list()?;
     for &server in &servers {
         end_server(service, by, server)?;
     }
-    if is_stuck(canary::send(install, gpu, service, RESTART_LIMIT)?) {
+    if is_stuck()? {
         let server = service.control().server_list()?.first().copied().unwrap_or_default();
         return Err(MpsError::Stuck { server, waited_s: begin.elapsed().as_secs() }.into());
     }

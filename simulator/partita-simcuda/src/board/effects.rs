@@ -40,7 +40,7 @@ impl Reach<'_> {
                 Piece::Here(from, _) => unsafe {
                     std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
                 },
-                Piece::There(from, _) => transfer(self.pid, from, Local::Read(part))?,
+                Piece::There(from, _) => _ = transfer(self.pid, from, Local::Read(part))?,
             }
             rest = left;
         }
@@ -61,7 +61,7 @@ impl Reach<'_> {
                 Piece::Here(to, _) => unsafe {
                     std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
                 },
-                Piece::There(to, _) => transfer(self.pid, to, Local::Write(part))?,
+                Piece::There(to, _) => _ = transfer(self.pid, to, Local::Write(part))?,
             }
             rest = left;
         }
@@ -136,8 +136,17 @@ impl Reach<'_> {
     /// `ILLEGAL_ADDRESS`.
     pub fn read_word(&self, address: u64, wide: bool) -> Result<u64, CuResult> {
         let mut bytes = [0; 8];
-        self.read(address, &mut bytes[..if wide { 8 } else { 4 }])?;
-        Ok(u64::from_le_bytes(bytes))
+        let part = &mut bytes[..if wide { 8 } else { 4 }];
+        match self.pieces(address, part.len() as u64, false)?[..] {
+            [Piece::There(from, _)] if !transfer(self.pid, from, Local::Read(part))? => {
+                Ok(self.space.pinned_words.borrow().get(&address).copied().unwrap_or_default())
+            }
+            [Piece::There(..)] => Ok(u64::from_le_bytes(bytes)),
+            _ => {
+                self.read(address, part)?;
+                Ok(u64::from_le_bytes(bytes))
+            }
+        }
     }
 
     /// Writes a word of 4 or 8 bytes.
@@ -145,7 +154,11 @@ impl Reach<'_> {
     /// # Errors
     /// `ILLEGAL_ADDRESS`.
     pub fn write_word(&self, address: u64, value: u64, wide: bool) -> Result<(), CuResult> {
-        self.write(address, &value.to_le_bytes()[..if wide { 8 } else { 4 }])
+        let bytes = if wide { 8 } else { 4 };
+        if let [Piece::There(..)] = self.pieces(address, bytes, true)?[..] {
+            self.space.pinned_words.borrow_mut().insert(address, value);
+        }
+        self.write(address, &value.to_le_bytes()[..bytes as usize])
     }
 }
 
@@ -172,7 +185,8 @@ enum Local<'a> {
 }
 
 /// Reads or writes another process's memory: host memory that a program registered after the fact.
-fn transfer(pid: u32, address: u64, local: Local<'_>) -> Result<(), CuResult> {
+/// False if the process has ended, whose memory hardware would still have.
+fn transfer(pid: u32, address: u64, local: Local<'_>) -> Result<bool, CuResult> {
     let (base, length, write) = match &local {
         Local::Read(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), false),
         Local::Write(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), true),
@@ -189,5 +203,10 @@ fn transfer(pid: u32, address: u64, local: Local<'_>) -> Result<(), CuResult> {
             libc::process_vm_readv(pid, &here, 1, &there, 1, 0)
         }
     };
-    if moved == length as isize { Ok(()) } else { Err(CuResult::ILLEGAL_ADDRESS) }
+    let has_ended = || std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+    match moved {
+        -1 if has_ended() => Ok(false),
+        _ if moved == length as isize => Ok(true),
+        _ => Err(CuResult::ILLEGAL_ADDRESS),
+    }
 }

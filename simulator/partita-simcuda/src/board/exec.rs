@@ -206,6 +206,16 @@ impl Board {
         any
     }
 
+    /// Refuses a client's further calls, and breaks nobody at its end. Its work goes on as long as
+    /// some process holds its connection, as on hardware.
+    pub(super) fn leave(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if client.fault == 0 {
+            client.fault = CuResult::DEINITIALIZED.0;
+            client.channel.head().fault.0.store(client.fault, Ordering::SeqCst);
+        }
+    }
+
     /// Fails all GPU work of a client with a sticky error.
     pub(super) fn fail(&mut self, id: ClientId, code: CuResult) {
         let Some(client) = self.clients.get_mut(&id) else { return };

@@ -133,10 +133,12 @@ impl Board {
     }
 
     /// Handles a fatal error of a client's work. All clients of an MPS server share its error
-    /// state, so all of them fail: at the same moment, after a standstill of the GPU.
+    /// state, so all of them fail: at the same moment, after a standstill of the GPU. A failed
+    /// assertion concerns its own process alone (H100, 580.159.04, 2026-11-23).
     pub(super) fn fault(&mut self, id: ClientId, code: CuResult) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         match client.mps {
+            Some(_) if code == CuResult::ASSERT => self.fail(id, code),
             None => self.fail(id, code),
             Some(mps) => {
                 let until_ns = monotonic_ns() + STANDSTILL_NS;

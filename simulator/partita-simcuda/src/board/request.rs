@@ -120,7 +120,7 @@ impl Board {
             Request::Bye => {
                 // What such a kernel touches is gone before the kernel is: the exit is a death.
                 if !self.outlasts_exit(id) {
-                    self.fail(id, CuResult::DEINITIALIZED);
+                    self.leave(id);
                 }
                 plain(Reply::Done)
             }

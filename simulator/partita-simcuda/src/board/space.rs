@@ -2,6 +2,7 @@
 
 mod heap;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use partita_abi::CuResult;
@@ -58,6 +59,9 @@ pub struct Space {
     reservations: BTreeMap<u64, u64>,
     pools: HashMap<u32, Pool>,
     next_pool: u32,
+    /// What streams have written last into words of the client's own memory. Hardware pins such
+    /// memory, so the words outlive the process.
+    pub pinned_words: RefCell<HashMap<u64, u64>>,
 }
 
 impl Space {
@@ -71,6 +75,7 @@ impl Space {
             reservations: BTreeMap::new(),
             pools: HashMap::from([(0, Pool::default())]),
             next_pool: 1,
+            pinned_words: RefCell::default(),
         }
     }
 

@@ -160,7 +160,9 @@ impl Context {
         primary: bool,
         green: Option<Green>,
     ) -> Result<&'static Self, CuResult> {
-        runtime.healthy()?;
+        // On hardware a new client of a stuck server hangs here (H100, 580.159.04, 2026-11-23).
+        let server_stuck = &runtime.channel.head().server_stuck.0;
+        runtime.wait(|| server_stuck.load(Ordering::Relaxed) == 0)?;
         let memory = vidmem::take(runtime.pci_bus, context_bytes(usable_bytes(&runtime.spec)))?;
         let reply = runtime.call(&Request::CtxCreate { sms })?;
         let Reply::Ctx { ctx, sms: granted, legacy, seq } = reply else { return Err(CuResult::UNKNOWN) };

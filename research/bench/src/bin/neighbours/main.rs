@@ -180,10 +180,15 @@ impl Bench {
                 let mut order: Vec<&String> = kinds.iter().collect();
                 random.shuffle(&mut order);
                 for kind in order {
-                    let outcome;
-                    (outcome, victim) = self.beside(setting, kind, victim)?;
-                    eprintln!("round {round}, {}, {kind}: {}", setting.name(), outcome.against(&alone));
-                    cells.push(Cell { setting: setting.name(), kind: kind.clone(), alone, outcome });
+                    let (outcome, end);
+                    (outcome, end, victim) = self.beside(setting, kind, victim)?;
+                    let after = end.as_deref().unwrap_or_default();
+                    eprintln!(
+                        "round {round}, {}, {kind}: {}{after}",
+                        setting.name(),
+                        outcome.against(&alone)
+                    );
+                    cells.push(Cell { setting: setting.name(), kind: kind.clone(), alone, outcome, end });
                 }
                 victim.stop()?;
             }
@@ -191,8 +196,14 @@ impl Bench {
         Ok(cells)
     }
 
-    /// Measures the victim beside a neighbour, and returns a victim that works.
-    fn beside(&self, setting: Setting, kind: &str, mut victim: Side) -> Result<(Outcome, Side)> {
+    /// Measures the victim beside a neighbour. Returns also what broke it after the neighbour's end,
+    /// and a victim that works.
+    fn beside(
+        &self,
+        setting: Setting,
+        kind: &str,
+        mut victim: Side,
+    ) -> Result<(Outcome, Option<String>, Side)> {
         let outcome = match Side::start(self.command(setting, false, &[kind])?) {
             Ok(neighbour) => {
                 let outcome = self.ask(&mut victim)?;
@@ -202,11 +213,10 @@ impl Bench {
             }
             Err(error) => Outcome::Broken(format!("no neighbour: {error}")),
         };
-        if matches!(self.ask(&mut victim)?, Outcome::Times(_)) {
-            return Ok((outcome, victim));
-        }
+        let Outcome::Broken(why) = self.ask(&mut victim)? else { return Ok((outcome, None, victim)) };
+        let end = matches!(outcome, Outcome::Times(_)).then(|| format!("; after its end: {why}"));
         let _ = victim.stop();
-        Ok((outcome, self.victim(setting)?))
+        Ok((outcome, end, self.victim(setting)?))
     }
 
     fn victim(&self, setting: Setting) -> Result<Side> {

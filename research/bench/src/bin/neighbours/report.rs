@@ -57,6 +57,8 @@ pub struct Cell {
     pub kind: String,
     pub alone: Times,
     pub outcome: Outcome,
+    /// What broke the victim after the neighbour's end.
+    pub end: Option<String>,
 }
 
 /// The page: a row for each kind, a column for each setting.
@@ -104,7 +106,7 @@ fn ratio(cell: &Cell) -> Option<f64> {
 
 fn reason(cell: &Cell) -> Option<&str> {
     match &cell.outcome {
-        Outcome::Times(_) => None,
+        Outcome::Times(_) => cell.end.as_deref(),
         Outcome::Broken(why) => Some(why),
     }
 }
