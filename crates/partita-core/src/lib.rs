@@ -18,6 +18,7 @@
 //! | [`kept`] | the names of cached calibrations |
 //! | [`hami`] | limits in HAMi-core's environment variables |
 //! | [`time`] | shares of the GPU's time, and priorities |
+//! | [`mig`] | plans for MIG instances |
 //! | [`Words`] | limits whose value is one of a few words |
 //! | [`task_slots`] | shares of the kernels that a GPU runs at once |
 //! | [`Count`] | a number of things in words: `1 TPC`, `2 TPCs` |
@@ -35,6 +36,7 @@ mod gpc_set;
 pub mod hami;
 pub mod kept;
 pub mod memory;
+pub mod mig;
 mod plan;
 mod residence;
 mod share;
