@@ -52,8 +52,8 @@ pub use event::{BlockRecord, Event, EventKind};
 pub use never::{NeverRuns, SmResource};
 pub use sm::Footprint;
 pub use spec::{
-    BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, SchedulerSpec,
-    SmSpec, StreamMaskLayout, StreamMaskSpec,
+    BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, MigSpec,
+    SchedulerSpec, SmSpec, StreamMaskLayout, StreamMaskSpec,
 };
 pub use stats::Stats;
 pub use work::{CopyDirection, CopyWork, GroupId, GroupKind, KernelWork, QueueId, StreamId, Work, WorkId};

@@ -34,19 +34,31 @@ pub struct DeviceSpec {
     pub driver: DriverSpec,
     /// Bus and board identity reported.
     pub board: BoardSpec,
+    /// The profiles of MIG instances; `None` for a device that cannot be divided.
+    pub mig: Option<Vec<MigSpec>>,
+}
+
+/// A profile of MIG instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigSpec {
+    /// `NVML_GPU_INSTANCE_PROFILE_*`, by which NVML is asked for it.
+    pub index: u32,
+    /// The profile.
+    pub profile: partita_core::mig::Profile,
 }
 
 impl DeviceSpec {
-    /// The device of a MIG instance with this many of the seven slices: eighths of the TPCs, packed
-    /// into whole GPCs first, and of the memory bandwidth; all of both for seven slices.
+    /// The device of a MIG instance: TPCs of whole GPCs first, and as many eighths of the memory
+    /// bandwidth as the instance has memory slices.
     ///
     /// # Errors
     /// No TPC is left.
-    pub fn part(&self, slices: u32) -> Result<Self, partita_core::TopologyError> {
-        let eighths = if slices >= 7 { 8 } else { slices };
-        let tpcs = self.topology.tpc_count() * eighths / 8;
-        let mut part = self.with_tpcs(tpcs)?;
+    pub fn part(&self, profile: &partita_core::mig::Profile) -> Result<Self, partita_core::TopologyError> {
+        let eighths = profile.slots.first().map_or(8, |slot| slot.size);
+        let mut part = self.with_tpcs(profile.sms / self.topology.sms_per_tpc())?;
+        part.memory.capacity_bytes = profile.memory_mib << 20;
         part.memory.bandwidth_bytes_per_s = self.memory.bandwidth_bytes_per_s / 8 * u64::from(eighths);
+        part.mig = None;
         Ok(part)
     }
 

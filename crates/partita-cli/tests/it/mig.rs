@@ -44,7 +44,7 @@ fn instances_are_listed_and_no_tenant_is_made_on_a_gpu_that_is_cut_up() {
     let [first, second] = &names(&gpu)[..] else { panic!("{gpu}") };
     assert!(first.starts_with("MIG-") && second.starts_with("MIG-") && first != second, "{gpu}");
     assert_eq!(gpu["mig_instances"][1]["name"], "NVIDIA H200 MIG 1g.18gb");
-    assert_eq!(gpu["mig_instances"][1]["memory_total_bytes"], 18u64 << 30);
+    assert_eq!(gpu["mig_instances"][1]["memory_total_bytes"], 16u64 << 30);
     let table = text(&succeed(&mut partita(&world, "devices --gpu sim:h200")).stdout);
     assert!(table.contains(first) && table.contains("  1g.18gb"), "{table}");
 

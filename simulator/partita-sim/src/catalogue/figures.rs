@@ -33,6 +33,7 @@ pub(super) struct Figures {
     pub scheduler: Scheduler,
     pub driver: Driver,
     pub board: Board,
+    pub mig: Option<Mig>,
     pub measured: Option<Measured>,
 }
 
@@ -147,6 +148,36 @@ pub(super) struct Board {
     pub power_limit_w: u32,
     #[serde(default)]
     pub source: Sources,
+}
+
+/// The profiles of its MIG instances, if it can be divided.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Mig {
+    pub profiles: Vec<MigProfile>,
+    #[serde(default)]
+    pub source: Sources,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MigProfile {
+    /// The name without `MIG`.
+    pub name: String,
+    /// The number in `nvidia-smi mig -lgip`.
+    pub id: u32,
+    /// `NVML_GPU_INSTANCE_PROFILE_*`.
+    pub index: u32,
+    /// Compute slices.
+    pub slices: u32,
+    pub sms: u32,
+    pub memory_mib: u64,
+    /// The most instances of it.
+    pub count_max: u32,
+    /// The memory slices at which it can begin …
+    pub starts: Vec<u32>,
+    /// … and how many it has.
+    pub size: u32,
 }
 
 /// The board without a seed, if it was measured.

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;
 
+use partita_core::mig::{Profile, Slot};
 use partita_core::{Topology, Tpc};
 
 use super::SEED;
 use super::error::FileError;
-use super::figures::{Chip, Figures, Measured, NumberingName, Sources};
+use super::figures::{Chip, Figures, Measured, Mig, MigProfile, NumberingName, Sources};
 use super::plan::{Numbering, Plan};
 use crate::control::{ControlSpec, TpcPlace};
 use crate::spec::{
-    BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, SchedulerSpec,
-    SmSpec, StreamMaskLayout, StreamMaskSpec,
+    BoardSpec, ClockSpec, ComputeCapability, CopySpec, DeviceSpec, DriverSpec, MemorySpec, MigSpec,
+    SchedulerSpec, SmSpec, StreamMaskLayout, StreamMaskSpec,
 };
 
 /// The limits of SMs, by compute capability.
@@ -185,6 +186,7 @@ fn read(text: &str, seed: u64) -> Result<DeviceSpec, String> {
             pcie_lanes: copy.pcie_lanes,
             power_limit_mw: board.power_limit_w * 1_000,
         },
+        mig: figures.mig.as_ref().map(mig_profiles).transpose()?,
     })
 }
 
@@ -298,6 +300,32 @@ fn measured_board(chip: &Chip, measured: &Measured) -> Result<(Topology, Control
     Ok((topology, control))
 }
 
+fn mig_profiles(mig: &Mig) -> Result<Vec<MigSpec>, String> {
+    let profile = |figures: &MigProfile| {
+        let field = |name: &str| format!("mig.profiles {}: {name}", figures.name);
+        within(&field("slices"), figures.slices.into(), 1, 8)?;
+        within(&field("sms"), figures.sms.into(), 1, 1 << 16)?;
+        within(&field("index"), figures.index.into(), 0, 63)?;
+        within(&field("count_max"), figures.count_max.into(), 1, 8)?;
+        within(&field("size"), figures.size.into(), 1, 8)?;
+        let slots = figures.starts.iter().map(|&start| {
+            within(&field("starts"), start.into(), 0, (8 - figures.size).into())?;
+            Ok(Slot { start, size: figures.size })
+        });
+        let profile = Profile {
+            id: figures.id,
+            name: figures.name.clone(),
+            slices: figures.slices,
+            sms: figures.sms,
+            memory_mib: figures.memory_mib,
+            count_max: figures.count_max,
+            slots: slots.collect::<Result<_, String>>()?,
+        };
+        Ok(MigSpec { index: figures.index, profile })
+    };
+    mig.profiles.iter().map(profile).collect()
+}
+
 /// The SM of the device's compute capability, with the file's changes.
 fn sm(figures: &Figures) -> Result<SmSpec, String> {
     let known: toml::Table = toml::from_str(SMS).map_err(|error| format!("sm.toml: {error}"))?;
@@ -342,6 +370,7 @@ fn check_sources(text: &str, figures: &Figures) -> Result<(), String> {
         ("scheduler", &figures.scheduler.source),
         ("driver", &figures.driver.source),
         ("board", &figures.board.source),
+        ("mig", figures.mig.as_ref().map_or(&none, |mig| &mig.source)),
         ("measured", figures.measured.as_ref().map_or(&none, |measured| &measured.source)),
     ];
     for (section, sources) in sections {

@@ -18,7 +18,7 @@ PARTITA_SIM_SPEED sets how many simulated seconds pass in a second (default 1)."
 struct Arguments {
     device: String,
     index: u32,
-    instance: Option<usize>,
+    instance: Option<u32>,
     dir: OsString,
     foreground: bool,
     ensure: bool,
@@ -122,9 +122,10 @@ fn main() -> ExitCode {
         arguments().and_then(|arguments| Ok((speed()?, arguments))).and_then(|(speed, arguments)| {
             let mut place = Place::new(&arguments.device, arguments.index, Some(arguments.dir))
                 .map_err(|error| error.to_string())?;
-            if let Some(at) = arguments.instance {
+            if arguments.instance.is_some() {
                 let instances = place.instances().map_err(|error| error.to_string())?.unwrap_or_default();
-                place = instances.into_iter().nth(at).ok_or("there is no such MIG instance")?;
+                let found = instances.into_iter().find(|part| part.gpu_instance() == arguments.instance);
+                place = found.ok_or("there is no such MIG instance")?;
             }
             Ok((place, speed, arguments.foreground, arguments.ensure))
         });

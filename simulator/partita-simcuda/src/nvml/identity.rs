@@ -79,10 +79,15 @@ unsafe fn find(
     otherwise: NvmlReturn,
 ) -> Result<(), NvmlReturn> {
     let gpus = devices()?;
-    let mut all = gpus.iter().chain(gpus.iter().flat_map(|gpu| gpu.instances.iter().flatten()));
-    let found = all.find(|device| is_meant(device)).ok_or(otherwise)?;
+    let mut found = gpus.iter().find(|device| is_meant(device)).cloned();
+    for gpu in &gpus {
+        if found.is_none() {
+            let instances = gpu.instances()?.unwrap_or_default();
+            found = instances.into_iter().find(|device| is_meant(device));
+        }
+    }
     // SAFETY: the caller's own demand.
-    unsafe { put(to, handle_of(found)) }
+    unsafe { put(to, handle_of(&*found.ok_or(otherwise)?)) }
 }
 
 fn ecc(device: &Device) -> Result<bool, NvmlReturn> {

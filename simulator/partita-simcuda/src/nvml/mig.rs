@@ -5,31 +5,24 @@ use std::ffi::c_uint;
 use super::{Device, Handle, NvmlReturn, device, devices, handle_of, put};
 use crate::shared::place::INSTANCES_MAX;
 
-/// Since Ampere; boards before do not know the question.
-fn can_be_cut(device: &Device) -> bool {
-    let capability = device.place.spec.compute_capability;
-    capability.major >= 8 && device.place.spec.memory.ecc && device.place.instance().is_none()
-}
-
 fn is_instance(device: &Device) -> Result<(), NvmlReturn> {
-    if device.place.instance().is_some() { Ok(()) } else { Err(NvmlReturn::NOT_SUPPORTED) }
+    if device.place.gpu_instance().is_some() { Ok(()) } else { Err(NvmlReturn::NOT_SUPPORTED) }
 }
 
 nvml_api! {
-    /// Whether the GPU is cut up, now and after the next reset.
+    /// Whether the GPU is divided, now and after the next reset.
     fn nvmlDeviceGetMigMode(handle: Handle, current: *mut c_uint, pending: *mut c_uint) {
         let device = device(handle)?;
-        if !can_be_cut(&device) {
+        if device.place.profiles().is_empty() {
             return Err(NvmlReturn::NOT_SUPPORTED);
         }
-        let on = u32::from(device.instances.is_some());
+        let on = u32::from(device.place.division_store().is_some());
         put(current, on)?;
         put(pending, on)
     }
-    /// An instance of a GPU by its number.
+    /// An instance of a GPU by its place in the list.
     fn nvmlDeviceGetMigDeviceHandleByIndex(handle: Handle, index: c_uint, to: *mut Handle) {
-        let gpu = device(handle)?;
-        let instances = gpu.instances.as_ref().ok_or(NvmlReturn::NOT_SUPPORTED)?;
+        let instances = device(handle)?.instances()?.ok_or(NvmlReturn::NOT_SUPPORTED)?;
         put(to, handle_of(instances.get(index as usize).ok_or(NvmlReturn::NOT_FOUND)?))
     }
     /// The GPU of an instance.
@@ -43,9 +36,11 @@ nvml_api! {
 
 nvml_getters! {
     /// Whether the handle is that of an instance.
-    fn nvmlDeviceIsMigDeviceHandle -> u32 = |device| u32::from(device.place.instance().is_some());
+    fn nvmlDeviceIsMigDeviceHandle -> u32 = |device| u32::from(device.place.gpu_instance().is_some());
     /// How many instances there can be.
-    fn nvmlDeviceGetMaxMigDeviceCount -> u32 = |device| if can_be_cut(&device) { INSTANCES_MAX as u32 } else { 0 };
+    fn nvmlDeviceGetMaxMigDeviceCount -> u32 = |device| {
+        if device.place.profiles().is_empty() { 0 } else { INSTANCES_MAX as u32 }
+    };
     /// The number of an instance's GPU instance.
     fn nvmlDeviceGetGpuInstanceId -> u32 = |device| {
         device.place.gpu_instance().ok_or(NvmlReturn::NOT_SUPPORTED)?

@@ -14,7 +14,9 @@
 //! | [`memory`] | memory in use |
 //! | [`process`] | its processes |
 //! | [`sensor`] | utilisation, clocks, power, temperature |
-//! | [`mig`] | its MIG instances |
+//! | [`mig`] | its MIG instances as devices |
+//! | [`mig_instance`] | profiles of instances, and their creation and destruction |
+//! | [`mig_fault`] | failures of these on demand |
 //! | [`absent`] | everything else, which returns `NVML_ERROR_NOT_SUPPORTED` |
 
 /// Defines entry points. The body is a `Result`; the program gets its error.
@@ -61,6 +63,8 @@ pub mod identity;
 pub mod library;
 pub mod memory;
 pub mod mig;
+mod mig_fault;
+pub mod mig_instance;
 pub mod pci;
 pub mod process;
 pub mod sensor;
@@ -88,10 +92,16 @@ impl NvmlReturn {
     pub const INVALID_ARGUMENT: Self = Self(2);
     /// Not on this device.
     pub const NOT_SUPPORTED: Self = Self(3);
+    /// The caller may not do this.
+    pub const NO_PERMISSION: Self = Self(4);
     /// There is no such thing.
     pub const NOT_FOUND: Self = Self(6);
     /// The program's buffer is too small.
     pub const INSUFFICIENT_SIZE: Self = Self(7);
+    /// Another process uses it.
+    pub const IN_USE: Self = Self(19);
+    /// There is no room for it.
+    pub const INSUFFICIENT_RESOURCES: Self = Self(23);
     /// A structure's version is not known.
     pub const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
     /// Anything else.
@@ -108,23 +118,27 @@ pub(crate) struct Device {
     pub place: Place,
     /// `GPU-…`, the same text that the driver API's identifier has; of a MIG instance `MIG-…`.
     pub uuid: String,
-    /// Its MIG instances; `None` without MIG, and for an instance.
-    pub instances: Option<Vec<Arc<Device>>>,
 }
 
 impl Device {
+    fn of(place: Place) -> Arc<Self> {
+        Arc::new(Self { uuid: name_of(&place), place })
+    }
+
     fn all() -> Result<Vec<Arc<Self>>, NvmlReturn> {
-        let report_no_device = |error| {
-            eprintln!("partita-sim: {error}");
-            NvmlReturn::UNKNOWN
-        };
-        let device = |place: Place, instances| Arc::new(Self { uuid: name_of(&place), place, instances });
-        let gpu = |place: Place| {
-            let instances = place.instances().map_err(report_no_device)?;
-            let instances = instances.map(|all| all.into_iter().map(|place| device(place, None)).collect());
-            Ok(device(place, instances))
-        };
-        Place::all_from_env().map_err(report_no_device)?.into_iter().map(gpu).collect()
+        let gpus = Place::all_from_env().map_err(report)?;
+        // A machine whose instances cannot be has no working driver.
+        gpus.iter().try_for_each(|gpu| gpu.instances().map(drop)).map_err(report)?;
+        Ok(gpus.into_iter().map(Self::of).collect())
+    }
+
+    /// Its MIG instances at this time; `None` without MIG, and for an instance.
+    pub fn instances(&self) -> Result<Option<Vec<Arc<Self>>>, NvmlReturn> {
+        if self.place.gpu_instance().is_some() {
+            return Ok(None);
+        }
+        let instances = self.place.instances().map_err(report)?;
+        Ok(instances.map(|all| all.into_iter().map(Self::of).collect()))
     }
 
     /// The board's state; that of an idle device when no board runs.
@@ -134,6 +148,11 @@ impl Device {
             _ => BoardStatus { used_bytes: 0, busy_percent: 0, corruptions: 0, processes: Vec::new() },
         }
     }
+}
+
+fn report(error: std::io::Error) -> NvmlReturn {
+    eprintln!("partita-sim: {error}");
+    NvmlReturn::UNKNOWN
 }
 
 /// How often the library was started and not yet ended, and the devices meanwhile.
@@ -185,15 +204,19 @@ fn device(handle: Handle) -> Result<Arc<Device>, NvmlReturn> {
     let index = handle.addr().wrapping_sub((&raw const HANDLES).addr());
     let devices = devices()?;
     let gpu = devices.get(index / HANDLES_OF_GPU).ok_or(NvmlReturn::INVALID_ARGUMENT)?;
-    match (index % HANDLES_OF_GPU).checked_sub(1) {
-        None => Ok(Arc::clone(gpu)),
-        Some(at) => gpu.instances.iter().flatten().nth(at).cloned().ok_or(NvmlReturn::INVALID_ARGUMENT),
+    match index % HANDLES_OF_GPU {
+        0 => Ok(Arc::clone(gpu)),
+        number => {
+            let is_meant = |one: &Arc<Device>| one.place.gpu_instance() == Some(number as u32);
+            let instances = gpu.instances()?.unwrap_or_default();
+            instances.into_iter().find(is_meant).ok_or(NvmlReturn::INVALID_ARGUMENT)
+        }
     }
 }
 
 /// The handle of a device.
 fn handle_of(device: &Device) -> Handle {
-    let of_instance = device.place.instance().map_or(0, |at| at + 1);
+    let of_instance = device.place.gpu_instance().map_or(0, |number| number as usize);
     (&raw const HANDLES[device.place.index as usize * HANDLES_OF_GPU + of_instance]).cast_mut().cast()
 }
 

@@ -4,6 +4,7 @@ pub mod ask;
 pub mod channel;
 pub mod command;
 pub mod driver;
+pub mod mig;
 pub mod page;
 pub mod place;
 pub mod protocol;

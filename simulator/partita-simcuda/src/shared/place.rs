@@ -13,8 +13,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use partita_sim::{DeviceSpec, catalogue};
+use partita_sim::{DeviceSpec, MigSpec, catalogue};
 
+use super::mig::{self, Division};
 use super::protocol::PAGE_BYTES;
 use super::{driver, socket};
 
@@ -24,8 +25,8 @@ pub const ENV_DEVICE: &str = "PARTITA_SIM_DEVICE";
 pub const ENV_DIR: &str = "PARTITA_SIM_DIR";
 /// How many GPUs of that kind the machine has. Default 1. Each has its own board.
 pub const ENV_GPUS: &str = "PARTITA_SIM_GPUS";
-/// MIG instances of every GPU of the machine: profiles with commas between them, as
-/// `3g.71gb,1g.18gb`. Each has its own board, with eighths of the GPU's TPCs and its own memory.
+/// MIG instances that every GPU of the machine has at first: profiles with commas between them, as
+/// `3g.71gb,1g.18gb`. Each has its own board, with a part of the GPU's TPCs and its own memory.
 /// Empty for no instances; not set without MIG.
 pub const ENV_MIG: &str = "PARTITA_SIM_MIG";
 /// The board's program. Default: `partita-simgpu` beside this library.
@@ -64,16 +65,16 @@ pub struct Place {
     /// The directory of its board's files.
     pub dir: PathBuf,
     /// Which of the GPU's MIG instances it is; `None` for the GPU.
-    instance: Option<Instance>,
+    instance: Option<InstanceOf>,
 }
 
 /// The most MIG instances of a GPU.
 pub const INSTANCES_MAX: usize = 7;
 
-/// A MIG instance: which, and the place of its GPU.
+/// A MIG instance: its number, and the place of its GPU.
 #[derive(Clone, Debug)]
-struct Instance {
-    at: usize,
+struct InstanceOf {
+    number: u32,
     gpu: Box<Place>,
 }
 
@@ -123,35 +124,60 @@ impl Place {
         Ok(Self { spec, name: device.to_owned(), index, dir, instance: None })
     }
 
-    /// The places of the GPU's MIG instances; `None` without MIG.
+    /// The profiles of the GPU's MIG instances; empty if it cannot be divided, and for an instance.
+    pub fn profiles(&self) -> &[MigSpec] {
+        self.spec.mig.as_deref().unwrap_or_default()
+    }
+
+    /// The file with its MIG instances; `None` while MIG is off.
+    pub fn division_store(&self) -> Option<mig::Store> {
+        let list = std::env::var(ENV_MIG).ok().filter(|_| self.spec.mig.is_some())?;
+        Some(mig::Store::new(self.file(".mig"), list))
+    }
+
+    /// Its GPU instances; `None` while MIG is off.
     ///
     /// # Errors
-    /// Unknown profiles, or profiles that do not fit the GPU together.
-    pub fn instances(&self) -> io::Result<Option<Vec<Self>>> {
+    /// Unknown profiles in the variable, or profiles that do not fit the GPU together; those of the
+    /// system.
+    pub fn division(&self) -> io::Result<Option<Division>> {
         let Ok(list) = std::env::var(ENV_MIG) else { return Ok(None) };
-        let profiles: Vec<&str> = list.split(',').filter(|profile| !profile.is_empty()).collect();
         let refuse = |reason: String| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("{ENV_MIG} is '{list}': {reason}"))
         };
-        let parsed: Option<Vec<(u32, u64)>> = profiles.iter().map(|profile| parse_profile(profile)).collect();
-        let parsed =
-            parsed.ok_or_else(|| refuse("it takes profiles as 3g.71gb, with commas between them".into()))?;
-        let slices: u32 = parsed.iter().map(|(slices, _)| slices).sum();
-        let bytes = parsed.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        if slices as usize > INSTANCES_MAX || bytes > self.spec.memory.capacity_bytes {
-            return Err(refuse(format!(
-                "a {} has seven slices and no more memory than it has",
-                self.spec.name
-            )));
+        match self.division_store() {
+            None if list.is_empty() => Ok(None),
+            None => Err(refuse(format!("a {} has no MIG instances", self.spec.name))),
+            Some(store) => match store.read()? {
+                Some(division) => Ok(Some(division)),
+                None => Division::first(self.profiles(), &list).map(Some).map_err(refuse),
+            },
         }
-        let place = |(at, (&(slices, bytes), profile)): (usize, (&(u32, u64), &&str))| {
-            let mut spec = self.spec.part(slices).map_err(|error| refuse(error.to_string()))?;
-            spec.memory.capacity_bytes = bytes;
-            // Leaked: a process has only a handful of names.
-            spec.name = String::leak(format!("{} MIG {profile}", self.spec.name));
-            Ok(Self { spec, instance: Some(Instance { at, gpu: Box::new(self.clone()) }), ..self.clone() })
-        };
-        parsed.iter().zip(&profiles).enumerate().map(place).collect::<io::Result<_>>().map(Some)
+    }
+
+    /// The places of the GPU's MIG instances that programs can run on; `None` without MIG.
+    ///
+    /// # Errors
+    /// As [`Self::division`].
+    pub fn instances(&self) -> io::Result<Option<Vec<Self>>> {
+        let Some(division) = self.division()? else { return Ok(None) };
+        let devices = division.instances.iter().filter(|instance| instance.has_compute);
+        devices.map(|instance| self.part(instance)).collect::<io::Result<_>>().map(Some)
+    }
+
+    fn part(&self, instance: &mig::Instance) -> io::Result<Self> {
+        let refuse = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+        let profile = self
+            .profiles()
+            .iter()
+            .map(|spec| &spec.profile)
+            .find(|profile| profile.id == instance.profile)
+            .ok_or_else(|| refuse(format!("no MIG profile {}", instance.profile)))?;
+        let mut spec = self.spec.part(profile).map_err(|error| refuse(error.to_string()))?;
+        // Leaked: a process has only a handful of names.
+        spec.name = String::leak(format!("{} MIG {}", self.spec.name, profile.name));
+        let instance = InstanceOf { number: instance.number, gpu: Box::new(self.clone()) };
+        Ok(Self { spec, instance: Some(instance), ..self.clone() })
     }
 
     /// The GPU's place: its own unless it is that of a MIG instance.
@@ -159,14 +185,9 @@ impl Place {
         self.instance.as_ref().map_or_else(|| self.clone(), |instance| (*instance.gpu).clone())
     }
 
-    /// Which of the GPU's MIG instances it is, from 0; `None` for the GPU.
-    pub fn instance(&self) -> Option<usize> {
-        self.instance.as_ref().map(|instance| instance.at)
-    }
-
     /// The number of its GPU instance, from 1; `None` for the GPU.
     pub fn gpu_instance(&self) -> Option<u32> {
-        self.instance().map(|at| at as u32 + 1)
+        self.instance.as_ref().map(|instance| instance.number)
     }
 
     /// The bus that the GPU sits on; domain, slot and function are 0.
@@ -177,7 +198,7 @@ impl Place {
     fn file(&self, suffix: &str) -> PathBuf {
         let id = self.spec.id;
         let which = if self.index == 0 { String::new() } else { format!("-{}", self.index) };
-        let part = self.instance().map_or_else(String::new, |at| format!("-mig{at}"));
+        let part = self.gpu_instance().map_or_else(String::new, |number| format!("-mig{number}"));
         self.dir.join(format!("{id}{which}{part}{suffix}"))
     }
 
@@ -310,8 +331,8 @@ impl Place {
         let mut command = Command::new(&program);
         command.arg("--device").arg(&self.name).arg("--dir").arg(&self.dir);
         command.arg("--index").arg(self.index.to_string());
-        if let Some(at) = self.instance() {
-            command.arg("--instance").arg(at.to_string());
+        if let Some(number) = self.gpu_instance() {
+            command.arg("--instance").arg(number.to_string());
         }
         // The board outlives its first client: it gets only those of the client's variables that
         // configure the simulation, and those with paths.
@@ -339,12 +360,4 @@ impl Place {
             Err(error) => Err(explain(error)),
         }
     }
-}
-
-/// The slices and bytes of a MIG profile, as `3g.71gb`.
-fn parse_profile(profile: &str) -> Option<(u32, u64)> {
-    let (slices, memory) = profile.split_once("g.")?;
-    let slices = slices.parse().ok().filter(|slices| [1, 2, 3, 4, 7].contains(slices))?;
-    let gib = memory.strip_suffix("gb")?.parse::<u64>().ok().filter(|gib| (1..=1024).contains(gib))?;
-    Some((slices, gib << 30))
 }

@@ -36,7 +36,7 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
 /// its identifier.
 pub fn name_of(place: &Place) -> String {
     let text = uuid_text(device_uuid(place));
-    if place.instance().is_some() { text.replacen("GPU-", "MIG-", 1) } else { text }
+    if place.gpu_instance().is_some() { text.replacen("GPU-", "MIG-", 1) } else { text }
 }
 
 /// The places of the devices that `CUDA_VISIBLE_DEVICES` shows, in its order.
