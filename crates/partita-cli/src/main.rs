@@ -35,6 +35,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Prove(arguments) => commands::prove::prove(arguments),
         Cmd::Bench(arguments) => other::BENCH.exec(arguments.words.clone()),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
+        Cmd::Mig(arguments) => commands::mig::mig(arguments),
         Cmd::Chain(arguments) => other::CHAIN.exec(arguments.words.clone()),
         Cmd::Batch(arguments) => commands::batch::batch(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),

@@ -32,6 +32,7 @@ mod launch_mask;
 mod library;
 mod masked_stream;
 pub mod mechanism;
+pub mod mig;
 pub mod numerics;
 mod probe;
 mod process_masks;

@@ -326,8 +326,8 @@ fn of_instance(name: &str, gpus: &[GpuFacts]) -> Error {
 
 /// The remedy where MIG is on.
 pub const INSTANCES_INSTEAD: &str = "masks are not proved in MIG instances, and one is a partition itself: \
-    give a program one with CUDA_VISIBLE_DEVICES=MIG-…, and a memory quota or a share of time in it with \
-    libpartita.so and the variables of docs/migrating-from-hami.md";
+    give a program one with `partita run --mig 3g` or CUDA_VISIBLE_DEVICES=MIG-…, and a memory quota or a \
+    share of time in it with libpartita.so and the variables of docs/migrating-from-hami.md";
 
 pub(crate) fn choose(inventory: Inventory, selector: &Selector) -> Result<Gpu, Error> {
     let Inventory { driver_version, cuda_version, gpus } = inventory;

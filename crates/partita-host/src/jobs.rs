@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::calibration::{self, serve, streams};
 use crate::child::{Outcome, result_line};
+use crate::mig;
 use crate::mps::canary;
 use crate::{facts, numerics};
 
@@ -23,6 +24,7 @@ pub fn run(name: &str, request: &str) -> Option<Result<String, String>> {
         streams::SEARCH_JOB => job(request, |request| streams::search_here(&request)),
         streams::ASK_JOB => job(request, |request| streams::ask_here(&request)),
         streams::VERIFY_JOB => job(request, |request| streams::verify_here(&request)),
+        mig::JOB => job(request, |request| mig::work_here(&request)),
         canary::JOB => job(request, |()| canary::launch_here()),
         numerics::JOB => job(request, |libraries: Vec<PathBuf>| numerics::multiply(&libraries)),
         _ => return None,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
+//! | MIG | [`mig`]: the instances of a GPU, and programs in them |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
 //! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`facts`], [`calibration`], [`numerics`] |
@@ -29,6 +30,7 @@ pub mod install;
 pub mod jobs;
 pub mod kill;
 pub mod limits;
+pub mod mig;
 pub mod mps;
 pub mod numerics;
 pub mod offered;

@@ -8,6 +8,7 @@ mod demo;
 mod devices;
 mod doctor;
 mod limits;
+mod mig;
 mod mps;
 mod prove;
 mod run;
@@ -26,6 +27,7 @@ pub use demo::Demo;
 pub use devices::Devices;
 pub use doctor::Doctor;
 pub use limits::SetLimits;
+pub use mig::{Mig, MigApply, MigChangeArgs, MigDestroy, MigShow, MigWanted};
 pub use mps::{
     ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsPartitions, MpsPartitionsAdd, MpsPartitionsRemove,
     MpsRecover, MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate, PartitionsVerb, PolicyArg,
@@ -89,6 +91,9 @@ pub enum Cmd {
     /// Control the Multi-Process Service (MPS), with which tenants run at the same time
     #[command(subcommand)]
     Mps(Mps),
+    /// Divide a GPU into MIG instances
+    #[command(subcommand)]
+    Mig(Mig),
     /// Run chains of components that pass on frames in GPU memory
     Chain(External),
     /// Prolog and epilog for jobs of Slurm, Torque and PBS

@@ -50,6 +50,10 @@ pub struct Run {
     /// `partita mps partitions` lists them
     #[arg(long, value_name = "PARTITION", conflicts_with_all = ["sm", "place", "compact", "time", "priority", "via", "isolation", "dry_run"])]
     pub mps_partition: Option<String>,
+    /// Run in a free MIG instance of this profile, as 3g or 3g.71gb, instead of in a partition:
+    /// `partita mig show` lists them
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["compact", "name", "mps_partition", "mps_deadline", "dry_run"])]
+    pub mig: Option<String>,
     /// Seconds to wait for an MPS server that recovers from a fault, before calls fail with error
     /// 807 [default: 60]
     #[arg(long, value_name = "SECONDS")]

@@ -6,6 +6,7 @@ pub mod devices;
 pub mod doctor;
 pub mod generate;
 pub mod kill;
+pub mod mig;
 pub mod mps;
 pub mod other;
 pub mod prove;

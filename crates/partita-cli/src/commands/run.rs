@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use partita::install::Install;
-use partita::offered;
+use partita::registry::Registry;
 use partita::run::{self, DryRun, RunRequest};
-use partita_console::{Failure, print, print_json, selectors, tell};
+use partita::{mig, offered};
+use partita_console::{Failure, print, print_json, select_several, selectors, tell};
 use partita_core::time::Priority;
 
 use crate::args::Run;
@@ -15,6 +16,9 @@ use crate::commands::{cluster_text, move_text};
 
 /// Runs the program and ends with its exit code.
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
+    if let Some(profile) = &arguments.mig {
+        return run_in_instance(arguments, profile);
+    }
     let limits = arguments.limits.read()?;
     let takes_turns = limits.time.is_some() || limits.priority() != Priority::Normal;
     offered::check(limits.via(), takes_turns, limits.share.is_some())?;
@@ -39,6 +43,24 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     }
     let code = run::run(&Install::of_this_program()?, &request, tell)?;
     Ok(ExitCode::from(code))
+}
+
+/// Becomes the program, in a MIG instance.
+fn run_in_instance(arguments: &Run, profile: &str) -> Result<ExitCode, Failure> {
+    if !arguments.limits.is_empty() {
+        return Err(Failure::Told(
+            "--mig with limits: an instance is a partition itself, with its own compute units and memory; \
+             leave out the limits"
+                .to_owned(),
+        ));
+    }
+    let install = Install::of_this_program()?;
+    let gpus = select_several(&install, &arguments.gpu)?;
+    let [gpu] = gpus.as_slice() else {
+        return Err(Failure::Told("--mig: a program has one instance; name one GPU with --gpu".to_owned()));
+    };
+    let never = mig::run_in_instance(&install, &Registry::open()?, gpu, profile, &arguments.command)?;
+    match never {}
 }
 
 fn dry_run_text(plan: &DryRun) -> String {

@@ -233,8 +233,8 @@ impl<'a> Board<'a> {
         is_allowed && self.fits(0, &mut counts.to_vec(), 0, 0)
     }
 
-    /// Whether the missing instances fit beside the taken slices. Of the profile `order[next]`, only
-    /// slots from `from` on are tried: its instances are interchangeable.
+    /// Whether the missing instances fit beside the taken slices. Of the profile `order[next]`,
+    /// only slots from `from` on are tried: its instances are interchangeable.
     fn fits(&self, taken: u64, missing: &mut [u32], next: usize, from: usize) -> bool {
         let Some(&at) = self.order.get(next) else { return true };
         if missing[at] == 0 {

@@ -64,8 +64,8 @@ fn placed(instance: &GpuInstance) -> Placed {
     Placed { slot: instance.slot, profile: instance.profile, computes }
 }
 
-/// The steps from the present instances to a layout. What is in place stays. Everything that must go
-/// is destroyed before anything is created, because an instance may need the slices of several.
+/// The steps from the present instances to a layout. What is in place stays. Everything that must
+/// go is destroyed before anything is created, because an instance may need the slices of several.
 #[must_use]
 pub fn towards(current: &[GpuInstance], layout: &[Placed]) -> Vec<Step> {
     let is_at = |placed: &Placed, instance: &GpuInstance| {

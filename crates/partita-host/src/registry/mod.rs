@@ -3,6 +3,9 @@
 //! ```text
 //! /dev/shm/partita/               root's, sticky, or one user's alone; PARTITA_RUN_DIR overrides
 //!   .lock                         held while its owner's tenants are planned or changed
+//!   .mig-MIG-1b2c….lock           locked by the program in a MIG instance
+//!   .mig-GPU-1b2c….lock           locked while the GPU's MIG instances change
+//!   .mig-GPU-1b2c….json           the instances before a change that is not complete
 //!   GPU-1b2c…/                    its owner's tenants on a GPU
 //!     .mps-0/                     its owner's MPS service of this GPU
 //!     train/                      a tenant
@@ -40,6 +43,7 @@ mod dir;
 mod layout;
 mod lock;
 pub(crate) mod memory;
+mod mig_lock;
 mod name;
 mod owned;
 mod root;

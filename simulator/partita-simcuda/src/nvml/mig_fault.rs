@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `kill-before` | the process dies by SIGKILL before anything changes |
 //! | `kill-after` | it dies after the change, without an answer |
+//! | `stop` | the process stops by SIGSTOP before anything changes, and goes on when it is continued |
 //! | `fail` | `NVML_ERROR_INSUFFICIENT_RESOURCES`, and nothing changes |
 //! | `busy` | `NVML_ERROR_IN_USE`, and nothing changes |
 
@@ -28,6 +29,11 @@ pub(super) fn change(make: impl FnOnce() -> Result<(), NvmlReturn>) -> Result<()
     match action {
         None => make(),
         Some("kill-before") => die(),
+        Some("stop") => {
+            // SAFETY: takes no pointers.
+            unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+            make()
+        }
         Some("kill-after") => {
             make()?;
             die()

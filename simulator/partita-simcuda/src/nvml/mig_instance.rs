@@ -1,10 +1,10 @@
 //! The profiles of MIG instances, and their creation and destruction.
 //!
-//! The conflicts are those of hardware: instances share no memory slice, a profile has a most number
-//! of instances, a compute instance with processes cannot be destroyed, nor a GPU instance with
-//! compute instances, and only the administrator may change anything. That is root, or the owner of
-//! the directory of boards. A GPU instance has one compute instance, of all its slices; smaller ones
-//! are not simulated.
+//! The conflicts are those of hardware: instances share no memory slice, a profile has a most
+//! number of instances, a compute instance with processes cannot be destroyed, nor a GPU instance
+//! with compute instances, and only the administrator may change anything. That is root, or the
+//! owner of the directory of boards. A GPU instance has one compute instance, of all its slices;
+//! smaller ones are not simulated.
 
 use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
 use std::fs;
@@ -280,8 +280,8 @@ nvml_api! {
             name,
         })
     }
-    /// Where instances of a profile can lie, with or without MIG. The array may be null, to learn the
-    /// number.
+    /// Where instances of a profile can lie, with or without MIG. The array may be null, to learn
+    /// the number.
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         handle: Handle,
         profile: c_uint,

@@ -1,8 +1,8 @@
 //! The MIG instances of a simulated GPU, in a file beside its board's socket.
 //!
 //! Every process of the machine sees the same file. [`super::place::ENV_MIG`] turns MIG on and says
-//! which instances there are at first. The file's first line repeats that: with another value of the
-//! variable the machine is another one, and the file does not count.
+//! which instances there are at first. The file's first line repeats that: with another value of
+//! the variable the machine is another one, and the file does not count.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -401,7 +401,9 @@ impl World {
             for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
                 let name = entry.file_name().into_string().unwrap();
                 let is_daemons = name.starts_with(".system.sock") || name.starts_with(".partitad-");
-                if [".lock", ".system"].contains(&&*name) || (is_daemons && self.daemon().is_some()) {
+                let is_lock = name.starts_with(".mig-") && name.ends_with(".lock");
+                let stays = [".lock", ".system"].contains(&&*name) || is_lock;
+                if stays || (is_daemons && self.daemon().is_some()) {
                     continue;
                 }
                 let is_users = name.starts_with("user-");
