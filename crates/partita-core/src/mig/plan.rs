@@ -42,10 +42,10 @@ pub enum Refusal {
 
 /// The way to exactly the wanted instances, each with one compute instance of all its slices.
 ///
-/// `wanted` has the number of a profile for each. `in_use` has the numbers of the GPU instances with
-/// clients: they stay as they are. Of all ways, the plan destroys the fewest instances; then those
-/// with the fewest memory slices; then the fewest compute instances of those that stay; then it
-/// leaves the most places for further instances; then it uses the lowest slices.
+/// `wanted` has the number of a profile for each. `in_use` has the numbers of the GPU instances
+/// with clients: they stay as they are. Of all ways, the plan destroys the fewest instances; then
+/// those with the fewest memory slices; then the fewest compute instances of those that stay; then
+/// it leaves the most places for further instances; then it uses the lowest slices.
 ///
 /// # Errors
 /// [`Refusal`].

@@ -13,8 +13,8 @@ use super::calls::RawCompute;
 use super::calls::{Calls, Handle, RawComputeProfile, RawInstance, RawPlacement, RawProcess, RawProfile};
 use super::error::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, MigError, MigFailure, NOT_FOUND, NOT_SUPPORTED};
 
-/// `NVML_GPU_INSTANCE_PROFILE_*` and `NVML_COMPUTE_INSTANCE_PROFILE_*` are below this, with room for
-/// later ones.
+/// `NVML_GPU_INSTANCE_PROFILE_*` and `NVML_COMPUTE_INSTANCE_PROFILE_*` are below this, with room
+/// for later ones.
 const PROFILES_MAX: u32 = 32;
 /// More instances of a profile than any GPU has.
 const INSTANCES_MAX: usize = 64;

@@ -108,8 +108,12 @@ impl MigConfig {
     /// [`Error::Refused`] with line and column.
     pub fn parse(file: &str, text: &str) -> Result<Self, Error> {
         let refuse = |reason: String| Error::Refused { what: file.to_owned(), reason };
-        let config: Self =
-            serde_saphyr::from_str(text).map_err(|error| refuse(error.without_snippet().to_string()))?;
+        let config: Self = serde_saphyr::from_str(text).map_err(|error| {
+            let at = error.location().and_then(|at| usize::try_from(at.line()).ok());
+            let line = at.and_then(|number| text.lines().nth(number.checked_sub(1)?));
+            let line = line.map_or_else(String::new, |line| format!(": `{}`", line.trim()));
+            refuse(format!("{}{line}", error.without_snippet()))
+        })?;
         if config.version != "v1" {
             return Err(refuse(format!("version is {:?}; v1 is understood", config.version)));
         }
@@ -222,10 +226,10 @@ mig-configs:
         for (from, to, parts) in [
             ("devices: all", "device: all", &["device", "line 4"][..]),
             ("devices: all", "devices: some", &["devices", "line 4"]),
-            ("devices: [0, 2]", "devices: [0, -2]", &["line 7"]),
+            ("devices: [0, 2]", "devices: [0, -2]", &["line 7", "devices: [0, -2]"]),
             ("3g.71gb: 1", "3g.71gb: many", &["many", "line 11"]),
             ("3g.71gb: 1", "3g.71gb: 1\n        3g.71gb: 1", &["3g.71gb", "line 12"]),
-            ("mig-enabled: false", "mig-enabled: perhaps", &["line 5"]),
+            ("mig-enabled: false", "mig-enabled: perhaps", &["line 5", "mig-enabled: perhaps"]),
             ("      mig-enabled: false\n", "", &["mig-enabled", "line 4"]),
             ("version: v1", "version: v2", &["version is \"v2\"; v1 is understood"]),
             ("mig-configs:", "migconfigs:", &["migconfigs", "line 2"]),

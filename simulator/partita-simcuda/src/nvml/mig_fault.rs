@@ -1,13 +1,13 @@
 //! Failures on demand of the calls that create and destroy MIG instances.
 //!
-//! `PARTITA_SIM_MIG_FAULT` has rules with commas between them, `N=ACTION`. N counts a process's calls
-//! that change instances, from 1 on.
+//! `PARTITA_SIM_MIG_FAULT` has rules with commas between them, `N=ACTION`. N counts a process's
+//! calls that change instances, from 1 on.
 //!
 //! | action | the call |
 //! |---|---|
 //! | `kill-before` | the process dies by SIGKILL before anything changes |
 //! | `kill-after` | it dies after the change, without an answer |
-//! | `stop` | the process stops by SIGSTOP before anything changes, and goes on when it is continued |
+//! | `stop` | the process stops by SIGSTOP before anything changes |
 //! | `fail` | `NVML_ERROR_INSUFFICIENT_RESOURCES`, and nothing changes |
 //! | `busy` | `NVML_ERROR_IN_USE`, and nothing changes |
 
