@@ -227,6 +227,10 @@ impl Holder {
         if self.held.iter().all(|held| held.died.is_none()) {
             return self.show();
         }
+        if self.held.iter().all(|held| held.died.is_some()) {
+            // Without a share of time there is no gate.
+            self.parts.iter().for_each(|part| _ = part.open_gate());
+        }
         let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
         for mut held in std::mem::take(&mut self.held) {
             if held.died.is_some() && (everyone || self.is_over(&mut held)) {

@@ -47,7 +47,7 @@ use crate::system;
 /// Their holders release most of them within 2 s.
 const LEAVING_LIMIT: Duration = Duration::from_secs(5);
 const LEAVING_LOOK: Duration = Duration::from_millis(50);
-/// When the user is informed of that.
+/// A wait that is longer is reported.
 const SAID_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs the program until it ends and returns its exit code: its own, or 128 and the signal's
@@ -79,9 +79,19 @@ fn make_after_others(
     say: &mut dyn FnMut(&str),
 ) -> Result<OwnedTenant, Error> {
     let begin = Instant::now();
-    let mut said = false;
+    let mut waits_for = None;
     loop {
-        let error = match make() {
+        let made = make();
+        if let (Ok(_), Some(name)) = (&made, waits_for.take())
+            && begin.elapsed() > SAID_AFTER
+        {
+            say(&format!(
+                "the start waited {:.1} s for tenant {name}, whose `partita run` has ended and which still \
+                 had work",
+                begin.elapsed().as_secs_f64()
+            ));
+        }
+        let error = match made {
             Err(error @ (Error::NameInUse { .. } | Error::Plan { .. } | Error::MemoryPromised { .. })) => {
                 error
             }
@@ -93,11 +103,7 @@ fn make_after_others(
         let Some(leaves) = tenants.iter().find(left).filter(|_| begin.elapsed() < LEAVING_LIMIT) else {
             return Err(error);
         };
-        if !said && begin.elapsed() > SAID_AFTER {
-            let name = leaves.meta()?.name.clone();
-            say(&format!("waits for tenant {name}, whose `partita run` has ended and which still has work"));
-            said = true;
-        }
+        waits_for = Some(leaves.meta()?.name.clone());
         thread::sleep(LEAVING_LOOK);
     }
 }

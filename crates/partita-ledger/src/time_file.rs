@@ -185,6 +185,12 @@ impl TimeMap {
         }
     }
 
+    /// Opens the gate for work that dead processes have left at it, where no process lives that
+    /// would.
+    pub fn open_for_the_dead(&self) {
+        self.page().gate.0.store(OPEN.into());
+    }
+
     /// The start of the seat's work in flight that is not in the account; 0 for none.
     pub fn in_flight_since(&self, seat: Seat) -> u64 {
         self.layout().in_flight_since_ns[seat.index()].load()

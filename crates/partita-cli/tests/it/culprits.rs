@@ -48,7 +48,9 @@ impl Neighbours {
     fn start(world: &World, waiting: usize, computing: usize) -> Self {
         let start = |name: String, what: &str| {
             let options = format!("--name {name} --sm 10%");
-            let mut tenant = Tenant::start(world.gpu(&options, what).stdin(Stdio::piped()));
+            // With a holder no death would break a neighbour.
+            let mut command = world.gpu(&options, what);
+            let mut tenant = Tenant::start(command.env("PARTITA_HOLDER", "off").stdin(Stdio::piped()));
             assert!(tenant.next_line().starts_with("sms"));
             (name, tenant)
         };

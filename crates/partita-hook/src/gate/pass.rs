@@ -10,6 +10,7 @@ use crate::account::gpu::Gpu;
 use crate::account::tenant::Tenant;
 use crate::gate::lanes::{self, Gate};
 use crate::gate::{inside, low};
+use crate::holder::fences;
 use crate::slots::{finished, hold};
 use crate::sys::fork::in_child;
 use crate::time::meter;
@@ -24,6 +25,7 @@ in_child! {
 
 /// Has [`through`] look for gates and meters: some are installed.
 pub fn begin() {
+    fences::launches_are_counted();
     ANY.store(true, Ordering::Release);
 }
 
@@ -74,6 +76,10 @@ fn seen_to(
     is_graph: bool,
     launch: &dyn Fn() -> CuResult,
 ) -> CuResult {
+    if gpu.mask.is_none() {
+        // Where launches are masked, the driver's callback counts them.
+        fences::count_other();
+    }
     let measured = || match meter::of(gpu) {
         None => launch(),
         Some(meter) => meter.run(tenant, gpu, stream, is_graph, launch),

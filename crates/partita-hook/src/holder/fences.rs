@@ -73,6 +73,8 @@ static STREAMS: [AtomicUsize; FENCES] = [const { AtomicUsize::new(0) }; FENCES];
 static BLOCKING: AtomicUsize = AtomicUsize::new(0);
 /// Whether each stream of [`STREAMS`] is one of those.
 static IS_BLOCKING: [AtomicBool; FENCES] = [const { AtomicBool::new(false) }; FENCES];
+/// Whether [`count_other`] gets the launches of a tenant without a mask.
+static COUNTED: AtomicBool = AtomicBool::new(false);
 /// The thread's notes.
 static NOTES: Mutex<Notes> = Mutex::new(Notes { counted: 0, put_ns: 0 });
 
@@ -92,6 +94,7 @@ in_child! {
         libc::close(file);
     }
     CONTEXT.store(0, Ordering::Relaxed);
+    COUNTED.store(false, Ordering::Relaxed);
     BLOCKING.store(0, Ordering::Relaxed);
     STREAMS.iter().for_each(|stream| stream.store(0, Ordering::Relaxed));
 }
@@ -113,7 +116,7 @@ pub fn page(tenant: &Tenant) -> Option<c_int> {
         // Only the first context's streams have fences.
         page.lose_sight();
     }
-    if !tenant.is_masked() {
+    if !tenant.is_masked() && !COUNTED.load(Ordering::Relaxed) {
         // Nothing counts its launches.
         page.lose_sight();
     }
@@ -163,6 +166,11 @@ pub fn count_other() {
     if let Some(page) = known() {
         page.count_other();
     }
+}
+
+/// From now on [`count_other`] gets the launches that no mask counts.
+pub fn launches_are_counted() {
+    COUNTED.store(true, Ordering::Relaxed);
 }
 
 /// The program launches in a stream that gets no fence.
@@ -256,7 +264,7 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
     let launches = tenant.gpus().iter().map(|gpu| gpu.slot.launches());
     let launches = launches.fold(page.others(), u64::wrapping_add);
     let is_mapped = DEVICE.load(Ordering::Acquire) != 0;
-    if is_mapped && launches == page.covered() || page.has_lost_sight() {
+    if is_mapped && launches == page.covered() {
         // Nothing is to be covered.
         notes.counted = launches;
         return Some(LOOK_NS);

@@ -249,11 +249,13 @@ pub fn capacity(service: &Service, gpus: &[Gpu]) -> Capacity {
         .unwrap_or(Capacity::of((7, 0), version))
 }
 
-/// The answer to a command that older drivers do not know, or whose subject has ended meanwhile.
+/// The answer to a command that older drivers do not know, or whose subject has ended meanwhile or
+/// is just starting: then the daemon answers nothing (580.159.04).
 fn if_told<T>(answer: Result<T, MpsError>) -> Result<Option<T>, MpsError> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(MpsError::UnknownCommand { .. } | MpsError::NoSuchServer { .. }) => Ok(None),
+        Err(MpsError::Reply { reply, .. }) if reply.trim().is_empty() => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use partita_core::{Placement, TpcSet, words};
 use partita_ledger::{
-    At, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile, TIME_FILE_NAME, TimeView, USAGE_FILE_NAME,
-    UsageView,
+    At, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile, TIME_FILE_NAME, TimeMap, TimeView,
+    USAGE_FILE_NAME, UsageView,
 };
 use serde::{Deserialize, Serialize};
 
@@ -384,6 +384,14 @@ impl Tenant {
         let Ok(dir) = self.open() else { return Vec::new() };
         let bytes = dir.bytes(dead::FILE, dead::BYTES_MAX).unwrap_or_default();
         serde_json::from_slice(&bytes).unwrap_or_default()
+    }
+
+    /// Opens the gate of the tenant's share of time, for the work of the dead.
+    ///
+    /// # Errors
+    /// [`Error::DamagedTenant`].
+    pub(crate) fn open_gate(&self) -> Result<(), Error> {
+        self.open_file(TIME_FILE_NAME, |at| TimeMap::open(at)).map(|time| time.open_for_the_dead())
     }
 
     /// The time file, to look at. It is there if the tenant has a share of time.

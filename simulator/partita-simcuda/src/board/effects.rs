@@ -1,5 +1,7 @@
 //! The effects of commands on memory, applied when they complete.
 
+use std::os::unix::fs::FileExt;
+
 use partita_abi::CuResult;
 
 use super::phys::PhysMemory;
@@ -139,7 +141,8 @@ impl Reach<'_> {
         let part = &mut bytes[..if wide { 8 } else { 4 }];
         match self.pieces(address, part.len() as u64, false)?[..] {
             [Piece::There(from, _)] if !transfer(self.pid, from, Local::Read(part))? => {
-                Ok(self.space.pinned_words.borrow().get(&address).copied().unwrap_or_default())
+                let known = || self.space.pinned_words.borrow().get(&address).copied().unwrap_or_default();
+                Ok(self.pinned(address, wide).unwrap_or_else(known))
             }
             [Piece::There(..)] => Ok(u64::from_le_bytes(bytes)),
             _ => {
@@ -147,6 +150,15 @@ impl Reach<'_> {
                 Ok(u64::from_le_bytes(bytes))
             }
         }
+    }
+
+    /// A word in a file that a dead process had registered.
+    fn pinned(&self, address: u64, wide: bool) -> Option<u64> {
+        let (start, path) = self.space.pinned_files.range(..=address).next_back()?;
+        let mut bytes = [0; 8];
+        let part = &mut bytes[..if wide { 8 } else { 4 }];
+        std::fs::File::open(path).ok()?.read_exact_at(part, address - start).ok()?;
+        Some(u64::from_le_bytes(bytes))
     }
 
     /// Writes a word of 4 or 8 bytes.

@@ -1,7 +1,8 @@
 //! Requests over the socket, one reply each.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use partita_abi::CuResult;
 use partita_core::TpcSet;
@@ -120,6 +121,7 @@ impl Board {
             Request::Bye => {
                 // What such a kernel touches is gone before the kernel is: the exit is a death.
                 if !self.outlasts_exit(id) {
+                    while self.drain(id, usize::MAX) {}
                     self.leave(id);
                 }
                 plain(Reply::Done)
@@ -309,12 +311,17 @@ impl Board {
             }
             Request::Free { address } => space.free(memory, address).and_then(done),
             Request::HostMap { address, bytes } => {
+                // A file with a name is opened when the process has ended: until then it is its own.
+                let name = descriptors.first().and_then(name_of);
                 let shared = match descriptors.first() {
-                    Some(fd) => Some(
+                    Some(fd) if name.is_none() => Some(
                         SharedMap::new(fd.as_fd(), bytes as usize).map_err(|_| CuResult::OUT_OF_MEMORY)?,
                     ),
-                    None => None,
+                    _ => None,
                 };
+                if let Some(name) = name {
+                    space.pinned_files.insert(address, name);
+                }
                 space.add_host(address, bytes, shared).and_then(done)
             }
             Request::HostUnmap { address } => space.remove_host(address).and_then(done),
@@ -448,4 +455,10 @@ fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
 fn inode(fd: &OwnedFd) -> Option<u64> {
     let file = std::fs::File::from(fd.try_clone().ok()?);
     file.metadata().ok().map(|metadata| metadata.ino())
+}
+
+/// The path of a file that is not anonymous.
+fn name_of(file: &OwnedFd) -> Option<PathBuf> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    (!name.to_string_lossy().starts_with("/memfd:")).then_some(name)
 }

@@ -4,6 +4,7 @@ mod heap;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use partita_abi::CuResult;
 
@@ -62,6 +63,9 @@ pub struct Space {
     /// What streams have written last into words of the client's own memory. Hardware pins such
     /// memory, so the words outlive the process.
     pub pinned_words: RefCell<HashMap<u64, u64>>,
+    /// The files of shared mappings that the client registered, by address. Hardware pins their
+    /// pages.
+    pub pinned_files: BTreeMap<u64, PathBuf>,
 }
 
 impl Space {
@@ -76,6 +80,7 @@ impl Space {
             pools: HashMap::from([(0, Pool::default())]),
             next_pool: 1,
             pinned_words: RefCell::default(),
+            pinned_files: BTreeMap::new(),
         }
     }
 

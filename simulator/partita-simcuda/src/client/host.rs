@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
@@ -86,30 +87,31 @@ fn forget(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
     }
 }
 
-/// The anonymous file of a shared mapping that begins at `address` with the file's first byte, if
-/// this process has it open.
+/// The file of a shared mapping that begins at `address` with the file's first byte, if this process
+/// can open it.
 ///
 /// Hardware pins registered pages, and writes them also after the process has died. The board does
 /// so with pages that it maps itself; all others end with the process.
 fn shared_file(address: usize, bytes: usize) -> Option<OwnedFd> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    let (end, inode) = maps.lines().find_map(|line| {
+    let (end, inode, path) = maps.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
         let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
         let is_shared = words.next()?.ends_with('s');
         let is_first = words.next()?.bytes().all(|digit| digit == b'0');
         let inode: u64 = words.nth(1)?.parse().ok()?;
-        let is_anonymous = words.next()?.starts_with("/memfd:");
-        (start == address && is_shared && is_first && is_anonymous).then_some((end, inode))
+        let path = words.next()?;
+        (start == address && is_shared && is_first).then_some((end, inode, path))
     })?;
     if address.checked_add(bytes)? > end {
         return None;
     }
-    let files = std::fs::read_dir("/proc/self/fd").ok()?;
-    files.flatten().find_map(|entry| {
-        let is_it = std::fs::metadata(entry.path()).is_ok_and(|meta| meta.is_file() && meta.ino() == inode);
-        is_it.then(|| File::options().read(true).write(true).open(entry.path()).ok().map(OwnedFd::from))?
+    let open = std::fs::read_dir("/proc/self/fd").ok()?.flatten().map(|entry| entry.path());
+    // An anonymous file has no path.
+    [PathBuf::from(path)].into_iter().chain(open).find_map(|path| {
+        let is_it = std::fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.ino() == inode);
+        is_it.then(|| File::options().read(true).write(true).open(path).ok().map(OwnedFd::from))?
     })
 }
 

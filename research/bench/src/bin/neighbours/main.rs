@@ -179,6 +179,8 @@ impl Bench {
                 };
                 let mut order: Vec<&String> = kinds.iter().collect();
                 random.shuffle(&mut order);
+                // Its compute units stay taken as long as the victim lives.
+                order.sort_by_key(|kind| *kind == "endless");
                 for kind in order {
                     let (outcome, end);
                     (outcome, end, victim) = self.beside(setting, kind, victim)?;
