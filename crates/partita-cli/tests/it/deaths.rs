@@ -28,7 +28,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let world = World::new();
+        let world = World::in_memory();
         let program = compile(&world, "deaths");
         let workloads = world.dir().join("workloads.ptx");
         fs::write(&workloads, partita_abi::workloads::WORKLOADS_MODULE.to_bytes()).unwrap();
@@ -44,7 +44,11 @@ impl Scene {
 
     /// A program that has its work in flight, in tenant `dies`.
     fn dying(&self, work: &str, death: &str, holder: &str) -> Tenant {
-        let mut command = self.world.partita("run --name dies --sm 10% --".split(' '));
+        self.dying_with("--sm 10%", work, death, holder)
+    }
+
+    fn dying_with(&self, options: &str, work: &str, death: &str, holder: &str) -> Tenant {
+        let mut command = self.world.partita(format!("run --name dies {options} --").split(' '));
         command.arg(&self.program).arg(&self.workloads).args([work, death]);
         let mut tenant = Tenant::start(command.env("PARTITA_HOLDER", holder).stdin(Stdio::piped()));
         assert_eq!(tenant.next_line(), "ready");
@@ -149,6 +153,21 @@ fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
     let mut dying = scene.dying("none", "_exit", "on");
     die(&mut dying, "_exit");
     scene.eventually("no work", &mut neighbour, || !scene.has_tenant());
+}
+
+/// What waits at the gate of a share of time would wait for ever.
+#[test]
+fn work_of_a_dead_tenant_with_a_share_of_time_ends_too() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    for options in ["--sm 10% --time 10%", "--via time --time 10%"] {
+        let mut dying = scene.dying_with(options, "finite", "kill", "on");
+        die(&mut dying, "kill");
+        scene.eventually(options, &mut neighbour, || !scene.has_tenant());
+    }
 }
 
 #[test]
