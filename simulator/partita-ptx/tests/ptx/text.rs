@@ -5,9 +5,9 @@ use proptest::prelude::*;
 
 const SAMPLES: &str = include_str!("kernels/samples.ptx");
 const OWN: [&str; 3] = [
-    include_str!("../../../crates/partita-abi/src/kernels.ptx"),
-    include_str!("../../../crates/partita-abi/src/workloads.ptx"),
-    include_str!("../../../research/bench/src/bin/neighbours/floods.ptx"),
+    include_str!("../../../../crates/partita-abi/src/kernels.ptx"),
+    include_str!("../../../../crates/partita-abi/src/workloads.ptx"),
+    include_str!("../../../../research/bench/src/bin/neighbours/floods.ptx"),
 ];
 
 /// The forms that the samples lack.
@@ -174,6 +174,6 @@ proptest! {
 }
 
 /// `PARTITA_PTX_CASES` sets how many texts are damaged.
-fn cases() -> u32 {
+pub fn cases() -> u32 {
     std::env::var("PARTITA_PTX_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256)
 }
