@@ -25,6 +25,26 @@ impl Module {
         digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
     }
 
+    /// Adds the parts of another module: what one declares as external, the other may define.
+    pub fn join(&mut self, other: Self) {
+        self.version = self.version.max(other.version);
+        if other.architecture() > self.architecture() {
+            self.target = other.target;
+        }
+        self.items.extend(other.items);
+        let defined: Vec<String> = self
+            .variables()
+            .filter(|variable| variable.linkage != Some(Linkage::Extern))
+            .map(|variable| variable.name.clone())
+            .collect();
+        self.items.retain(|item| match item {
+            Item::Variable(variable) => {
+                variable.linkage != Some(Linkage::Extern) || !defined.contains(&variable.name)
+            }
+            _ => true,
+        });
+    }
+
     /// Functions and entries.
     pub fn functions(&self) -> impl Iterator<Item = &Function> {
         self.items.iter().filter_map(|item| match item {

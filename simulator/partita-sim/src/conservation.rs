@@ -102,6 +102,7 @@ fn kernel() -> impl Strategy<Value = KernelWork> {
             jitter_permille: jitter,
             sm_permille: (jitter % 5) * 300,
             record_blocks: jitter % 2 == 1,
+            open: false,
         },
     )
 }

@@ -328,6 +328,21 @@ impl Engine {
         self.complete_external(work)
     }
 
+    /// Ends a block of an open kernel, `length_ns` after its first instruction, or now if that is
+    /// past. The time in which its group does not run does not count.
+    ///
+    /// # Errors
+    /// No such block, or it has an end already.
+    pub fn end_block(&mut self, work: WorkId, block: u64, length_ns: Time) -> Result<(), UnknownHandle> {
+        self.end_open_block(work, block, length_ns)
+    }
+
+    /// Whether a group has its turn.
+    #[must_use]
+    pub fn is_running(&self, group: GroupId) -> bool {
+        self.running() == Some(group.0)
+    }
+
     /// The time of the next event without further submissions; not after [`Self::now`] if
     /// [`Self::advance`] already has events to return. `None`: there will be no event, though works
     /// may be [`Self::stuck`] or external.

@@ -15,6 +15,17 @@ pub enum EventKind {
     /// A work started: a kernel's first block was placed, a copy got its engine, or an external
     /// operation is due.
     WorkStarted { work: WorkId },
+    /// A block of an open kernel was placed ([`crate::KernelWork::open`]).
+    BlockStarted {
+        /// The kernel.
+        work: WorkId,
+        /// Linear index of the block in its grid.
+        block: u64,
+        /// The SM, as `%smid` shows it.
+        sm: u32,
+        /// Its first instruction, in nanoseconds since the engine was made.
+        start_ns: Time,
+    },
     /// A work completed; later ones on its stream may start.
     WorkDone { work: WorkId },
     /// A work was discarded with its stream or group; it will never complete.

@@ -4,7 +4,7 @@
 mod dispatch;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::bandwidth::Pace;
 use crate::contended::Contended;
@@ -30,6 +30,8 @@ pub(crate) struct Context<'a> {
 pub(crate) enum Notice {
     /// A kernel's first block was placed.
     Started { work: u64 },
+    /// A block of an open kernel was placed.
+    Block { work: u64, block: u64, sm: u32, start_ns: Time },
     /// A kernel's last block ended.
     Done { work: u64, records: Option<Vec<BlockRecord>> },
 }
@@ -57,6 +59,9 @@ pub(crate) struct Task {
     /// The demand of bandwidth of one block, in bytes per millisecond.
     pub(crate) demand: u64,
     pub(crate) records: Option<Vec<BlockRecord>>,
+    /// Blocks of an open kernel without an end: the cohort, and when its first instruction runs,
+    /// by the group's clock.
+    pub(crate) open: Option<BTreeMap<u64, (u32, Time)>>,
     pub(crate) never: Option<NeverRuns>,
 }
 
@@ -64,7 +69,7 @@ impl Task {
     /// Whether each block is tracked separately rather than together with those placed at the same
     /// time.
     pub(crate) fn is_split(&self) -> bool {
-        self.records.is_some() || self.jitter_permille > 0
+        self.records.is_some() || self.jitter_permille > 0 || self.open.is_some()
     }
 }
 
@@ -256,6 +261,15 @@ impl Group {
         if task.records.is_some() {
             self.recorded -= count;
         }
+    }
+
+    /// Sets the end of a block of an open kernel; returns whether it had none.
+    pub(crate) fn end_open(&mut self, handle: u64, block: u64, length: Time) -> bool {
+        let open = self.tasks.get_mut(handle).and_then(|task| task.open.as_mut());
+        let Some((cohort, start)) = open.and_then(|open| open.remove(&block)) else { return false };
+        let due = start.saturating_add(length).max(self.clock);
+        self.by_time.push(Reverse((due, cohort)));
+        true
     }
 
     /// Discards a kernel with its running blocks.

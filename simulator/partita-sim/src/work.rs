@@ -117,6 +117,10 @@ pub struct KernelWork {
     pub sm_permille: u16,
     /// Records a [`crate::BlockRecord`] of each block, for [`crate::Engine::take_blocks`].
     pub record_blocks: bool,
+    /// The caller says how long each block takes: [`crate::EventKind::BlockStarted`] reports it,
+    /// and it runs until [`crate::Engine::end_block`]. `block_ns`, `bytes_per_block` and
+    /// `sm_permille` have no effect.
+    pub open: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +162,7 @@ impl KernelWork {
             jitter_permille: 0,
             sm_permille: 0,
             record_blocks: false,
+            open: false,
         }
     }
 }

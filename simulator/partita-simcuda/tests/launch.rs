@@ -7,12 +7,12 @@ use std::io::{BufRead, BufReader};
 use common::{World, eventually};
 
 #[test]
-fn known_kernels_compute_and_unknown_ones_cost() {
+fn known_kernels_compute_and_others_cost_what_is_declared() {
     let world = World::new("kernels");
     let output = world.output("launch", "kernels", &[("PARTITA_SIM_KERNEL_US", "500")]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    assert_eq!(text.matches("'stranger' is not simulated").count(), 1, "{text}");
+    assert!(!text.contains("not simulated"), "{text}");
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod memory;
 mod mig;
 mod mps;
 mod multi_gpu;
+mod own_kernels;
 mod placement;
 mod prove;
 mod run;

@@ -219,7 +219,9 @@ impl Run<'_> {
                 }
                 host.ended_one(event.time);
             }
-            EventKind::WorkKilled { .. } | EventKind::GroupSwitched { .. } => {}
+            EventKind::WorkKilled { .. }
+            | EventKind::GroupSwitched { .. }
+            | EventKind::BlockStarted { .. } => {}
         }
     }
 

@@ -50,7 +50,7 @@ fn the_ways_of_threads_part_and_meet() {
         @%p3 ret; bra TOP;
         OUT: st.global.u32 [%rd0], %r1; ret;";
     let one = |thread: u32| {
-        let (mut x, mut at_top) = (thread, thread % 2 == 0);
+        let (mut x, mut at_top) = (thread, thread.is_multiple_of(2));
         loop {
             x += if at_top { 11 } else { 1 };
             at_top = true;

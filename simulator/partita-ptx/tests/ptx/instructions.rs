@@ -1,5 +1,11 @@
 //! Each group of instructions against Rust's own arithmetic, over the edges of the types and other
 //! values.
+#![allow(
+    clippy::double_comparisons,
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "comparisons with NaN, spelt as the language describes them"
+)]
+#![allow(clippy::type_complexity, clippy::precedence, reason = "tables of operators and bit fields")]
 
 use crate::gpu::{Gpu, Shape};
 

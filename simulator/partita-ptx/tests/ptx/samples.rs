@@ -264,7 +264,7 @@ fn long_integers_are_divided() {
     gpu.launch(&loaded, "division", line(1, 32), &[at, bt, out]).unwrap();
     let found = gpu.get_longs(out, 96);
     for ((a, b), found) in a.iter().zip(&b).zip(found.chunks(3)) {
-        let high = (i128::from(*a) * i128::from(*b) >> 64) as u64;
+        let high = ((i128::from(*a) * i128::from(*b)) >> 64) as u64;
         assert_eq!(found, [a.wrapping_div(*b) as u64, *a as u64 % *b as u64, high], "{a} {b}");
     }
 }

@@ -1,7 +1,7 @@
 //! The host interface: streams, hardware queues, and works that wait, start and end.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{Engine, SubmitError, UnknownHandle};
 use crate::bandwidth;
@@ -200,10 +200,11 @@ impl Engine {
             cooperative: kernel.cooperative,
             block_ns: kernel.block_ns,
             jitter_permille: kernel.jitter_permille,
-            sm_permille: kernel.sm_permille.into(),
-            touches_memory: kernel.bytes_per_block > 0,
+            sm_permille: if kernel.open { 0 } else { kernel.sm_permille.into() },
+            touches_memory: kernel.bytes_per_block > 0 && !kernel.open,
             demand: bandwidth::demand(kernel.bytes_per_block, kernel.block_ns),
             records,
+            open: kernel.open.then(BTreeMap::new),
             never: kernel.check(&self.spec).err(),
         };
         let group = &mut self.groups.get_mut(stream.group).expect("a stream's group is there").group;
@@ -259,6 +260,19 @@ impl Engine {
         self.finish(work.0);
         self.pump();
         Ok(())
+    }
+
+    pub(crate) fn end_open_block(
+        &mut self,
+        work: WorkId,
+        block: u64,
+        length: Time,
+    ) -> Result<(), UnknownHandle> {
+        let pending = self.works.get(work.0).ok_or(UnknownHandle)?;
+        let Place::AtDevice { task } = pending.place else { return Err(UnknownHandle) };
+        let stream = self.streams.get(pending.stream).ok_or(UnknownHandle)?;
+        let entry = self.groups.get_mut(stream.group).ok_or(UnknownHandle)?;
+        if entry.group.end_open(task, block, length) { Ok(()) } else { Err(UnknownHandle) }
     }
 
     /// Discards a stream and its works.

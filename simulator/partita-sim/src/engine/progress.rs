@@ -148,6 +148,10 @@ impl Engine {
         for notice in notices.drain(..) {
             match notice {
                 Notice::Started { work } => self.started(work),
+                Notice::Block { work, block, sm, start_ns } => {
+                    let (time, work) = (self.now, crate::WorkId(work));
+                    self.emit(time, EventKind::BlockStarted { work, block, sm, start_ns });
+                }
                 Notice::Done { work, records } => {
                     if let Some(records) = records {
                         let stream = self.works.get(work).map(|pending| pending.stream);

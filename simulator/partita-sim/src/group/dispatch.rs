@@ -129,7 +129,7 @@ impl Group {
                 notices.push(Notice::Started { work: task.work });
             }
             for pick in &scratch.picks {
-                self.put(handle, *pick, context);
+                self.put(handle, *pick, context, notices);
             }
         }
         self.scratch = scratch;
@@ -234,7 +234,7 @@ impl Group {
 
     /// Puts blocks on an SM.
     #[inline]
-    fn put(&mut self, handle: u64, pick: Pick, context: &Context<'_>) {
+    fn put(&mut self, handle: u64, pick: Pick, context: &Context<'_>, notices: &mut Vec<Notice>) {
         let task = self.tasks.get_mut(handle).expect("a kernel in the pipeline is known");
         let first = task.grid_blocks - task.remaining;
         let count = u64::from(pick.blocks);
@@ -280,7 +280,11 @@ impl Group {
                 }
             };
             let length = length.saturating_add(delay);
-            if task.touches_memory {
+            if let Some(open) = &mut task.open {
+                open.insert(block, (index, self.clock + delay));
+                let sm = context.layout.smid(usize::from(pick.sm));
+                notices.push(Notice::Block { work: task.work, block, sm, start_ns: cohort.start_ns });
+            } else if task.touches_memory {
                 self.memory.push(gpc, length, index);
             } else if task.sm_permille > 0 {
                 self.contended.push(usize::from(pick.sm), length, index, self.clock);

@@ -1,7 +1,7 @@
 //! Task management unit and work distributor: order, priorities, look-ahead, slots, placement.
 
 use partita_core::TpcSet;
-use partita_sim::{Engine, GroupKind, KernelWork};
+use partita_sim::{Engine, EventKind, GroupKind, KernelWork};
 
 use crate::{bare, done, sms, started, submit, whole_sm};
 
@@ -271,4 +271,41 @@ fn a_cluster_takes_the_least_loaded_sms_of_its_gpc() {
     let work = submit(&mut gpu, b, kernel);
     gpu.run_to_end();
     assert_eq!(sms(&gpu.take_blocks(work).unwrap()), [2, 6, 8]);
+}
+
+#[test]
+fn blocks_of_open_kernels_end_when_the_caller_says_so() {
+    let spec = bare("gtx1060-3gb");
+    let mut gpu = Engine::new(&spec, 0);
+    let group = gpu.add_group(GroupKind::Own);
+    let stream = gpu.add_stream(group, 0).unwrap();
+    // One block more than fits at once.
+    let kernel = KernelWork { open: true, record_blocks: true, ..whole_sm(10, 0, spec.topology.all()) };
+    let work = submit(&mut gpu, stream, kernel);
+    let block = |kind: &EventKind| match *kind {
+        EventKind::BlockStarted { block, sm, start_ns, .. } => Some((block, sm, start_ns)),
+        _ => None,
+    };
+    let first: Vec<_> = gpu.run_to_end().iter().filter_map(|event| block(&event.kind)).collect();
+    assert_eq!(first.len(), 9);
+    assert!(gpu.is_running(group) && gpu.next_event().is_none(), "nothing ends by itself");
+    let start = first[0].2;
+    gpu.end_block(work, 3, 5_000).unwrap();
+    assert!(gpu.end_block(work, 3, 5_000).is_err(), "a block ends once");
+    assert!(gpu.end_block(work, 9, 5_000).is_err(), "the last block has not started");
+    let second: Vec<_> = gpu.advance(start + 5_000).iter().filter_map(|event| block(&event.kind)).collect();
+    assert_eq!(second, [(9, first[3].1, start + 5_000)]);
+    // An end in the past is now.
+    for block in [0, 1, 2, 4, 5, 6, 7, 8, 9] {
+        gpu.end_block(work, block, 10).unwrap();
+    }
+    let events = gpu.run_to_end();
+    assert_eq!(done(&events, work), Some(start + 5_010));
+    let records = gpu.take_blocks(work).unwrap();
+    assert_eq!((records[0].stop_ns, records[3].stop_ns), (start + 5_000, start + 5_000));
+    // Killed with open blocks, it leaves no trace.
+    let other = submit(&mut gpu, stream, KernelWork { open: true, ..whole_sm(9, 0, spec.topology.all()) });
+    gpu.run_to_end();
+    gpu.kill_stream(stream).unwrap();
+    assert!(gpu.is_done(other) && gpu.end_block(other, 0, 1).is_err());
 }

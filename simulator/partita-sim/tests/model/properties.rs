@@ -108,6 +108,7 @@ fn kernel() -> impl Strategy<Value = KernelWork> {
                 jitter_permille: jitter,
                 sm_permille: jitter % 3 * 700,
                 record_blocks: true,
+                open: false,
             }
         },
     )

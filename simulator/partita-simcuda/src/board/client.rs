@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use partita_core::TpcSet;
 use partita_sim::{GroupId, StreamId, WorkId};
 
+use super::code::Program;
 use super::graph::Graph;
 use super::space::Space;
 use crate::shared::channel::{Channel, Consumer, STREAMS_MAX, push_host_work};
@@ -44,6 +46,8 @@ pub struct Stream {
 pub struct Function {
     /// As the client described it.
     pub spec: FunctionSpec,
+    /// Its code, if the program has it in a form that can be run.
+    pub program: Option<Arc<Program>>,
 }
 
 /// The GPU work of a process.
@@ -73,6 +77,8 @@ pub struct Client {
     pub streams: HashMap<u32, Stream>,
     /// Last sequence number of each slot that was ever used.
     pub last_seq: HashMap<u32, u64>,
+    /// Code by number.
+    programs: HashMap<u32, Arc<Program>>,
     /// Functions by program address.
     pub functions: HashMap<u64, Function>,
     /// Graphs by the client's number.
@@ -90,6 +96,7 @@ pub struct Client {
     next_ctx: u32,
     next_slot: u32,
     next_program: u64,
+    next_code: u32,
 }
 
 /// The parameters of a new client.
@@ -129,6 +136,7 @@ impl Client {
             ctxs: BTreeMap::new(),
             streams: HashMap::new(),
             last_seq: HashMap::new(),
+            programs: HashMap::new(),
             functions: HashMap::new(),
             graphs: HashMap::new(),
             handles: HashMap::new(),
@@ -139,6 +147,7 @@ impl Client {
             next_ctx: 1,
             next_slot: 0,
             next_program: 0x100,
+            next_code: 0,
         }
     }
 
@@ -173,11 +182,27 @@ impl Client {
 
     /// Loads a function and returns its address for launch descriptors.
     pub fn load(&mut self, spec: FunctionSpec) -> u64 {
-        let program = self.next_program;
+        let address = self.next_program;
         // Code addresses are multiples of 256, and before Volta they are 32 bits wide.
         self.next_program += 0x100;
-        self.functions.insert(program, Function { spec });
-        program
+        let program = spec.code.and_then(|code| self.programs.get(&code).cloned());
+        self.functions.insert(address, Function { spec, program });
+        address
+    }
+
+    /// Keeps code and returns its number.
+    pub fn keep(&mut self, program: Program) -> u32 {
+        self.next_code += 1;
+        self.programs.insert(self.next_code, Arc::new(program));
+        self.next_code
+    }
+
+    /// Forgets functions, and code without functions.
+    pub fn unload(&mut self, addresses: &[u64]) {
+        for address in addresses {
+            self.functions.remove(address);
+        }
+        self.programs.retain(|_, program| Arc::strong_count(program) > 1);
     }
 
     /// Queues host work for the client's worker, in order.

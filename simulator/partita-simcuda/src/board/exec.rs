@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use partita_abi::CuResult;
 use partita_abi::qmd::{QMD_WORDS_MAX, read_disable_mask, read_field};
 use partita_core::TpcSet;
+use partita_ptx::{Launch, Start};
 use partita_sim::{CopyDirection, CopyWork, EventKind, KernelWork, StreamId, Work, WorkId};
 
 use super::effects::{Fill, Reach};
+use super::interpret::Execution;
 use super::{Board, ClientId, Effect, Job, OnStart, ValueWait, kernels};
 use crate::shared::command::{Command, KIND_COMMAND, KIND_LAUNCH, LaunchHead, Route};
 use crate::shared::protocol::StreamKind;
@@ -42,10 +44,10 @@ impl Board {
     /// the time of their event and not that of the end of the pass.
     fn catch_up(&mut self) -> bool {
         let now = self.page.now_ns();
-        let mut any = false;
+        let mut any = self.interpret();
         let mut happened = Vec::new();
         while let Some(at) = self.engine.next_event().filter(|at| *at <= now) {
-            if self.standstill.is_some() {
+            if self.standstill.is_some() || self.holds_time() {
                 return true;
             }
             self.engine.advance_into(at, &mut happened);
@@ -53,6 +55,10 @@ impl Board {
             for event in happened.drain(..) {
                 self.happen(event.time, event.kind);
             }
+            any |= self.interpret();
+        }
+        if self.holds_time() {
+            return true;
         }
         if self.standstill.is_none() {
             self.engine.advance_into(now, &mut happened);
@@ -68,7 +74,11 @@ impl Board {
         match kind {
             EventKind::WorkStarted { work } => self.started(time, work),
             EventKind::WorkDone { work } => self.done(time, work),
+            EventKind::BlockStarted { work, block, sm, start_ns } => {
+                self.block_started(work, block, sm, start_ns);
+            }
             EventKind::WorkKilled { work } => {
+                self.executions.remove(&work);
                 if let Some(job) = self.works.remove(&work)
                     && job.kernel.is_some()
                 {
@@ -117,6 +127,7 @@ impl Board {
 
     fn done(&mut self, time: u64, work: WorkId) {
         let Some(job) = self.works.remove(&work) else { return };
+        self.executions.remove(&work);
         if job.kernel.is_some() {
             self.busy.change(time, false);
         }
@@ -143,21 +154,28 @@ impl Board {
         }
     }
 
+    /// A block of a program's kernel is on an SM: the interpreter may run it.
+    fn block_started(&mut self, work: WorkId, block: u64, sm: u32, at_ns: u64) {
+        let (Some(execution), Some(job)) = (self.executions.get_mut(&work), self.works.get(&work)) else {
+            return;
+        };
+        let dense = self.smid_virtual && self.clients.get(&job.client).is_some_and(|c| c.mps.is_some());
+        let per_tpc = self.spec.topology.sms_per_tpc();
+        let sm = if dense { dense_sm(&job.enabled, sm, per_tpc) } else { sm };
+        execution.place(Start { block, sm, at_ns });
+    }
+
     fn take_effect(&mut self, time: u64, work: WorkId, job: &Job) -> Result<(), CuResult> {
         let Some(client) = self.clients.get_mut(&job.client) else { return Ok(()) };
         let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
         match &job.effect {
             Effect::Nothing => Ok(()),
-            Effect::Fail(code) => Err(*code),
             Effect::Kernel(run) => {
                 let blocks = if run.wants_blocks() { self.engine.take_blocks(work) } else { None };
                 let dense = self.smid_virtual && client.mps.is_some();
                 let per_tpc = self.spec.topology.sms_per_tpc();
-                let enabled = &job.enabled;
                 run.finish(&reach, blocks.as_deref().unwrap_or_default(), |sm| {
-                    let below =
-                        enabled.iter().take_while(|tpc| u32::from(*tpc) < sm / per_tpc).count() as u32;
-                    if dense { below * per_tpc + sm % per_tpc } else { sm }
+                    if dense { dense_sm(&job.enabled, sm, per_tpc) } else { sm }
                 })
             }
             Effect::Copy(rect) => reach.copy(rect),
@@ -239,6 +257,7 @@ impl Board {
             .collect();
         client.backlog.clear();
         client.host.clear();
+        self.executions.retain(|_, execution| execution.client != id);
         for stream in streams {
             // A stream that is already removed has nothing to kill.
             let _ = self.engine.kill_stream(stream);
@@ -480,17 +499,39 @@ impl Board {
         kernel.smem_per_block = shared_bytes.saturating_sub(self.spec.sm.shared_reserved_per_block_bytes);
         kernel.cluster_blocks = launch.cluster_blocks().max(1);
         kernel.cooperative = launch.cooperative.unwrap_or(head.flags & LaunchHead::COOPERATIVE != 0);
-        let run = kernels::prepare(&self.spec, &function.spec.name, shape, params, &mut kernel)?;
-        let effect = match (function.spec.fails, run) {
-            (0, None) => Effect::Nothing,
-            (0, Some(run)) => Effect::Kernel(Box::new(run)),
-            (code, _) => Effect::Fail(CuResult(code)),
+        let known = kernels::prepare(&self.spec, &function.spec.name, shape, params, &mut kernel)?;
+        let mut execution = None;
+        let effect = match known {
+            Some(Some(run)) => Effect::Kernel(Box::new(run)),
+            Some(None) => Effect::Nothing,
+            None => {
+                kernel.block_ns = kernels::declared_ns().unwrap_or(kernels::UNKNOWN_NS);
+                if let Some(program) = &function.program {
+                    let program = program.kernel(&function.spec.name)?;
+                    kernel.open = true;
+                    self.launches += 1;
+                    let launch = Launch {
+                        dynamic_shared: kernel.smem_per_block.saturating_sub(program.shared_bytes()),
+                        kernel: program,
+                        params: params.to_vec(),
+                        grid: shape.grid,
+                        block: shape.block,
+                        number: self.launches,
+                        sms: self.spec.sm_count(),
+                        clock_khz: self.spec.clocks.sm_khz,
+                    };
+                    execution = Some(Execution::new(id, launch, kernels::declared_ns()));
+                }
+                Effect::Nothing
+            }
         };
         let enabled = kernel.enabled;
         let block_ns = Some(kernel.block_ns);
         let job =
             Job { client: id, slot, seq, on_start: OnStart::Nothing, effect, kernel: block_ns, enabled };
-        self.submit(stream, kernel, job)
+        let work = self.submit(stream, kernel, job)?;
+        self.executions.extend(execution.map(|execution| (work, execution)));
+        Ok(work)
     }
 
     /// The logical TPCs that a disable mask leaves. Bits without a TPC have no effect, and a TPC
@@ -507,6 +548,12 @@ impl Board {
         }
         enabled
     }
+}
+
+/// The number of an SM among those of some TPCs.
+fn dense_sm(enabled: &TpcSet, sm: u32, per_tpc: u32) -> u32 {
+    let below = enabled.iter().take_while(|tpc| u32::from(*tpc) < sm / per_tpc).count() as u32;
+    below * per_tpc + sm % per_tpc
 }
 
 fn transfer(route: Route, bytes: u64) -> CopyWork {

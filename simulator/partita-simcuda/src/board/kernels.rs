@@ -1,6 +1,7 @@
 //! Kernels that the simulator knows by name: their cost and their effect on memory.
 //!
-//! Every other kernel has a declared cost, [`ENV_KERNEL_US`] for each block, and no effect.
+//! The interpreter runs the others ([`super::interpret`]). One without PTX has a declared cost,
+//! [`ENV_KERNEL_US`] for each block, and no effect.
 
 mod stages;
 mod workloads;
@@ -16,10 +17,11 @@ use super::effects::Reach;
 use crate::shared::command::Rect;
 use stages::Stage;
 
-/// The cost of a block of an unknown kernel, in microseconds.
+/// The cost of a block of an unknown kernel, in microseconds; without it, what its instructions
+/// take.
 pub const ENV_KERNEL_US: &str = "PARTITA_SIM_KERNEL_US";
-/// Default of [`ENV_KERNEL_US`].
-const KERNEL_US: f64 = 10.0;
+/// The cost of a block of a kernel without PTX, unless [`ENV_KERNEL_US`] declares one.
+pub const UNKNOWN_NS: u64 = 10_000;
 /// The cost of a block that counts itself: one atomic operation, for which it does not wait.
 const COUNT_NS: u64 = 500;
 
@@ -78,16 +80,17 @@ impl Params<'_> {
     }
 }
 
-fn unknown_ns() -> u64 {
-    static NS: OnceLock<u64> = OnceLock::new();
+/// The declared cost of a block of an unknown kernel, in nanoseconds.
+pub fn declared_ns() -> Option<u64> {
+    static NS: OnceLock<Option<u64>> = OnceLock::new();
     *NS.get_or_init(|| {
         let us = std::env::var(ENV_KERNEL_US).ok().and_then(|us| us.parse::<f64>().ok());
-        let us = us.filter(|us| us.is_finite() && *us >= 0.0).unwrap_or(KERNEL_US);
-        (us * 1000.0) as u64
+        us.filter(|us| us.is_finite() && *us >= 0.0).map(|us| (us * 1000.0) as u64)
     })
 }
 
-/// Adds the kernel's cost to a launch, and returns its effect.
+/// Adds the cost of a known kernel to a launch: the outer option is set for known ones, the inner
+/// one has the effect.
 ///
 /// # Errors
 /// `ILLEGAL_ADDRESS` if a known kernel has fewer parameters than it reads: it would read beyond
@@ -98,17 +101,16 @@ pub fn prepare(
     shape: Shape,
     params: &[u8],
     kernel: &mut KernelWork,
-) -> Result<Option<Run>, CuResult> {
+) -> Result<Option<Option<Run>>, CuResult> {
     if let Some(run) = workloads::prepare(spec, name, params, kernel)? {
-        return Ok(run);
+        return Ok(Some(run));
     }
     if let Some(stage) = stages::prepare(spec, name, shape, params, kernel)? {
-        return Ok(Some(Run::Stage(stage)));
+        return Ok(Some(Some(Run::Stage(stage))));
     }
     let Some(known) =
         [SPIN, CENSUS, COUNT, COPY, FMA, MATMUL].into_iter().find(|k| k.to_bytes() == name.as_bytes())
     else {
-        kernel.block_ns = unknown_ns();
         return Ok(None);
     };
     if params.len() < parameter_bytes(known).unwrap_or_default().iter().sum() {
@@ -120,7 +122,7 @@ pub fn prepare(
     let rate = f64::from(spec.sm.fp32_lanes) * f64::from(spec.clocks.sm_khz) / 1e6;
     let run = if known == SPIN {
         kernel.block_ns = params.u64();
-        return Ok(None);
+        return Ok(Some(None));
     } else if known == CENSUS {
         let out = params.u64();
         kernel.block_ns = params.u64();
@@ -150,7 +152,7 @@ pub fn prepare(
         let rows = shape.grid[1].saturating_mul(shape.block[1]).min(n);
         Run::Matmul { c, a, b, n, columns, rows }
     };
-    Ok(Some(run))
+    Ok(Some(Some(run)))
 }
 
 /// How long a block takes for its memory traffic without contention: an SM has a fixed bandwidth,

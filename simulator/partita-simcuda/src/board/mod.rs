@@ -5,10 +5,12 @@
 //! doorbell or a message, whichever comes first.
 
 mod client;
+mod code;
 mod effects;
 mod events;
 mod exec;
 mod graph;
+mod interpret;
 mod kernels;
 mod mps;
 mod phys;
@@ -29,6 +31,7 @@ use partita_sim::{DeviceSpec, Engine, GroupId, WorkId};
 use client::Client;
 use effects::Fill;
 use events::Events;
+use interpret::Execution;
 use phys::PhysMemory;
 
 use crate::shared::command::Rect;
@@ -58,8 +61,6 @@ enum OnStart {
 enum Effect {
     /// Nothing.
     Nothing,
-    /// The kernel fails.
-    Fail(CuResult),
     /// The effect of a known kernel.
     Kernel(Box<kernels::Run>),
     /// Bytes are copied.
@@ -175,6 +176,10 @@ struct Board {
     fault_watchers: Vec<(ClientId, u32)>,
     next_id: ClientId,
     works: HashMap<WorkId, Job>,
+    /// Launches of programs' own kernels.
+    executions: BTreeMap<WorkId, Execution>,
+    /// How many there were.
+    launches: u64,
     value_waits: Vec<ValueWait>,
     exports: Vec<Exported>,
     mps_groups: HashMap<u32, GroupId>,
@@ -217,6 +222,8 @@ impl Board {
             fault_watchers: Vec::new(),
             next_id: 1,
             works: HashMap::new(),
+            executions: BTreeMap::new(),
+            launches: 0,
             value_waits: Vec::new(),
             exports: Vec::new(),
             mps_groups: HashMap::new(),

@@ -7,6 +7,7 @@ use partita_abi::CuResult;
 use partita_sim::{GroupId, GroupKind};
 
 use super::client::{Arrival, Client};
+use super::interpret::Execution;
 use super::{Board, ClientId, Effect, Job, STANDSTILL_NS, Standstill};
 use crate::shared::channel::Channel;
 use crate::shared::protocol::{MpsIdentity, PROTOCOL_VERSION, Reply, Role};
@@ -101,6 +102,7 @@ impl Board {
             .any(|stuck| self.works.get(&stuck.work).is_some_and(|job| job.client == id));
         self.retire(&mut client);
         self.works.retain(|_, job| job.client != id);
+        self.executions.retain(|_, execution| execution.client != id);
         self.value_waits.retain(|wait| wait.client != id);
         if let Some(identity) = client.mps {
             if self.clients_of(identity.server).is_empty() {
@@ -129,7 +131,8 @@ impl Board {
             let touches = matches!(job.effect, Effect::Kernel(_));
             job.client == id && touches && job.kernel.is_some_and(|block_ns| block_ns >= TEARDOWN_NS)
         };
-        is_mps && self.works.values().any(outlasts)
+        let runs_late = |execution: &Execution| execution.client == id && execution.is_late();
+        is_mps && (self.works.values().any(outlasts) || self.executions.values().any(runs_late))
     }
 
     /// Handles a fatal error of a client's work. All clients of an MPS server share its error

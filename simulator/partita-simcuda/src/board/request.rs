@@ -8,6 +8,7 @@ use partita_abi::CuResult;
 use partita_core::TpcSet;
 
 use super::client::{Client, Ctx, Stream};
+use super::code::Program;
 use super::graph::Graph;
 use super::{Board, ClientId, Exported};
 use crate::shared::place::usable_bytes;
@@ -162,15 +163,17 @@ impl Board {
                 }
                 plain(Reply::Done)
             }
+            Request::LoadCode { bytes } => {
+                let file = descriptors.into_iter().next().ok_or(CuResult::INVALID_VALUE)?;
+                let program = Program::read(file, bytes)?;
+                plain(Reply::Code(self.client(id)?.keep(program)))
+            }
             Request::Load { functions } => {
                 let client = self.client(id)?;
                 plain(Reply::Programs(functions.into_iter().map(|spec| client.load(spec)).collect()))
             }
             Request::Unload { programs } => {
-                let client = self.client(id)?;
-                for program in programs {
-                    client.functions.remove(&program);
-                }
+                self.client(id)?.unload(&programs);
                 plain(Reply::Done)
             }
             Request::MemInfo => plain(self.client_mem_info(id)?),

@@ -94,7 +94,8 @@ impl Board {
             passes += 1;
             let next_ns = self.next_wake_ns();
             let busy = now - active_at < SPIN_NS || next_ns.is_some_and(|ns| ns < SPIN_NS);
-            if busy && !passes.is_multiple_of(PASSES_PER_POLL) {
+            // A pass that runs blocks is long.
+            if busy && self.executions.is_empty() && !passes.is_multiple_of(PASSES_PER_POLL) {
                 std::hint::spin_loop();
                 continue;
             }
@@ -129,9 +130,12 @@ impl Board {
         if let Some(standstill) = &self.standstill {
             return Some(standstill.until_ns.saturating_sub(monotonic_ns()));
         }
+        if self.holds_time() {
+            return Some(0);
+        }
         let event = self.engine.next_event().map(|at| self.page.real_ns_until(at));
         let word = (!self.value_waits.is_empty()).then_some(VALUE_POLL_NS);
-        event.into_iter().chain(word).min()
+        event.into_iter().chain(word).chain(self.next_interpretation_ns()).min()
     }
 
     /// Whether no client is coming: while this holds the lock no new board can start, and a client

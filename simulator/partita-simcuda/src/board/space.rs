@@ -307,6 +307,25 @@ impl Space {
         }
     }
 
+    /// The contiguous memory of this process around an address that the device may read: its first
+    /// address, its length, its place here, and whether the device may write it.
+    pub fn range_at(&self, memory: &PhysMemory, address: u64) -> Option<(u64, u64, *mut u8, bool)> {
+        let (start, mapping) = self.mapping_of(address)?;
+        match &mapping.backing {
+            Backing::Device { extents, access, .. } => {
+                let mut at = start;
+                let extent = extents.iter().find(|extent| {
+                    at += extent.bytes;
+                    address < at
+                })?;
+                let place = memory.map().at(extent.offset, extent.bytes)?;
+                (access & 1 != 0).then_some((at - extent.bytes, extent.bytes, place, access & 2 != 0))
+            }
+            Backing::Shared(map) => Some((start, mapping.bytes, map.at(0, mapping.bytes)?, true)),
+            Backing::Foreign => None,
+        }
+    }
+
     /// The locations of the bytes of an address range, in order; `None` if a part of it is not
     /// mapped or does not allow the access.
     pub fn pieces(&self, memory: &PhysMemory, address: u64, bytes: u64, write: bool) -> Option<Vec<Piece>> {

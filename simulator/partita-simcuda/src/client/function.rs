@@ -1,20 +1,25 @@
 //! Functions of loaded modules, and their attributes.
 
 use core::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::attribute::*;
+use partita_abi::kernels::KERNELS;
+use partita_abi::stages::STAGES;
 use partita_abi::types::*;
+use partita_abi::workloads::WORKLOADS;
 use partita_core::TpcSet;
 use partita_sim::{Footprint, KernelWork};
 
+use super::image::Source;
 use super::object::{Mark, Object};
 use super::runtime::Runtime;
 use crate::shared::qmd::{Image, template};
 
 /// An image's data about a kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelInfo {
     /// Entry name.
     pub name: String,
@@ -30,8 +35,10 @@ pub struct KernelInfo {
     pub ptx_version: u32,
     /// Compiled for this architecture × 10.
     pub binary_version: u32,
-    /// The error of a kernel that does nothing but fail, or 0.
-    pub fails: i32,
+    /// The PTX that the board runs; without it, the kernel computes nothing.
+    pub source: Option<Arc<Source>>,
+    /// Why its PTX cannot be run.
+    pub refused: Option<String>,
 }
 
 impl KernelInfo {
@@ -112,6 +119,19 @@ impl Function {
     #[inline]
     pub fn check_device(&self, runtime: &Runtime) -> Result<(), CuResult> {
         if self.ordinal == runtime.ordinal { Ok(()) } else { Err(CuResult::INVALID_HANDLE) }
+    }
+
+    /// Checks that the board can run it.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` if its PTX has an instruction that is not simulated.
+    #[inline]
+    pub fn check_simulated(&self) -> Result<(), CuResult> {
+        if self.info.refused.is_none() || is_built_in(&self.info.name) {
+            Ok(())
+        } else {
+            Err(CuResult::NOT_SUPPORTED)
+        }
     }
 
     /// Ends it.
@@ -221,4 +241,9 @@ impl Function {
     pub fn param(&self, index: usize) -> Result<(usize, usize), CuResult> {
         self.info.params.get(index).copied().ok_or(CuResult::INVALID_VALUE)
     }
+}
+
+/// Whether the board knows a kernel by its name.
+pub fn is_built_in(name: &str) -> bool {
+    KERNELS.iter().chain(WORKLOADS).chain(STAGES).any(|(known, _)| known.to_bytes() == name.as_bytes())
 }

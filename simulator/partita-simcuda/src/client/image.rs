@@ -1,24 +1,38 @@
-//! The data of a module image about its kernels: PTX text, cubins (ELF) and fat binaries of both.
+//! A module image: PTX text, cubins (ELF) and fat binaries of both.
 
 mod ptx;
 
+use std::sync::Arc;
+
 use partita_abi::CuResult;
+use partita_ptx::module::Variable;
 
 use super::function::KernelInfo;
 
+pub use ptx::Source;
+
+/// The initial value of a global variable.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Initial {
+    /// These bytes; zeroes if there are none.
+    Bytes(Vec<u8>),
+    /// That of a variable of PTX, which may have addresses in it.
+    Ptx(Arc<Source>, Box<Variable>),
+}
+
 /// A global variable of an image.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Global {
     /// Its name.
     pub name: String,
     /// Its length, in bytes.
     pub bytes: u64,
-    /// Its initial value; empty for zeroes.
-    pub initial: Vec<u8>,
+    /// Its initial value.
+    pub initial: Initial,
 }
 
 /// An image.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
     /// Kernels, in the image's order.
     pub kernels: Vec<KernelInfo>,
@@ -29,15 +43,24 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// Adds what is new in another part. The board runs PTX, so a kernel of a cubin gets the PTX
+    /// of its name, and a variable its initial value.
     fn add(&mut self, other: Self) {
         for kernel in other.kernels {
-            if !self.kernels.iter().any(|known| known.name == kernel.name) {
-                self.kernels.push(kernel);
+            match self.kernels.iter_mut().find(|known| known.name == kernel.name) {
+                None => self.kernels.push(kernel),
+                Some(known) if known.source.is_none() => {
+                    known.shared_bytes = known.shared_bytes.max(kernel.shared_bytes);
+                    (known.source, known.refused) = (kernel.source, kernel.refused);
+                }
+                Some(_) => {}
             }
         }
         for global in other.globals {
-            if !self.globals.iter().any(|known| known.name == global.name) {
-                self.globals.push(global);
+            match self.globals.iter_mut().find(|known| known.name == global.name) {
+                None => self.globals.push(global),
+                Some(known) if matches!(global.initial, Initial::Ptx(..)) => known.initial = global.initial,
+                Some(_) => {}
             }
         }
     }
@@ -202,7 +225,7 @@ mod elf {
     //! Cubins: ELF files with a section `.text.NAME` for each kernel and its properties in
     //! `.nv.info.NAME`.
 
-    use super::{CuResult, Global, KernelInfo, Loaded, u16_at, u32_at, u64_at};
+    use super::{CuResult, Global, Initial, KernelInfo, Loaded, u16_at, u32_at, u64_at};
 
     /// `EIATTR_KPARAM_INFO`: ordinal, offset and size of a parameter.
     const PARAM_INFO: u8 = 0x17;
@@ -351,7 +374,7 @@ mod elf {
                 let at = u64_at(symbol, 8)? as usize;
                 let initial = section.bytes.get(at..at.checked_add(bytes as usize)?).unwrap_or_default();
                 let name = name(strings, u32_at(symbol, 0)?).to_owned();
-                Some(Global { name, bytes, initial: initial.to_vec() })
+                Some(Global { name, bytes, initial: Initial::Bytes(initial.to_vec()) })
             })
             .collect()
     }

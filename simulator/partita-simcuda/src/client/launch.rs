@@ -6,14 +6,11 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
-use partita_abi::kernels::KERNELS;
 use partita_abi::qmd::LaunchShape;
-use partita_abi::stages::STAGES;
 use partita_abi::types::*;
-use partita_abi::workloads::WORKLOADS;
 
 use super::context::green::Confines;
-use super::function::Function;
+use super::function::{Function, KernelInfo, is_built_in};
 use super::runtime::Runtime;
 use super::{get, list};
 use crate::shared::command::LaunchHead;
@@ -51,9 +48,10 @@ impl Launch {
     /// as on hardware.
     ///
     /// # Errors
-    /// Those that `cuLaunchKernel` documents.
+    /// Those that `cuLaunchKernel` documents; `NOT_SUPPORTED` for a kernel that is not simulated.
     #[inline]
     pub fn check(&self, runtime: &Runtime, function: &Function) -> Result<(), CuResult> {
+        function.check_simulated()?;
         let sm = &runtime.spec.sm;
         let threads =
             self.block.iter().fold(1u64, |product, threads| product.saturating_mul(u64::from(*threads)));
@@ -245,19 +243,26 @@ unsafe fn buffer_of_extra(extra: *mut *mut c_void) -> Result<Vec<u8>, CuResult> 
     Ok(unsafe { list(buffer, bytes)? }.to_vec())
 }
 
-/// Reports once for each name that a kernel is not simulated.
-pub fn note_unknown(name: &str) {
+/// Reports once for each name that a kernel computes nothing, or cannot be run.
+pub fn note_unknown(function: &Function) {
     static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    if KERNELS.iter().chain(WORKLOADS).chain(STAGES).any(|(known, _)| known.to_bytes() == name.as_bytes()) {
+    let KernelInfo { name, source, refused, .. } = &function.info;
+    if is_built_in(name) || (source.is_some() && refused.is_none()) {
         return;
     }
     let mut seen = lock(&SEEN);
-    if !seen.iter().any(|known| known == name) {
-        seen.push(name.to_owned());
-        let us = std::env::var("PARTITA_SIM_KERNEL_US").unwrap_or_else(|_| "10".to_owned());
-        eprintln!(
-            "partita-sim: kernel '{name}' is not simulated: each block takes {us} us and computes nothing"
-        );
+    if seen.contains(name) {
+        return;
+    }
+    seen.push(name.clone());
+    match refused {
+        Some(why) => eprintln!("partita-sim: kernel '{name}' cannot be launched: {why}"),
+        None => {
+            let us = std::env::var("PARTITA_SIM_KERNEL_US").unwrap_or_else(|_| "10".to_owned());
+            eprintln!(
+                "partita-sim: kernel '{name}' has no PTX and is not simulated: each block takes {us} us and computes nothing"
+            );
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The just-in-time linker. Nothing is compiled here, so PTX texts are concatenated, and a single
+//! The just-in-time linker. Nothing is compiled here, so PTX modules become one text, and a single
 //! image of another kind is passed on unchanged.
 
 use core::ffi::{c_char, c_void};
@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
+use partita_ptx::Module;
 
 use super::gpus::runtime;
-use super::image;
 use super::object::Registry;
 use super::{list, put, put_if};
 use crate::shared::sys::lock;
 
 #[derive(Debug, Default)]
 struct Link {
-    texts: Vec<u8>,
+    module: Option<Module>,
     images: Vec<Vec<u8>>,
     /// The result of `cuLinkComplete`; it lives as long as the link.
     result: Option<Box<[u8]>>,
@@ -30,16 +30,21 @@ fn link(handle: CUlinkState) -> Result<Arc<Mutex<Link>>, CuResult> {
 
 fn add(handle: CUlinkState, kind: u32, bytes: &[u8]) -> Result<(), CuResult> {
     let link = link(handle)?;
-    let mut ended = bytes.to_vec();
-    ended.push(0);
     match kind {
         CU_JIT_INPUT_PTX => {
-            // SAFETY: the copy ends with a zero.
-            unsafe { image::parse(ended.as_ptr())? };
             let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-            lock(&link).texts.extend_from_slice(text);
+            let text = std::str::from_utf8(text).map_err(|_| CuResult::INVALID_PTX)?;
+            let module = Module::parse(text).map_err(|error| {
+                eprintln!("partita-sim: this PTX is refused: {error}");
+                CuResult::INVALID_PTX
+            })?;
+            let mut link = lock(&link);
+            match &mut link.module {
+                Some(linked) => linked.join(module),
+                none => *none = Some(module),
+            }
         }
-        CU_JIT_INPUT_CUBIN | CU_JIT_INPUT_FATBINARY => lock(&link).images.push(ended),
+        CU_JIT_INPUT_CUBIN | CU_JIT_INPUT_FATBINARY => lock(&link).images.push([bytes, &[0]].concat()),
         _ => return Err(CuResult::NOT_SUPPORTED),
     }
     Ok(())
@@ -63,10 +68,10 @@ driver_api! {
     fn cuLinkComplete(handle, image, bytes) {
         let link = link(handle)?;
         let mut link = lock(&link);
-        let result = match (link.texts.is_empty(), link.images.len()) {
-            (false, 0) => [link.texts.as_slice(), &[0]].concat(),
-            (true, 1) => link.images[0].clone(),
-            (true, 0) => return Err(CuResult::INVALID_VALUE),
+        let result = match (&link.module, link.images.len()) {
+            (Some(module), 0) => format!("{module}\0").into_bytes(),
+            (None, 1) => link.images[0].clone(),
+            (None, 0) => return Err(CuResult::INVALID_VALUE),
             _ => return Err(CuResult::NOT_SUPPORTED),
         };
         let result = link.result.insert(result.into());

@@ -1,7 +1,10 @@
 //! Modules and libraries.
 
 use core::ffi::{c_char, c_void};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
 use partita_abi::CuResult;
@@ -10,15 +13,15 @@ use partita_abi::types::*;
 use super::context::{Context, current};
 use super::function::Function;
 use super::gpus::runtime;
-use super::image::{self, Loaded};
+use super::image::{self, Initial, Loaded, Source};
 use super::launch::note_unknown;
 use super::object::Registry;
 use super::runtime::Runtime;
 use super::{memory, memory_api, moves};
 use super::{put, put_if, text};
 use crate::kernel::vidmem;
-use crate::shared::protocol::{AllocKind, FunctionSpec, Reply, Request};
-use crate::shared::sys::lock;
+use crate::shared::protocol::{AllocKind, Code, FunctionSpec, Reply, Request};
+use crate::shared::sys::{lock, memfd};
 
 /// A module: an image in a context.
 #[derive(Debug)]
@@ -56,11 +59,27 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     if image.ptx_target > Some(u32::from(capability.major) * 10 + u32::from(capability.minor)) {
         return Err(CuResult::INVALID_PTX);
     }
-    let specs: Vec<FunctionSpec> = image
-        .kernels
-        .iter()
-        .map(|kernel| FunctionSpec { name: kernel.name.clone(), ctx: context.number, fails: kernel.fails })
-        .collect();
+    let (globals, taken) = allocate_globals(context, image)?;
+    let symbols: BTreeMap<String, u64> = globals.iter().map(|(name, at, _)| (name.clone(), *at)).collect();
+    fill_globals(runtime, image, &symbols)?;
+    // Kernels of one text share it.
+    let mut codes: Vec<(&Arc<Source>, u32)> = Vec::new();
+    let mut specs = Vec::new();
+    for kernel in &image.kernels {
+        let known = |source: &Arc<Source>| codes.iter().find(|(known, _)| Arc::ptr_eq(known, source));
+        let code = match &kernel.source {
+            None => None,
+            Some(source) => match known(source) {
+                Some((_, code)) => Some(*code),
+                None => {
+                    let code = load_code(runtime, source, &symbols)?;
+                    codes.push((source, code));
+                    Some(code)
+                }
+            },
+        };
+        specs.push(FunctionSpec { name: kernel.name.clone(), ctx: context.number, code });
+    }
     let mut programs = Vec::new();
     // A module of thousands of kernels does not fit one message.
     for part in specs.chunks(128) {
@@ -68,15 +87,6 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
             return Err(CuResult::UNKNOWN);
         };
         programs.extend(part);
-    }
-    let (mut globals, mut taken) = (Vec::new(), Vec::new());
-    for global in &image.globals {
-        taken.push(vidmem::take(runtime.pci_bus, global.bytes.max(1))?);
-        let address = memory_api::allocate(context, global.bytes.max(1), AllocKind::Device)?;
-        if !global.initial.is_empty() {
-            moves::write_device(runtime, address, &global.initial)?;
-        }
-        globals.push((global.name.clone(), address, global.bytes));
     }
     // The handle is needed to make the functions and the functions to make the module.
     let handle = MODULES.insert(Arc::new(Module {
@@ -97,6 +107,63 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
         Arc::new(Module { runtime, ctx: context.id, functions: functions?, globals, _memory: taken }),
     );
     Ok(handle)
+}
+
+/// A module's variables: names, addresses and lengths.
+type Globals = Vec<(String, u64, u64)>;
+
+fn allocate_globals(
+    context: &'static Context,
+    image: &Loaded,
+) -> Result<(Globals, Vec<vidmem::Taken>), CuResult> {
+    let (mut globals, mut taken) = (Vec::new(), Vec::new());
+    for global in &image.globals {
+        taken.push(vidmem::take(context.runtime.pci_bus, global.bytes.max(1))?);
+        let address = memory_api::allocate(context, global.bytes.max(1), AllocKind::Device)?;
+        globals.push((global.name.clone(), address, global.bytes));
+    }
+    Ok((globals, taken))
+}
+
+/// Writes the initial values, which may be addresses of other variables.
+fn fill_globals(
+    runtime: &'static Runtime,
+    image: &Loaded,
+    symbols: &BTreeMap<String, u64>,
+) -> Result<(), CuResult> {
+    for global in &image.globals {
+        let made;
+        let bytes: &[u8] = match &global.initial {
+            Initial::Bytes(bytes) => bytes,
+            Initial::Ptx(source, variable) => {
+                let address =
+                    |name: &str| symbols.get(name).copied().or_else(|| source.module.function_address(name));
+                made = variable.initial_bytes(address).map_err(|error| {
+                    eprintln!("partita-sim: this PTX is refused: {error}");
+                    CuResult::INVALID_PTX
+                })?;
+                &made
+            }
+        };
+        if !bytes.is_empty() {
+            moves::write_device(runtime, symbols[&global.name], bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the board a PTX text with the addresses of its variables; returns its number there.
+fn load_code(runtime: &Runtime, source: &Source, symbols: &BTreeMap<String, u64>) -> Result<u32, CuResult> {
+    let code = Code { text: source.text.clone(), symbols: symbols.clone() };
+    let bytes = postcard::to_allocvec(&code).map_err(|_| CuResult::OUT_OF_MEMORY)?;
+    let file = memfd(c"partita-sim-code", bytes.len() as u64).map(File::from);
+    let file = file.and_then(|file| file.write_all_at(&bytes, 0).map(|()| file));
+    let file = file.map_err(|_| CuResult::OUT_OF_MEMORY)?;
+    let request = Request::LoadCode { bytes: bytes.len() as u64 };
+    match runtime.call_with(&request, &[file.as_fd()])? {
+        (Reply::Code(code), _) => Ok(code),
+        _ => Err(CuResult::UNKNOWN),
+    }
 }
 
 fn unload(handle: usize) -> Result<(), CuResult> {
@@ -138,7 +205,7 @@ fn module(handle: CUmodule) -> Result<Arc<Module>, CuResult> {
 fn find(module: &Module, name: &str) -> Result<&'static Function, CuResult> {
     let found = module.functions.iter().find(|function| function.info.name == name);
     let function = found.copied().ok_or(CuResult::NOT_FOUND)?;
-    note_unknown(name);
+    note_unknown(function);
     Ok(function)
 }
 

@@ -4,12 +4,14 @@
 //! The board handles everything that waits in a client's ring before it answers that client's
 //! request, so the two paths cannot overtake one another.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::command::{Command, LaunchHead};
 
 /// Raised whenever a message or the shared memory changes its form.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Pages of device memory, as on hardware.
 pub const PAGE_BYTES: u64 = 2 << 20;
@@ -92,8 +94,17 @@ pub struct FunctionSpec {
     pub name: String,
     /// Its context.
     pub ctx: u32,
-    /// The error of a kernel that does nothing but fail, or 0.
-    pub fails: i32,
+    /// The number of the code that has it, if it has any.
+    pub code: Option<u32>,
+}
+
+/// The code of some functions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Code {
+    /// PTX.
+    pub text: String,
+    /// Addresses of its variables.
+    pub symbols: BTreeMap<String, u64>,
 }
 
 /// One node of a graph to be run.
@@ -183,6 +194,12 @@ pub enum Request {
     EventDestroy {
         /// Its slot.
         event: u32,
+    },
+    /// Loads code: a [`Code`] in postcard form, in the memory file that comes with the request. It
+    /// stays as long as it has functions.
+    LoadCode {
+        /// Length of the file.
+        bytes: u64,
     },
     /// Loads functions; the reply has their addresses in order.
     Load {
@@ -477,6 +494,8 @@ pub enum Reply {
         /// The secret with which another process opens it.
         secret: u64,
     },
+    /// To [`Request::LoadCode`].
+    Code(u32),
     /// Functions' addresses.
     Programs(Vec<u64>),
     /// Memory with an address.

@@ -279,7 +279,7 @@ static inline const char *error_name(CUresult code) {
         }                                                                                                 \
     } while (0)
 
-// The device code of the kernels that the simulator knows: entries and parameters are all that it reads.
+// The kernels that the simulator knows by name, of which it reads entries and parameters, and one more.
 static const char PTX[] =
     ".version 6.0\n.target sm_30\n.address_size 64\n"
     ".visible .global .align 8 .b8 table[64];\n"
