@@ -20,7 +20,6 @@ fn a_tenants_own_kernels_compute_on_its_sms() {
     let samples = tests.join("../../../simulator/partita-ptx/tests/ptx/kernels/samples.ptx");
     let mut command = world.partita("run --sm tpc:0-3 --mem 1GiB --".split_whitespace());
     let output = succeed(command.arg(&program).arg(samples));
-    let expected =
-        format!("vecAdd: 0 of 100000 wrong\nmatmul: 0 of 4900 wrong\nsms {}\n", sms_of("0-3"));
+    let expected = format!("vecAdd: 0 of 100000 wrong\nmatmul: 0 of 4900 wrong\nsms {}\n", sms_of("0-3"));
     assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use partita_core::TpcSet;
 use partita_sim::{GroupId, StreamId, WorkId};
@@ -47,7 +47,7 @@ pub struct Function {
     /// As the client described it.
     pub spec: FunctionSpec,
     /// Its code, if the program has it in a form that can be run.
-    pub program: Option<Arc<Program>>,
+    pub program: Option<Rc<Program>>,
 }
 
 /// The GPU work of a process.
@@ -78,7 +78,7 @@ pub struct Client {
     /// Last sequence number of each slot that was ever used.
     pub last_seq: HashMap<u32, u64>,
     /// Code by number.
-    programs: HashMap<u32, Arc<Program>>,
+    programs: HashMap<u32, Rc<Program>>,
     /// Functions by program address.
     pub functions: HashMap<u64, Function>,
     /// Graphs by the client's number.
@@ -193,7 +193,7 @@ impl Client {
     /// Keeps code and returns its number.
     pub fn keep(&mut self, program: Program) -> u32 {
         self.next_code += 1;
-        self.programs.insert(self.next_code, Arc::new(program));
+        self.programs.insert(self.next_code, Rc::new(program));
         self.next_code
     }
 
@@ -202,7 +202,7 @@ impl Client {
         for address in addresses {
             self.functions.remove(address);
         }
-        self.programs.retain(|_, program| Arc::strong_count(program) > 1);
+        self.programs.retain(|_, program| Rc::strong_count(program) > 1);
     }
 
     /// Queues host work for the client's worker, in order.
