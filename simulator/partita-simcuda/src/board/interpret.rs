@@ -126,7 +126,7 @@ impl Board {
             let Some(execution) = executions.get_mut(&work) else { continue };
             let Some(client) = clients.get(&execution.client) else { continue };
             // The blocks of a group that has no turn are frozen.
-            if client.fault != 0 || !engine.is_running(client.group) {
+            if !engine.is_running(client.group) {
                 continue;
             }
             let began = monotonic_ns();
@@ -157,8 +157,7 @@ impl Board {
     pub(super) fn holds_time(&self) -> bool {
         self.executions.values().any(|execution| {
             let client = self.clients.get(&execution.client);
-            execution.holds_time()
-                && client.is_some_and(|client| client.fault == 0 && self.engine.is_running(client.group))
+            execution.holds_time() && client.is_some_and(|client| self.engine.is_running(client.group))
         })
     }
 
