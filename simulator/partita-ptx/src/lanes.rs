@@ -12,6 +12,17 @@ pub(crate) type Map1 = fn(&Lanes, &mut Lanes);
 pub(crate) type Map2 = fn(&Lanes, &Lanes, &mut Lanes);
 pub(crate) type Map3 = fn(&Lanes, &Lanes, &Lanes, &mut Lanes);
 
+/// A result of one thread, as the bits of a register.
+pub(crate) trait Value {
+    fn to(self) -> u64;
+}
+
+impl Value for bool {
+    fn to(self) -> u64 {
+        u64::from(self)
+    }
+}
+
 /// An operation of one to three operands without side effects. It computes threads that do not
 /// take part as well; their results are dropped.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +58,7 @@ macro_rules! maps {
             fn run<T: $kind>($($operand: &crate::lanes::Lanes,)+ out: &mut crate::lanes::Lanes) {
                 for lane in 0..crate::lanes::LANES {
                     let ($($operand,)+) = ($(T::of($operand[lane]),)+);
-                    out[lane] = crate::math::Value::to($body);
+                    out[lane] = crate::lanes::Value::to($body);
                 }
             }
             $choose!(ty, run)

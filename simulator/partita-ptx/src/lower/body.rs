@@ -1,7 +1,7 @@
 //! The statements of one function.
 
 use super::scope::{Name, Scope};
-use super::{FRAME_BYTES_MAX, Lowering, table};
+use super::{FRAME_BYTES_MAX, Lowering};
 use crate::error::PtxError;
 use crate::kernel::{Callable, Formal, Op, Register, Source, Special, Step};
 use crate::lanes::{Map, ones};
@@ -23,10 +23,14 @@ impl Lower for Instruction {
 
 pub(super) type Done = Result<(), PtxError>;
 
+/// Lowers an instruction.
+pub(super) type Lowered = for<'l, 'm> fn(&mut Body<'l, 'm>, &Instruction) -> Done;
+
 /// A function in the making.
 pub(super) struct Body<'l, 'm> {
     pub(super) kernel: &'l mut Lowering<'m>,
     pub(super) is_entry: bool,
+    lower: Lowered,
     scopes: Vec<Scope>,
     /// The step of each label.
     labels: Vec<Option<u32>>,
@@ -39,8 +43,12 @@ pub(super) struct Body<'l, 'm> {
 }
 
 impl<'l, 'm> Body<'l, 'm> {
-    /// Lowers a function.
-    pub(super) fn lower(kernel: &'l mut Lowering<'m>, function: &'m Function) -> Result<Callable, PtxError> {
+    /// Lowers a function, each instruction by `lower`.
+    pub(super) fn lower(
+        kernel: &'l mut Lowering<'m>,
+        function: &'m Function,
+        lower: Lowered,
+    ) -> Result<Callable, PtxError> {
         let entry = kernel.steps.len();
         let wrong = |reason: &str| PtxError::new(function.at, function.name.clone(), reason);
         let Some(statements) = &function.body else {
@@ -49,6 +57,7 @@ impl<'l, 'm> Body<'l, 'm> {
         let mut body = Body {
             kernel,
             is_entry: function.is_entry,
+            lower,
             scopes: vec![Scope::default()],
             labels: Vec::new(),
             registers: 0,
@@ -213,7 +222,7 @@ impl<'l, 'm> Body<'l, 'm> {
             self.map1(bits::copy, copy, Source::Register(register));
             copy
         });
-        table::lower(self, instruction)?;
+        (self.lower)(self, instruction)?;
         if let (Some((register, when)), Some(copy)) = (guard, copy) {
             if self.kernel.steps.len() == start + 2 {
                 self.kernel.steps.remove(start);

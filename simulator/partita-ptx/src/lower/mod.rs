@@ -134,7 +134,7 @@ impl<'m> Lowering<'m> {
         let mut at = 0;
         while at < self.wanted.len() {
             let function = self.wanted[at];
-            functions.push(Body::lower(&mut self, function)?);
+            functions.push(Body::lower(&mut self, function, table::lower)?);
             at += 1;
             if at == self.wanted.len() && std::mem::take(&mut self.calls_addresses) {
                 functions.resize(at, Callable::default());
@@ -180,7 +180,7 @@ impl<'m> Lowering<'m> {
             let mut failed = false;
             while wanted + lowered.len() < self.wanted.len() {
                 let next = self.wanted[wanted + lowered.len()];
-                match Body::lower(self, next) {
+                match Body::lower(self, next, table::lower) {
                     Ok(made) => lowered.push(made),
                     Err(_) => {
                         failed = true;

@@ -1,10 +1,8 @@
 //! The instructions: which function lowers each, and why others are refused.
 
-use super::body::{Body, Done, Lower};
+use super::body::{Body, Done, Lower, Lowered};
 use super::{arithmetic, call, compare, control, convert, memory, warp};
 use crate::module::Instruction;
-
-type Lowered = for<'l, 'm> fn(&mut Body<'l, 'm>, &Instruction) -> Done;
 
 /// Every known instruction.
 const KNOWN: &[(&str, Lowered)] = &[

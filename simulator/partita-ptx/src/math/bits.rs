@@ -1,8 +1,7 @@
 //! Bits and bytes.
 
-use super::Value;
 use super::int::{Int, by_int};
-use crate::lanes::{LANES, Lanes, Map1, Map2, Map3, extended, maps, ones};
+use crate::lanes::{LANES, Lanes, Map1, Map2, Map3, Value, extended, maps, ones};
 use crate::types::Type;
 
 maps! { Int by_int Map1:

@@ -1,8 +1,8 @@
 //! Conversions between types.
 
+use super::Rounding;
 use super::half::{BF16, F16, narrow, wide};
-use super::{Rounding, Value};
-use crate::lanes::{extended, ones};
+use crate::lanes::{Value, extended, ones};
 use crate::types::Type;
 
 /// A conversion of `cvt` that is more than an extension or a cut of an integer.

@@ -5,8 +5,8 @@
 
 use core::cmp::Ordering;
 
-use super::{Rounding, Value};
-use crate::lanes::{Map1, Map2, Map3, maps};
+use super::Rounding;
+use crate::lanes::{Map1, Map2, Map3, Value, maps};
 use crate::types::Type;
 
 /// A number of 32 or 64 bits.

@@ -1,7 +1,6 @@
 //! Integers.
 
-use super::Value;
-use crate::lanes::maps;
+use crate::lanes::{Value, maps};
 
 /// An integer of PTX.
 pub(crate) trait Int: Value + Copy + Ord {

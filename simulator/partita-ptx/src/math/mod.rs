@@ -6,17 +6,6 @@ pub(crate) mod float;
 pub(crate) mod half;
 pub(crate) mod int;
 
-/// A result, as the bits of a register.
-pub(crate) trait Value {
-    fn to(self) -> u64;
-}
-
-impl Value for bool {
-    fn to(self) -> u64 {
-        u64::from(self)
-    }
-}
-
 /// How a result that does not fit is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {

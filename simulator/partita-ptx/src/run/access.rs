@@ -6,8 +6,7 @@ use super::warp::{Context, Together, Warp, threads};
 use crate::kernel::{
     Access, Change, Kernel, LOCAL_WINDOW, PARAM_WINDOW, Place, Register, SHARED_WINDOW, Source, WINDOW_BYTES,
 };
-use crate::lanes::{LANES, Lanes, extended, ones};
-use crate::math::Value;
+use crate::lanes::{LANES, Lanes, Value, extended, ones};
 use crate::types::Type;
 
 /// The most bytes that one instruction moves for one thread: eight elements of eight bytes.

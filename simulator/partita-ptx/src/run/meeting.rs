@@ -1,11 +1,22 @@
 //! The barriers of a block.
 
-use super::warp::Warp;
 use crate::kernel::Census;
 use crate::lanes::LANES;
 
 /// Barriers of a block.
 pub(super) const BARRIERS: u64 = 16;
+
+/// A warp, as a barrier knows it.
+pub(super) trait Member {
+    /// Threads that have not ended.
+    fn alive(&self) -> u32;
+    /// Its clock.
+    fn cycles(&self) -> u64;
+    /// Lets threads go on that waited, at a time.
+    fn go_on(&mut self, of: u32, cycles: u64);
+    /// Stores one value for some threads in a row of registers.
+    fn set_row(&mut self, row: usize, of: u32, value: u64);
+}
 
 /// Who waits for the result of a barrier: the warp, its threads, and the row of the register.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +96,7 @@ impl Meetings {
     }
 
     /// Lets those go on whose barrier is complete.
-    pub(super) fn end_complete(&mut self, warps: &mut [Warp]) {
+    pub(super) fn end_complete(&mut self, warps: &mut [impl Member]) {
         if !std::mem::take(&mut self.changed) {
             return;
         }
@@ -101,12 +112,12 @@ impl Meetings {
 
 impl Meeting {
     /// Threads that have ended count as arrived, as on hardware.
-    fn is_complete(&self, warps: &[Warp]) -> bool {
+    fn is_complete(&self, warps: &[impl Member]) -> bool {
         match self.needed {
-            None => warps.iter().zip(&self.arrived).all(|(warp, arrived)| warp.alive & !arrived == 0),
+            None => warps.iter().zip(&self.arrived).all(|(warp, arrived)| warp.alive() & !arrived == 0),
             Some(needed) => {
                 let arrived = warps.iter().zip(&self.arrived).filter(|(_, arrived)| **arrived != 0);
-                let count = arrived.map(|(warp, arrived)| match warp.alive & !arrived {
+                let count = arrived.map(|(warp, arrived)| match warp.alive() & !arrived {
                     0 => LANES as u32,
                     _ => arrived.count_ones(),
                 });
@@ -115,13 +126,12 @@ impl Meeting {
         }
     }
 
-    fn end(&self, warps: &mut [Warp]) {
+    fn end(&self, warps: &mut [impl Member]) {
         let latest = warps.iter().zip(&self.arrived).filter(|(_, arrived)| **arrived != 0);
-        let latest = latest.map(|(warp, _)| warp.cycles).max().unwrap_or(0);
+        let latest = latest.map(|(warp, _)| warp.cycles()).max().unwrap_or(0);
         for (warp, waiting) in warps.iter_mut().zip(&self.waiting) {
-            warp.at_barrier &= !waiting;
             if *waiting != 0 {
-                warp.cycles = warp.cycles.max(latest);
+                warp.go_on(*waiting, latest);
             }
         }
         for wanted in &self.wanted {

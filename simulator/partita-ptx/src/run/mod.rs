@@ -3,6 +3,7 @@
 mod access;
 mod block;
 mod call;
+mod clock;
 mod meeting;
 mod special;
 mod together;

@@ -1,6 +1,6 @@
 //! Special registers.
 
-use super::block::ns_to_cycles;
+use super::clock::ns_to_cycles;
 use super::warp::{Context, Warp};
 use crate::kernel::Special;
 use crate::lanes::{LANES, Lanes};

@@ -4,8 +4,8 @@
 //! the first one runs, so that threads which have taken different ways come together again where
 //! the ways meet. Threads elsewhere have a turn after a while, so that one may wait for another.
 
-use super::block::cycles_to_ns;
-use super::meeting::{Arrival, BARRIERS, Meetings};
+use super::clock::{cycles_to_ns, ns_to_cycles};
+use super::meeting::{Arrival, BARRIERS, Meetings, Member};
 use super::{Fault, Launch, Memory, Start};
 use crate::kernel::{Barrier, Kernel, Op, Register, Source};
 use crate::lanes::{LANES, Lanes, Map};
@@ -101,6 +101,27 @@ pub(super) fn threads(mask: u32) -> impl Iterator<Item = usize> {
         left &= left.wrapping_sub(1);
         (lane < LANES).then_some(lane)
     })
+}
+
+impl Member for Warp {
+    fn alive(&self) -> u32 {
+        self.alive
+    }
+
+    fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    fn go_on(&mut self, of: u32, cycles: u64) {
+        self.at_barrier &= !of;
+        self.cycles = self.cycles.max(cycles);
+    }
+
+    fn set_row(&mut self, row: usize, of: u32, value: u64) {
+        for lane in threads(of) {
+            self.registers[row][lane] = value;
+        }
+    }
 }
 
 impl Warp {
@@ -321,7 +342,7 @@ impl Warp {
             Op::Sleep(time) => {
                 let time = self.values(kernel, group.base, *time);
                 let longest = threads(group.active).map(|lane| time[lane]).max().unwrap_or(0);
-                let cycles = super::block::ns_to_cycles(longest, context.launch.clock_khz);
+                let cycles = ns_to_cycles(longest, context.launch.clock_khz);
                 self.cycles = self.cycles.saturating_add(cycles);
                 return Ok(Flow::Yield);
             }
@@ -403,13 +424,6 @@ impl Warp {
             if group.active >> lane & 1 == 1 {
                 row[lane] = values[lane];
             }
-        }
-    }
-
-    /// Stores one value for some threads.
-    pub(super) fn set_row(&mut self, row: usize, of: u32, value: u64) {
-        for lane in threads(of) {
-            self.registers[row][lane] = value;
         }
     }
 

@@ -13,9 +13,9 @@ use partita_abi::workloads::WORKLOADS;
 use partita_core::TpcSet;
 use partita_sim::{Footprint, KernelWork};
 
-use super::image::Source;
 use super::object::{Mark, Object};
 use super::runtime::Runtime;
+use super::source::Source;
 use crate::shared::qmd::{Image, template};
 
 /// An image's data about a kernel.

@@ -8,8 +8,7 @@ use partita_abi::CuResult;
 use partita_ptx::module::Variable;
 
 use super::function::KernelInfo;
-
-pub use ptx::Source;
+use super::source::Source;
 
 /// The initial value of a global variable.
 #[derive(Clone, Debug, PartialEq)]

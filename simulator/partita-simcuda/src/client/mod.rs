@@ -108,6 +108,7 @@ pub mod primary;
 pub mod region;
 pub mod resource;
 pub mod runtime;
+pub mod source;
 pub mod stream_api;
 pub mod stream_ops;
 pub mod structure;

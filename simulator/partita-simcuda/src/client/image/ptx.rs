@@ -9,15 +9,7 @@ use partita_ptx::module::{Function, Linkage, Space, Statement, Variable};
 
 use super::{Global, Initial, Loaded};
 use crate::client::function::KernelInfo;
-
-/// A PTX text and what it says.
-#[derive(Debug, PartialEq)]
-pub struct Source {
-    /// The text.
-    pub text: String,
-    /// The module.
-    pub module: Module,
-}
+use crate::client::source::Source;
 
 /// Reads a module.
 ///
