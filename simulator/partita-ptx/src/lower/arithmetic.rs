@@ -36,7 +36,7 @@ const INT2: &[(&str, By<Map2>)] = &[
     ("shr", int::shr),
 ];
 
-/// Operations of one operand on numbers of 32 and 64 bits that are not rounded in ways of their own.
+/// Operations of one operand on numbers of 32 and 64 bits, without those that take a rounding.
 const FLOAT1: &[(&str, By<Map1>)] = &[
     ("abs", float::abs),
     ("neg", float::neg),

@@ -184,7 +184,7 @@ pub(super) fn select_by_sign(body: &mut Body<'_, '_>, of: &Instruction) -> Done 
             body.map3(map, to, [a, b, by]);
         }
         Type::F32 => {
-            // A NaN selects the second operand; negative zero and what is flushed to it count as zero.
+            // A NaN selects the second operand; negative zero counts as zero.
             let zero = body.kernel.constant(0);
             let (flushed, truth) = (body.temporary(), body.temporary());
             let maps = float::flush(by_type).zip(float::ge(by_type)).zip(bits::select(Type::B64));

@@ -21,7 +21,8 @@ pub use block::Block;
 pub trait Memory {
     /// Copies bytes out. Returns whether all of them may be read; if not, it may have copied some.
     fn read(&mut self, address: u64, into: &mut [u8]) -> bool;
-    /// Copies bytes in. Returns whether all of them may be written; if not, it may have copied some.
+    /// Copies bytes in. Returns whether all of them may be written; if not, it may have copied
+    /// some.
     fn write(&mut self, address: u64, from: &[u8]) -> bool;
 }
 

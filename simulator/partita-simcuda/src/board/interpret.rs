@@ -229,8 +229,8 @@ impl Memory for Reached<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> bool {
         match self.find(address, into.len() as u64, false) {
             Some(from) => {
-                // SAFETY: the bytes lie in a live mapping; the client may write there meanwhile, and
-                // a torn value is what hardware would read as well.
+                // SAFETY: the bytes lie in a live mapping; the client may write there meanwhile,
+                // and a torn value is what hardware would read as well.
                 unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
                 true
             }
