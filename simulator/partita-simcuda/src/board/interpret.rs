@@ -17,7 +17,7 @@ use super::phys::PhysMemory;
 use super::{Board, ClientId};
 use crate::shared::sys::monotonic_ns;
 
-/// Steps of a block before it counts as slow.
+/// Steps of a block before it counts as slow, if no other does.
 const FIRST_STEPS: u64 = 200_000;
 /// Steps of a slow block before the next one's turn.
 const SLICE_STEPS: u64 = 20_000;
@@ -87,7 +87,9 @@ impl Execution {
         let mut left = steps;
         while left > 0 {
             let (mut block, most) = if let Some(start) = self.placed.pop_front() {
-                (Block::new(&self.launch, start), FIRST_STEPS)
+                // Blocks that wait for each other must all have run before any can end.
+                let most = if self.slow.is_empty() { FIRST_STEPS } else { SLICE_STEPS };
+                (Block::new(&self.launch, start), most)
             } else if let Some(mut block) = self.slow.pop_front() {
                 block.catch_up(&self.launch, engine.now());
                 self.slow_steps += SLICE_STEPS;
