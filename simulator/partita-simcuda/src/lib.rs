@@ -25,7 +25,7 @@
 //! | `PARTITA_SIM_DIR` | the board's directory; default one per user in the temporary directory |
 //! | `PARTITA_SIM_SPEED` | simulated seconds per second; read when the board starts; default 1 |
 //! | `PARTITA_SIMGPU` | the board's program; default `partita-simgpu` beside the library |
-//! | `PARTITA_SIM_KERNEL_US` | cost of a block of a program's own kernel, in microseconds; default what its instructions take, and 10 without PTX |
+//! | `PARTITA_SIM_KERNEL_US` | cost of a block of a program's own kernel, microseconds |
 //! | `PARTITA_SIM_WATCHDOG_MS` | timeout of launches that can never run, in milliseconds |
 //! | `PARTITA_SIM_MPS_VIRTUAL_SMID` | `1`: `%smid` counts from 0 for each limited MPS client |
 //! | `PARTITA_SIM_DRIVER` | the driver's CUDA version, as `12.9`; default the device's own |
