@@ -27,6 +27,9 @@ pub struct GpuFacts {
     pub name: String,
     /// The PCI address, if the board has one.
     pub pci: Option<String>,
+    /// The PCI ids of device and vendor, as `0x233510de`.
+    #[serde(default)]
+    pub pci_device_id: Option<u32>,
     /// The compute capability as major and minor number.
     pub compute_capability: (u32, u32),
     /// All device memory in bytes, as NVML counts it.
@@ -126,12 +129,14 @@ fn facts(nvml: &Nvml, index: u32) -> Result<GpuFacts, NvmlError> {
     let device = nvml.device_by_index(index)?;
     let capability = device.cuda_compute_capability()?;
     let memory = device.memory_info()?;
+    let pci = device.pci_info().ok();
     let number = |value: i32| u32::try_from(value).unwrap_or(0);
     Ok(GpuFacts {
         index,
         uuid: device.uuid()?,
         name: device.name()?,
-        pci: device.pci_info().ok().map(|pci| pci.bus_id),
+        pci_device_id: pci.as_ref().map(|pci| pci.pci_device_id),
+        pci: pci.map(|pci| pci.bus_id),
         compute_capability: (number(capability.major), number(capability.minor)),
         memory_total_bytes: memory.total,
         memory_used_bytes: memory.used,

@@ -421,6 +421,7 @@ mod tests {
                 memory_used_bytes: 0,
                 mig_enabled: Some(true),
                 mig_instances: Vec::new(),
+                pci_device_id: None,
                 compute_mode: "default".to_owned(),
             },
             "1",
@@ -468,6 +469,7 @@ mod tests {
             memory_used_bytes: 0,
             mig_enabled: None,
             mig_instances: Vec::new(),
+            pci_device_id: None,
             compute_mode: "default".to_owned(),
         });
         Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }

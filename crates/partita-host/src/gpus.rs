@@ -241,6 +241,7 @@ mod tests {
             memory_used_bytes: 0,
             mig_enabled: None,
             mig_instances: Vec::new(),
+            pci_device_id: None,
             compute_mode: "default".to_owned(),
         };
         Gpu::of(facts, "1", 13000)

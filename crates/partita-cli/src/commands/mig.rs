@@ -55,7 +55,10 @@ fn report_text(report: &MigReport) -> String {
                 profile.sms.to_string(),
                 bytes(profile.memory_bytes),
                 profile.count_max.to_string(),
-                profile.placements.join(" "),
+                match profile.placements.is_empty() {
+                    true => "(for root)".to_owned(),
+                    false => profile.placements.join(" "),
+                },
             ]);
         }
         text.push_str(&table.render());
@@ -125,9 +128,11 @@ impl Wish {
         let selected = gpus::select(&install, Some(&selectors))?;
         selected.notice.iter().for_each(|notice| tell(notice));
         let mut targets: Vec<(Gpu, Target)> = Vec::new();
+        let mut has_matched = false;
         for entry in entries {
             let wanted = entry.wanted()?;
             for gpu in entry.gpus(&selected.gpus)? {
+                has_matched = true;
                 if targets.iter().any(|(other, _)| other.key() == gpu.key()) {
                     return Err(Failure::Told(format!(
                         "{file}: two entries of {name} are for {}; name each GPU once",
@@ -148,6 +153,12 @@ impl Wish {
                     }
                 }
             }
+        }
+        if !has_matched {
+            return Err(Failure::Told(format!(
+                "{file}: no entry of {name} is for {}",
+                gpus::labels(&selected.gpus)
+            )));
         }
         Ok(Self { install, registry: Registry::open()?, targets })
     }
@@ -200,6 +211,9 @@ fn destroy(arguments: &MigDestroy) -> Result<(), Failure> {
 
 fn change_text(change: &MigChange) -> String {
     let mut text = format!("{}:\n", change.gpu);
+    if let Some(remedy) = &change.remedy {
+        text.push_str(&format!("  first: {remedy}\n"));
+    }
     for kept in &change.kept {
         text.push_str(&format!(
             "  keep GPU instance {} ({} at {})\n",

@@ -4,13 +4,14 @@
 
 use crate::common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::container::{Container, MEMORY, program};
 use common::{PATIENCE, World, needs_simulator, needs_user_mode, refusal, text};
-use partita_testing::{is_long, succeed};
+use partita_testing::{ATTACKER, Users, VICTIM, is_long, succeed};
 use serde_json::Value;
 
 const CUT: &str = "3g.71gb,1g.18gb";
@@ -254,7 +255,13 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     let world = World::new();
     let said = refusal(&mut partita(&world, "mig apply --gpu sim:l40s --want 1g"));
     assert!(said.contains("MIG is not supported"), "{said}");
-    for line in ["mig plan --want 1g", "mig apply --want 1g", "mig destroy --all"] {
+    let plan = json(&mut partita(&world, "mig plan --want 1g"));
+    let remedy = plan["remedy"].as_str().unwrap();
+    assert!(
+        plan["steps"].as_array().unwrap().len() == 2 && remedy.contains("nvidia-smi -i 0 -mig 1"),
+        "{plan}"
+    );
+    for line in ["mig apply --want 1g", "mig destroy --all"] {
         let said = refusal(&mut partita(&world, line));
         assert!(said.contains("MIG is off") && said.contains("`nvidia-smi -i 0 -mig 1`"), "{line}: {said}");
     }
@@ -334,6 +341,48 @@ fn a_program_is_started_in_the_instance_and_ends_as_itself() {
     assert_eq!((text(&output.stdout).trim_end(), output.status.code()), (uuid.as_str(), Some(7)));
     let said = refusal(&mut partita(&world, "run --mig 1g -- ./missing"));
     assert!(said.contains("./missing: it cannot be started"), "{said}");
+}
+
+#[test]
+fn every_user_can_use_instances_and_only_the_administrator_changes_them() {
+    if is_elsewhere() {
+        return;
+    }
+    let world = divided(CUT);
+    let Some(users) = Users::new(world.dir(), &world.run_dir(), common::program()) else { return };
+    // Root makes the run directory, and the directory of boards.
+    world.ok("ps");
+    let boards = world.dir().join("boards");
+    std::fs::create_dir(&boards).unwrap();
+    std::fs::set_permissions(&boards, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let as_root = |line: &str| {
+        let mut command = partita(&world, line);
+        command.env("PARTITA_SIM_DIR", &boards);
+        command
+    };
+    let as_user = |user: u32, line: &str| {
+        let mut command = as_root(line);
+        users.enter(user, &mut command);
+        command.env("PARTITA_SIM_DIR", &boards);
+        command
+    };
+    let seen = json(&mut as_user(VICTIM, "mig show"));
+    assert_eq!((&seen["mode"], &seen["instances"]), (&Value::from("on"), &Value::Null));
+    assert_eq!(seen["profiles"].as_array().unwrap().len(), 7);
+    for line in ["mig plan --want 1g", "mig apply --want 1g", "mig destroy --all"] {
+        let said = refusal(&mut as_user(VICTIM, line));
+        assert!(said.ends_with("run the command as root"), "{line}: {said}");
+    }
+    let mut command = as_user(VICTIM, "run --mig 1g -- sh -c");
+    let mut holder = common::Answering::start(command.arg("echo ready; read line"));
+    assert_eq!(holder.tenant.next_line(), "ready");
+    let said = refusal(&mut as_user(ATTACKER, "run --mig 1g -- true"));
+    assert!(said.contains("is taken by another `partita run --mig`"), "{said}");
+    let said = refusal(&mut as_root("mig destroy --all"));
+    assert!(said.contains("has not begun to use it"), "{said}");
+    drop(holder);
+    succeed(&mut as_user(ATTACKER, "run --mig 1g -- true"));
+    json(&mut as_root("mig destroy --all"));
 }
 
 /// Two commands at the same time exclude each other, and each does all of its work.
@@ -499,10 +548,24 @@ mig-configs:
       mig-enabled: true
       mig-devices: {}
   filtered:
-    - device-filter: [\"0x233510DE\"]
+    - device-filter: [\"0x20B210DE\", \"0x233010DE\"]
       devices: all
       mig-enabled: true
-      mig-devices: {7g.141gb: 1}
+      mig-devices: {7g.80gb: 1}
+    - device-filter: \"0x233510de\"
+      devices: all
+      mig-enabled: true
+      mig-devices: {1g.18gb: 2, 3g.71gb: 1}
+  another:
+    - device-filter: \"0x233010DE\"
+      devices: all
+      mig-enabled: true
+      mig-devices: {7g.80gb: 1}
+  misfiltered:
+    - device-filter: H200
+      devices: all
+      mig-enabled: true
+      mig-devices: {}
   elsewhere:
     - devices: [0, 3]
       mig-enabled: true
@@ -528,12 +591,15 @@ fn files_of_mig_parted_are_carried_out() {
     json(&mut partita(&world, &line("apply", "balanced")));
     assert_eq!(profiles(&show(&world)), ["1g.18gb", "1g.18gb", "3g.71gb"]);
     assert_eq!(json(&mut partita(&world, &line("apply", "balanced")))["steps"].as_array().unwrap().len(), 0);
+    // The filter chooses the entry for an H200, which is in place.
+    assert_eq!(json(&mut partita(&world, &line("plan", "filtered")))["kept"].as_array().unwrap().len(), 3);
     for (name, parts) in [
         ("off", &["wants it off", "`nvidia-smi -i 0 -mig 0`"][..]),
-        ("filtered", &["device-filter", "copy the entry without it"]),
+        ("another", &["no entry of another is for sim:h200"]),
+        ("misfiltered", &["device-filter: \"H200\" is no PCI id", "0x233510DE"]),
         ("elsewhere", &["devices: there is no GPU 3"]),
         ("twice", &["two entries of twice are for sim:h200"]),
-        ("missing", &["--selected missing", "it has balanced, elsewhere, filtered"]),
+        ("missing", &["--selected missing", "it has another, balanced, elsewhere, filtered"]),
     ] {
         let said = refusal(&mut partita(&world, &line("apply", name)));
         assert!(parts.iter().all(|part| said.contains(part)), "{name}: {said}");

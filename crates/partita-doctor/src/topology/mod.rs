@@ -97,6 +97,7 @@ pub(crate) mod tests {
             memory_used_bytes: 0,
             mig_enabled: None,
             mig_instances: Vec::new(),
+            pci_device_id: None,
             compute_mode: "default".to_owned(),
         };
         Gpu::of(facts, "580.1", 13000)

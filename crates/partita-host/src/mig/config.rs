@@ -33,7 +33,6 @@ pub struct MigConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConfigEntry {
-    #[serde(default)]
     device_filter: Option<Filter>,
     devices: Devices,
     mig_enabled: bool,
@@ -48,12 +47,33 @@ enum Devices {
     These(Vec<u32>),
 }
 
-/// PCI ids of GPUs. Partita does not evaluate them, and refuses an entry that has any.
+/// PCI ids of GPUs, as `0x233510DE`: one, or a list.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 enum Filter {
-    One(#[allow(dead_code, reason = "only its presence counts")] String),
-    Several(#[allow(dead_code, reason = "only their presence counts")] Vec<String>),
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Filter {
+    fn allows(&self, gpu: &Gpu) -> Result<bool, Error> {
+        let ids = match self {
+            Self::One(id) => std::slice::from_ref(id),
+            Self::Several(ids) => ids,
+        };
+        for id in ids {
+            let digits = id.strip_prefix("0x").or(id.strip_prefix("0X"));
+            let number = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+            let number = number.ok_or_else(|| Error::Refused {
+                what: "device-filter".to_owned(),
+                reason: format!("{id:?} is no PCI id; they are written as 0x233510DE"),
+            })?;
+            if gpu.facts.pci_device_id == Some(number) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 impl<'de> Deserialize<'de> for Devices {
@@ -137,29 +157,23 @@ impl ConfigEntry {
     /// The GPUs of the entry among these.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a number that none of them has, and for a filter.
+    /// [`Error::Refused`] for a number that none of them has, and for a filter that is no PCI id.
     pub fn gpus<'a>(&self, gpus: &'a [Gpu]) -> Result<Vec<&'a Gpu>, Error> {
-        let refuse = |what: &str, reason: String| Err(Error::Refused { what: what.to_owned(), reason });
-        if self.device_filter.is_some() {
-            return refuse(
-                "device-filter",
-                "Partita does not evaluate it; copy the entry without it, and name the GPUs in devices"
-                    .to_owned(),
-            );
-        }
-        let Devices::These(numbers) = &self.devices else { return Ok(gpus.iter().collect()) };
+        let numbers = match &self.devices {
+            Devices::All => gpus.iter().map(|gpu| gpu.facts.index).collect(),
+            Devices::These(numbers) => numbers.clone(),
+        };
         let mut found = Vec::new();
         for number in numbers {
-            match gpus.iter().find(|gpu| gpu.facts.index == *number) {
-                Some(gpu) => found.push(gpu),
-                None => {
-                    let known: Vec<String> = gpus.iter().map(|gpu| gpu.facts.index.to_string()).collect();
-                    let reason = format!(
-                        "there is no GPU {number} among those that --gpu selects: {}",
-                        known.join(", ")
-                    );
-                    return refuse("devices", reason);
-                }
+            let gpu = gpus.iter().find(|gpu| gpu.facts.index == number).ok_or_else(|| {
+                let known: Vec<String> = gpus.iter().map(|gpu| gpu.facts.index.to_string()).collect();
+                let known = known.join(", ");
+                let reason = format!("there is no GPU {number} among those that --gpu selects: {known}");
+                Error::Refused { what: "devices".to_owned(), reason }
+            })?;
+            match &self.device_filter {
+                Some(filter) if !filter.allows(gpu)? => {}
+                _ => found.push(gpu),
             }
         }
         Ok(found)
@@ -254,7 +268,5 @@ mig-configs:
         assert!(off.wanted().unwrap_err().to_string().contains("mig-enabled is false"));
         let many = entry("devices: all\nmig-enabled: true\nmig-devices: {1g: 65}\n");
         assert!(many.wanted().unwrap_err().to_string().contains("1g: 65 instances"));
-        let filtered = entry("device-filter: ['0x233510DE']\ndevices: all\nmig-enabled: true\n");
-        assert!(filtered.gpus(&[]).unwrap_err().to_string().contains("device-filter"));
     }
 }

@@ -111,6 +111,8 @@ impl InstanceRow {
 pub struct MigChange {
     /// The GPU, as messages name it.
     pub gpu: String,
+    /// What an administrator must do before a plan can be carried out.
+    pub remedy: Option<String>,
     /// The instances that stay.
     pub kept: Vec<InstanceRow>,
     /// The steps, in order.

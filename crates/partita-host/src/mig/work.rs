@@ -214,9 +214,11 @@ fn name_of(profiles: &[Profile], id: u32) -> String {
     profile.map_or_else(|| format!("profile {id}"), |profile| profile.name.clone())
 }
 
-/// A GPU with MIG turned on, and its instances at this time.
+/// A GPU and its instances at this time.
 struct Here<'a> {
     request: &'a Request,
+    /// What an administrator must do before instances can be created.
+    remedy: Option<String>,
     gpu: MigGpu,
     journal: Journal,
     profiles: Vec<Profile>,
@@ -230,19 +232,27 @@ impl<'a> Here<'a> {
     fn read(request: &'a Request, registry: &Registry) -> Result<Self, String> {
         let gpu = MigGpu::open(&request.uuid).map_err(of_nvml)?;
         let state = state(&gpu)?;
-        if !matches!(state, MigState::On | MigState::OffAfterReset) {
-            let remedy = remedy(state, request.index).unwrap_or_default();
-            return Err(format!("MIG is {state}; {remedy}"));
+        let remedy = remedy(state, request.index);
+        let is_on = matches!(state, MigState::On | MigState::OffAfterReset);
+        // A plan for a GPU with MIG turned off is one for the time when it is on.
+        if state == MigState::Unsupported || (!is_on && request.changes()) {
+            return Err(format!("MIG is {state}; {}", remedy.unwrap_or_default()));
         }
         let profiles = gpu.profiles().map_err(of_nvml)?;
         if profiles.iter().all(|profile| profile.slots.is_empty()) {
             return Err("NVML does not say where instances can lie; run the command as root".to_owned());
         }
-        let instances = gpu.instances(&profiles).map_err(of_nvml)?;
-        let rows = rows(&gpu, &profiles, &instances, registry)?;
+        let (instances, rows) = match is_on {
+            false => (Vec::new(), Vec::new()),
+            true => {
+                let instances = gpu.instances(&profiles).map_err(of_nvml)?;
+                let rows = rows(&gpu, &profiles, &instances, registry)?;
+                (instances, rows)
+            }
+        };
         let journal = Journal::of(registry.root(), &request.uuid);
         let before = journal.before()?;
-        Ok(Self { request, gpu, journal, profiles, instances, rows, before })
+        Ok(Self { request, remedy, gpu, journal, profiles, instances, rows, before })
     }
 
     /// The way to a target.
@@ -415,6 +425,7 @@ impl Way {
         let stays = |row: &&InstanceRow| !touched.contains(&row.gpu_instance);
         MigChange {
             gpu: here.request.label.clone(),
+            remedy: here.remedy.clone(),
             kept: here.rows.iter().filter(stays).cloned().collect(),
             steps: self.steps.iter().map(|step| here.step_row(&here.instances, step)).collect(),
             is_applied,

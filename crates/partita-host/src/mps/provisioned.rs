@@ -148,6 +148,7 @@ mod tests {
             memory_used_bytes: 0,
             mig_enabled: Some(false),
             mig_instances: Vec::new(),
+            pci_device_id: None,
             compute_mode: "default".to_owned(),
         };
         Gpu::of(facts, "580.159.04", 13000)

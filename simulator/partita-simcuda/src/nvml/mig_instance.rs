@@ -289,6 +289,7 @@ nvml_api! {
         count: *mut c_uint,
     ) {
         let gpu = device(handle)?;
+        check_administrator(&gpu)?;
         let slots = &by_id(&gpu, profile)?.slots;
         if to.is_null() {
             return put(count, slots.len() as c_uint);

@@ -97,6 +97,7 @@ fn inventory(uuids: &[&str]) -> Inventory {
         memory_used_bytes: 77_777,
         mig_enabled: Some(false),
         mig_instances: Vec::new(),
+        pci_device_id: None,
         compute_mode: "default".to_owned(),
     });
     Inventory { driver_version: "580.1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
