@@ -180,8 +180,10 @@ static void neighbour(void) {
     say("ready");
     pthread_create(&thread, NULL, until_told, (void *)&stop);
     while (!stop) {
-        for (int i = 0; i < 8; i++) spin(NULL, 64, 1024, 500000);
-        CUresult result = cuCtxSynchronize();
+        CUresult result = 0;
+        // The error of a fault may come at a launch as well.
+        for (int i = 0; i < 8 && !result; i++) result = try_spin(NULL, 64, 1024, 500000);
+        if (!result) result = cuCtxSynchronize();
         if (result) {
             printf("%d\n", result);
             fflush(stdout);

@@ -307,9 +307,13 @@ static inline void start(void) {
     OK(cuModuleLoadData(&module, PTX));
 }
 
-static inline void spin(CUstream stream, unsigned blocks, unsigned threads, uint64_t ns) {
+static inline CUresult try_spin(CUstream stream, unsigned blocks, unsigned threads, uint64_t ns) {
     void *params[] = {&ns};
-    OK(cuLaunchKernel(function("partita_spin"), blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL));
+    return cuLaunchKernel(function("partita_spin"), blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL);
+}
+
+static inline void spin(CUstream stream, unsigned blocks, unsigned threads, uint64_t ns) {
+    OK(try_spin(stream, blocks, threads, ns));
 }
 
 // Launches a census on a stream and returns how many different SMs its blocks ran on.
