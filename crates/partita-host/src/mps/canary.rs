@@ -51,8 +51,8 @@ pub enum Found {
     },
 }
 
-/// Starts a canary as a client of the service and waits up to `limit` for its launch, and as long or
-/// 2.5 s before that for its context.
+/// Starts a canary as a client of the service and waits up to `limit` for its launch, and before
+/// that as long, or 2.5 s, for its context.
 ///
 /// # Errors
 /// [`Error::Child`] if there can be no process; [`Error::Interrupted`].

@@ -314,7 +314,7 @@ impl Board {
             }
             Request::Free { address } => space.free(memory, address).and_then(done),
             Request::HostMap { address, bytes } => {
-                // A file with a name is opened when the process has ended: until then it is its own.
+                // A file with a name is opened when the process has ended, and not before.
                 let name = descriptors.first().and_then(name_of);
                 let shared = match descriptors.first() {
                     Some(fd) if name.is_none() => Some(

@@ -87,8 +87,8 @@ fn forget(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
     }
 }
 
-/// The file of a shared mapping that begins at `address` with the file's first byte, if this process
-/// can open it.
+/// The file of a shared mapping that begins at `address` with the file's first byte, if this
+/// process can open it.
 ///
 /// Hardware pins registered pages, and writes them also after the process has died. The board does
 /// so with pages that it maps itself; all others end with the process.

@@ -16,7 +16,7 @@
 //! | [`sensor`] | utilisation, clocks, power, temperature |
 //! | [`mig`] | its MIG instances as devices |
 //! | [`mig_instance`] | profiles of instances, and their creation and destruction |
-//! | [`mig_fault`] | failures of these on demand |
+//! | `mig_fault` | failures of these on demand |
 //! | [`absent`] | everything else, which returns `NVML_ERROR_NOT_SUPPORTED` |
 
 /// Defines entry points. The body is a `Result`; the program gets its error.

@@ -198,8 +198,8 @@ impl Bench {
         Ok(cells)
     }
 
-    /// Measures the victim beside a neighbour. Returns also what broke it after the neighbour's end,
-    /// and a victim that works.
+    /// Measures the victim beside a neighbour. Returns also what broke it after the neighbour's
+    /// end, and a victim that works.
     fn beside(
         &self,
         setting: Setting,
