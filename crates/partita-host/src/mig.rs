@@ -1,6 +1,6 @@
 //! The MIG instances of a GPU: shown, planned, changed, and given to programs.
 //!
-//! NVML is called in a child process, which also plans and keeps the journal ([`mod@work`]). So it
+//! NVML is called in a child process, which also plans and keeps the journal (`work`). So it
 //! alone holds the lock on the GPU's instances, and the lock ends when the last call has ended,
 //! even if this process is killed. MIG mode itself is never changed.
 
