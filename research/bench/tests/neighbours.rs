@@ -1,4 +1,4 @@
-//! The benchmark of bad neighbours, on the simulated GPU.
+//! The benchmarks of bad neighbours and of violent deaths, on the simulated GPU.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,16 +7,19 @@ use partita_testing::{succeed, without_own_variables};
 
 fn neighbours(built: &Path, dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_neighbours"));
-    without_own_variables(&mut command);
+    in_world(&mut command, built, dir).args(["--rounds", "1", "--ms", "20"]);
+    command
+}
+
+fn in_world<'command>(command: &'command mut Command, built: &Path, dir: &Path) -> &'command mut Command {
+    without_own_variables(command);
     command
         .arg("--partita")
         .arg(built.join("partita"))
-        .args(["--rounds", "1", "--ms", "20"])
         .env("PARTITA_RUN_DIR", dir.join("run"))
         .env("PARTITA_SIM_DIR", dir.join("sim"))
         .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
-        .env("PARTITA_LIB_DIR", built);
-    command
+        .env("PARTITA_LIB_DIR", built)
 }
 
 #[test]
@@ -43,4 +46,17 @@ fn an_unknown_kind_is_refused_with_the_known_ones() {
     let text = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && text.contains("--kinds noise: no such kind"), "{text}");
     assert!(text.contains("streams-1000"), "{text}");
+}
+
+#[test]
+fn tenants_that_die_are_shown_and_released_and_the_victim_goes_on() {
+    let built = partita_testing::build();
+    let dir = tempfile::Builder::new().prefix("pb").tempdir_in("/dev/shm").expect("a directory in /dev/shm");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deaths"));
+    in_world(&mut command, built, dir.path()).args(["--rounds", "1"]);
+    let page = String::from_utf8(succeed(&mut command).stdout).expect("UTF-8");
+    assert!(page.contains("12 deaths; the victim broke in 0 of 1 rounds"), "{page}");
+    // Without a holder the same deaths break it.
+    let page = String::from_utf8(succeed(command.args(["--holder", "off"])).stdout).expect("UTF-8");
+    assert!(page.contains("the victim broke in 1 of 1 rounds"), "{page}");
 }
