@@ -5,7 +5,8 @@ mod common;
 use common::World;
 
 /// What NVIDIA's compiler made of the sample kernels.
-const SAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../partita-ptx/tests/ptx/kernels/samples.ptx");
+const SAMPLES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/partita-ptx/tests/ptx/kernels/samples.ptx");
 
 #[test]
 fn kernels_of_the_compiler_compute() {

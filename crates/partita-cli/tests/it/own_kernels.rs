@@ -17,7 +17,7 @@ fn a_tenants_own_kernels_compute_on_its_sms() {
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-ffp-contract=off", "-o"]).arg(&program).arg(tests.join("hook/own_kernels.c"));
     succeed(cc.arg("-ldl"));
-    let samples = tests.join("../../../simulator/partita-ptx/tests/ptx/kernels/samples.ptx");
+    let samples = tests.join("../../partita-ptx/tests/ptx/kernels/samples.ptx");
     let mut command = world.partita("run --sm tpc:0-3 --mem 1GiB --".split_whitespace());
     let output = succeed(command.arg(&program).arg(samples));
     let expected = format!("vecAdd: 0 of 100000 wrong\nmatmul: 0 of 4900 wrong\nsms {}\n", sms_of("0-3"));

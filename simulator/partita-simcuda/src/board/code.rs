@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use partita_abi::CuResult;
-use partita_ptx::{Kernel, Module};
+use partita_interpreter::Kernel;
+use partita_ptx::Module;
 
 use crate::shared::protocol::Code;
 
@@ -49,7 +50,8 @@ impl Program {
         if let Some(kernel) = kernels.get(name) {
             return Ok(Arc::clone(kernel));
         }
-        let made = self.module.kernel(name, &self.symbols).map_err(|_| CuResult::ILLEGAL_INSTRUCTION)?;
+        let made =
+            Kernel::new(&self.module, name, &self.symbols).map_err(|_| CuResult::ILLEGAL_INSTRUCTION)?;
         let made = Arc::new(made);
         kernels.insert(name.to_owned(), Arc::clone(&made));
         Ok(made)

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use partita_abi::CuResult;
 use partita_abi::qmd::{QMD_WORDS_MAX, read_disable_mask, read_field};
 use partita_core::TpcSet;
-use partita_ptx::{Launch, Start};
+use partita_interpreter::{Launch, Start};
 use partita_sim::{CopyDirection, CopyWork, EventKind, KernelWork, StreamId, Work, WorkId};
 
 use super::effects::{Fill, Reach};

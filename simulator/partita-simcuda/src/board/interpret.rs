@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use partita_abi::CuResult;
-use partita_ptx::{Block, Failure, Fault, Launch, Memory, Progress, Start};
+use partita_interpreter::{Block, Failure, Fault, Launch, Memory, Progress, Start};
 use partita_sim::{Engine, WorkId};
 
 use super::client::Client;

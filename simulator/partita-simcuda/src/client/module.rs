@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use partita_abi::CuResult;
 use partita_abi::types::*;
+use partita_interpreter::{function_address, initial_bytes};
 
 use super::context::{Context, current};
 use super::function::Function;
@@ -137,9 +138,10 @@ fn fill_globals(
         let bytes: &[u8] = match &global.initial {
             Initial::Bytes(bytes) => bytes,
             Initial::Ptx(source, variable) => {
-                let address =
-                    |name: &str| symbols.get(name).copied().or_else(|| source.module.function_address(name));
-                made = variable.initial_bytes(address).map_err(|error| {
+                let address = |name: &str| {
+                    symbols.get(name).copied().or_else(|| function_address(&source.module, name))
+                };
+                made = initial_bytes(variable, address).map_err(|error| {
                     eprintln!("partita-sim: this PTX is refused: {error}");
                     CuResult::INVALID_PTX
                 })?;

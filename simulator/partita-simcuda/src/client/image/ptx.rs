@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use partita_abi::CuResult;
+use partita_interpreter::Kernel;
 use partita_ptx::Module;
 use partita_ptx::module::{Function, Linkage, Space, Statement, Variable};
 
@@ -53,7 +54,7 @@ fn kernel(
     let layout = entry.layout().ok_or(CuResult::INVALID_PTX)?;
     let threads = entry.numbers("reqntid").or_else(|| entry.numbers("maxntid"));
     let threads = threads.map_or(0, |sizes| sizes.iter().fold(1u64, |all, size| all.saturating_mul(*size)));
-    let made = module.kernel(&entry.name, symbols);
+    let made = Kernel::new(module, &entry.name, symbols);
     Ok(KernelInfo {
         name: entry.name.clone(),
         params: layout.into_iter().map(|(at, bytes)| (at as usize, bytes as usize)).collect(),
