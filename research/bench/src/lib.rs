@@ -3,3 +3,4 @@
 pub mod peer;
 pub mod scratch;
 pub mod side;
+pub mod tenants;

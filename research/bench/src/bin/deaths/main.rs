@@ -1,6 +1,6 @@
 //! Violent deaths of tenants with work in flight, many at once, beside a victim.
 //!
-//! In each round a victim computes, tenants of two TPCs start beside it, and die at once: every
+//! In each round a victim computes, tenants of one TPC start beside it, and die at once: every
 //! way to die, with finite work and with a kernel that never ends. The victim must not notice.
 //! Tenants with finite work must be gone when it has ended; those with endless work must be shown
 //! by `ps`, and be gone when the victim has left.
@@ -14,8 +14,6 @@
 //! With `--holder off` the same deaths happen without a holder. `cc` compiles the programs.
 //! The program ends with an error if a victim broke, or a tenant was not shown or not released.
 
-mod tenants;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -27,8 +25,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use partita_bench::scratch::Scratch;
 use partita_bench::side::Side;
+use partita_bench::tenants::Tenants;
 use partita_core::Samples;
-use tenants::Tenants;
 
 /// The victim of the benchmark of neighbours.
 const VICTIM: &str = include_str!("../neighbours/neighbour.c");
@@ -166,14 +164,14 @@ impl Bench {
         fs::write(dir.join("dies.py"), TORCH)?;
         compile(dir, "victim", VICTIM)?;
         compile(dir, "deaths", DEATHS)?;
-        let tenants = Tenants { partita, gpu: options.gpu.clone() };
+        let tenants = Tenants(partita);
         Ok(Self { options, tenants, scratch })
     }
 
     /// `partita run` of a program of this benchmark.
     fn command(&self, name: &str, sm: &str, words: &[&str]) -> Result<Command> {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5"]).arg(LIMIT_S.to_string()).arg(&self.tenants.partita);
+        command.args(["-k", "5"]).arg(LIMIT_S.to_string()).arg(&self.tenants.0);
         command.args([
             "run",
             "--gpu",
@@ -208,7 +206,7 @@ impl Bench {
             Program::C => &["./deaths", "workloads.ptx", work, way],
             Program::Torch => &["python3", "dies.py", work, way],
         };
-        let mut command = self.command(&name, "2tpc", words)?;
+        let mut command = self.command(&name, "1tpc", words)?;
         command.env("PARTITA_HOLDER", &self.options.holder);
         let side = Side::start(command)?;
         Ok((Dying { name, work, way }, side))
@@ -260,7 +258,7 @@ impl Bench {
         }
         remain.iter().for_each(|one| row(rows, one).missed += 1);
         dying.iter().for_each(|one| row(rows, one).deaths += 1);
-        self.tenants.clear()?;
+        self.tenants.clear(&[])?;
         Ok(is_broken)
     }
 

@@ -25,6 +25,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use partita_bench::scratch::Scratch;
 use partita_bench::side::{Side, bare};
+use partita_bench::tenants::Tenants;
 use report::{Cell, Outcome};
 
 const SOURCE: &str = include_str!("neighbour.c");
@@ -107,7 +108,7 @@ struct Options {
 
 struct Bench {
     options: Options,
-    partita: PathBuf,
+    tenants: Tenants,
     worker: PathBuf,
     scratch: Scratch,
 }
@@ -115,15 +116,14 @@ struct Bench {
 fn main() -> Result<()> {
     let bench = Bench::prepare(Options::parse())?;
     let kinds = bench.kinds()?;
-    let cells = bench.measure(&kinds)?;
+    let mut cells = Vec::new();
+    let measured = bench.measure(&kinds, &mut cells);
     let text = report::page(&bench.heading(), &kinds, &bench.settings(), &cells)?;
     match &bench.options.out {
-        Some(path) => fs::write(path, text).with_context(|| path.display().to_string()),
-        None => {
-            print!("{text}");
-            Ok(())
-        }
+        Some(path) => fs::write(path, text).with_context(|| path.display().to_string())?,
+        None => print!("{text}"),
     }
+    measured
 }
 
 impl Bench {
@@ -139,7 +139,7 @@ impl Bench {
             Some(path) => path.clone(),
             None => compile(scratch.path())?,
         };
-        Ok(Self { options, partita, worker, scratch })
+        Ok(Self { options, tenants: Tenants(partita), worker, scratch })
     }
 
     fn heading(&self) -> String {
@@ -165,9 +165,9 @@ impl Bench {
         Ok(if self.options.kinds.is_empty() { known } else { self.options.kinds.clone() })
     }
 
-    fn measure(&self, kinds: &[String]) -> Result<Vec<Cell>> {
+    /// Adds a cell for each measurement. After an error those before it are there.
+    fn measure(&self, kinds: &[String], cells: &mut Vec<Cell>) -> Result<()> {
         let mut random = fastrand::Rng::with_seed(self.options.seed);
-        let mut cells = Vec::new();
         for round in 0..self.options.rounds {
             let mut settings = self.options.settings.clone();
             random.shuffle(&mut settings);
@@ -193,9 +193,11 @@ impl Bench {
                     cells.push(Cell { setting: setting.name(), kind: kind.clone(), alone, outcome, end });
                 }
                 victim.stop()?;
+                // What never ends goes with the last client of its service.
+                self.tenants.clear(&[])?;
             }
         }
-        Ok(cells)
+        Ok(())
     }
 
     /// Measures the victim beside a neighbour. Returns also what broke it after the neighbour's
@@ -215,6 +217,11 @@ impl Bench {
             }
             Err(error) => Outcome::Broken(format!("no neighbour: {error}")),
         };
+        if kind != "endless"
+            && let Err(error) = self.tenants.clear(&["victim"])
+        {
+            eprintln!("after {kind}: {error}");
+        }
         let Outcome::Broken(why) = self.ask(&mut victim)? else { return Ok((outcome, None, victim)) };
         let end = matches!(outcome, Outcome::Times(_)).then(|| format!("; after its end: {why}"));
         let _ = victim.stop();
@@ -237,10 +244,10 @@ impl Bench {
 
     fn command(&self, setting: Setting, is_victim: bool, words: &[&str]) -> Result<Command> {
         let program = match setting.limits(is_victim) {
-            None => bare(&self.partita, &self.options.gpu, &self.worker),
+            None => bare(&self.tenants.0, &self.options.gpu, &self.worker),
             Some(limits) => {
                 let name = if is_victim { "victim" } else { "neighbour" };
-                let mut command = Command::new(&self.partita);
+                let mut command = Command::new(&self.tenants.0);
                 command.args(["run", "--gpu", &self.options.gpu, "--name", name, "--mem", &self.options.mem]);
                 command.args(limits).arg("--").arg(&self.worker);
                 command

@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// The time after which a round leaves tenants behind.
+/// The time in which tenants leave whose work ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub struct Tenants {
-    pub partita: PathBuf,
-    pub gpu: String,
-}
+/// The tenants of this machine, as the `partita` executable shows them.
+pub struct Tenants(pub PathBuf);
 
 impl Tenants {
-    /// The tenants and what `ps` says is wrong with each.
+    /// The tenants by name, and what `ps` reports as the problem of each.
+    ///
+    /// # Errors
+    /// If `partita ps` fails.
     pub fn problems(&self) -> Result<BTreeMap<String, String>> {
-        let output = Command::new(&self.partita).args(["ps", "--json"]).output().context("partita ps")?;
+        let output = Command::new(&self.0).args(["ps", "--json"]).output().context("partita ps")?;
         if !output.status.success() {
             bail!("partita ps: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
@@ -28,16 +29,20 @@ impl Tenants {
         Ok(rows.iter().map(|row| (text(row, "name"), text(row, "problem"))).collect())
     }
 
-    /// Waits until no tenant is left, so that the next round finds the whole GPU.
-    pub fn clear(&self) -> Result<()> {
+    /// Waits until no tenant is left but those named.
+    ///
+    /// # Errors
+    /// If `partita ps` fails, or others are still there after 30 s.
+    pub fn clear(&self, but: &[&str]) -> Result<()> {
         let begin = Instant::now();
         loop {
-            let left = self.problems()?;
+            let mut left = self.problems()?;
+            left.retain(|name, _| !but.contains(&name.as_str()));
             if left.is_empty() {
                 return Ok(());
             }
             if begin.elapsed() > PATIENCE {
-                bail!("{}: these tenants of the last round are still there: {left:?}", self.gpu);
+                bail!("these tenants have not left: {left:?}");
             }
         }
     }
