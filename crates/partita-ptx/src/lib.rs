@@ -1,4 +1,4 @@
-//! PTX, NVIDIA's language of kernels: a parser and a printer.
+//! PTX, NVIDIA's language of kernels: a parser, a printer, and a rewriter.
 //!
 //! [`Module::parse`] reads what compilers emit for ordinary kernels. `Display` prints a module as
 //! text, which parses to the same module.
@@ -19,6 +19,7 @@ extern crate alloc;
 mod error;
 pub mod module;
 mod parse;
+pub mod persistent;
 mod print;
 mod token;
 mod types;

@@ -1,6 +1,6 @@
 //! Parsing and printing: of what compilers emit, and of damaged text.
 
-use partita_ptx::{Module, Position};
+use partita_ptx::{Module, Position, persistent};
 use proptest::prelude::*;
 
 const SAMPLES: &str = include_str!("kernels/samples.ptx");
@@ -133,6 +133,41 @@ fn the_assembler_makes_the_same_of_what_is_printed() {
     });
     std::fs::remove_dir_all(&directory).unwrap();
     assert!(written == again, "the assembler makes other code of the printed text");
+}
+
+/// As above: without `ptxas`, this checks nothing and says so.
+#[test]
+fn the_assembler_takes_what_is_rewritten() {
+    let Some(ptxas) = std::env::var_os("PARTITA_PTXAS") else {
+        println!("skipped: PARTITA_PTXAS does not name a ptxas");
+        return;
+    };
+    let directory = std::env::temp_dir().join(format!("partita-ptx-rewritten-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    for (name, text) in [("samples", SAMPLES), ("workloads", OWN[1]), ("floods", OWN[2])] {
+        let mut module = Module::parse(text).unwrap();
+        if module.architecture() > 80 {
+            // It uses nothing of newer devices.
+            module.target = vec!["sm_80".to_owned()];
+        }
+        let rewritten = persistent::rewrite(&module);
+        rewritten.refused.iter().for_each(|refusal| println!("{refusal}"));
+        assert!(!rewritten.entries.is_empty(), "{name}");
+        for target in ["sm_80", "sm_90"] {
+            let source = directory.join(name).with_extension("ptx");
+            std::fs::write(&source, rewritten.module.to_string()).unwrap();
+            let command = std::process::Command::new(&ptxas)
+                .arg(format!("--gpu-name={target}"))
+                .arg("-o")
+                .args([&directory.join("out.cubin"), &source])
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&command.stderr);
+            assert!(command.status.success(), "{name} for {target}: {said}");
+            println!("{name} for {target}: {} kernels", rewritten.entries.len());
+        }
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 /// A text with bytes cut out, replaced or repeated.

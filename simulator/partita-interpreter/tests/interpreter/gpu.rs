@@ -8,6 +8,7 @@ use partita_interpreter::{
 };
 use partita_ptx::Module;
 use partita_ptx::module::Space;
+use partita_ptx::persistent::{self, CONTROL_BYTES, Turn};
 
 /// First address of the memory.
 const BASE: u64 = 0x7_0000_0000;
@@ -16,11 +17,29 @@ const SLICE: u64 = 20_000;
 /// Slices of all blocks after which a launch counts as endless.
 const SLICES_MAX: u64 = 2_000_000;
 
-#[derive(Default)]
 pub struct Gpu {
     pub memory: Vec<u8>,
     /// Instructions of all launches.
     pub issued: u64,
+    /// How kernels are run as persistent blocks, if they are.
+    pub turns: Option<Turns>,
+}
+
+impl Default for Gpu {
+    fn default() -> Self {
+        Self { memory: Vec::new(), issued: 0, turns: crate::turns() }
+    }
+}
+
+/// How kernels are run as persistent blocks.
+#[derive(Clone, Debug)]
+pub struct Turns {
+    /// Blocks of the device, as they lie on its four SMs.
+    pub places: Vec<u32>,
+    /// Steps of a block before the next one's turn.
+    pub slice: u64,
+    /// The set of SMs, and after how many slices the next one is in force.
+    pub sets: Vec<(u64, Vec<u32>)>,
 }
 
 /// A module with its variables in memory.
@@ -86,7 +105,13 @@ impl Gpu {
     }
 
     pub fn load(&mut self, text: &str) -> Loaded {
-        let module = Module::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        let mut module = Module::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        if self.turns.is_some() {
+            let rewritten = persistent::rewrite(&module);
+            assert_eq!(rewritten.refused, [], "{text}");
+            // What is printed is what a driver gets.
+            module = Module::parse(&rewritten.module.to_string()).unwrap_or_else(|error| panic!("{error}"));
+        }
         let mut symbols = BTreeMap::new();
         let kept: Vec<_> = module
             .variables()
@@ -135,6 +160,9 @@ impl Gpu {
 
     /// Runs a launch; returns how long each block took.
     pub fn launch_with(&mut self, launch: Launch) -> Result<Vec<u64>, Box<Failure>> {
+        if let Some(turns) = self.turns.clone() {
+            return self.launch_in_turns(launch, &turns);
+        }
         let count: u64 = launch.grid.iter().map(|size| u64::from(*size)).product();
         let start = |block| Start { block, sm: block as u32 % launch.sms, at_ns: 5_000 };
         let mut blocks: Vec<Block> = (0..count).map(|block| Block::new(&launch, start(block))).collect();
@@ -150,6 +178,40 @@ impl Gpu {
                 }
             }
         }
+        Ok(ended.into_iter().flatten().collect())
+    }
+
+    /// Runs a launch of a rewritten kernel, whose last parameter is still missing.
+    fn launch_in_turns(&mut self, mut launch: Launch, turns: &Turns) -> Result<Vec<u64>, Box<Failure>> {
+        let control = self.bytes(&[0; CONTROL_BYTES]);
+        let set = self.bytes(&persistent::set_bytes(1, turns.sets[0].1.iter().copied()));
+        let done = self.words(&[0]);
+        let blocks = turns.places.len() as u32;
+        let turn = Turn { control, set, grid: launch.grid, blocks, done };
+        launch.params.resize(launch.kernel.param_bytes() as usize - persistent::TURN_BYTES, 0);
+        launch.params.extend(turn.to_bytes());
+        launch.grid = [blocks, 1, 1];
+        let start = |(block, sm): (usize, &u32)| Start { block: block as u64, sm: *sm, at_ns: 5_000 };
+        let mut blocks: Vec<Block> =
+            turns.places.iter().enumerate().map(|place| Block::new(&launch, start(place))).collect();
+        let mut ended = vec![None; blocks.len()];
+        let (mut slices, mut epoch) = (0, 1);
+        while ended.iter().any(Option::is_none) {
+            for (block, ended) in blocks.iter_mut().zip(&mut ended).filter(|(_, ended)| ended.is_none()) {
+                slices += 1;
+                assert!(slices < SLICES_MAX, "the kernel does not end");
+                if let Some((_, sms)) = turns.sets.get(epoch).filter(|(from, _)| *from <= slices) {
+                    epoch += 1;
+                    assert!(self.write(set, &persistent::set_bytes(epoch as u32, sms.iter().copied())));
+                }
+                if block.run(&launch, self, turns.slice)? == Progress::Done {
+                    *ended = Some(block.elapsed_ns(&launch));
+                    self.issued += block.issued();
+                }
+            }
+        }
+        assert_eq!(self.get(control, CONTROL_BYTES), [0; CONTROL_BYTES], "the next launch begins anew");
+        assert_eq!(self.get_words(done, 1), [1]);
         Ok(ended.into_iter().flatten().collect())
     }
 }

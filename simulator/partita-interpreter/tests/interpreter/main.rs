@@ -4,3 +4,8 @@ mod behaviour;
 mod gpu;
 mod instructions;
 mod samples;
+
+/// Kernels run as they are.
+fn turns() -> Option<gpu::Turns> {
+    None
+}
