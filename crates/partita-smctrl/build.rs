@@ -9,5 +9,7 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-lc");
     // `alloc` is compiled for unwinding and refers to `_Unwind_Resume`. A C compiler links its
     // library by default; rustc does not.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,--as-needed,-lgcc_s");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--as-needed");
+    // An argument of its own, which linkers that bring their own library replace.
+    println!("cargo::rustc-cdylib-link-arg=-lgcc_s");
 }

@@ -5,7 +5,7 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     // Its entry points call each other directly, also if another library interposes their names,
     // as the real driver's do.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     // Its threads and handlers outlive any dlclose, as the real driver's do.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

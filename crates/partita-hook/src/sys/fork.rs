@@ -8,6 +8,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use libc::{c_int, c_void};
 use partita_ledger::mutex::Mutex;
 
 /// A module's function for the child.
@@ -40,7 +41,22 @@ unsafe extern "C" {
     static END: u8;
 }
 
-// The linker defines both names. Hidden, so that the library does not export them.
+unsafe extern "C" {
+    /// The C library's part of `pthread_atfork`, since version 2.3.2. The function of that name is
+    /// in the static part of newer C libraries and in libpthread.so of older ones, and a tenant's
+    /// program may come with neither: then no program with a preloaded library starts.
+    fn __register_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+        library: *const c_void,
+    ) -> c_int;
+    /// The compiler's name for this library, with which the C library forgets the handler when the
+    /// library is unloaded.
+    static __dso_handle: u8;
+}
+
+// The linker defines both names of the section. Hidden, so that the library does not export them.
 core::arch::global_asm!(".hidden __start_partita_in_child", ".hidden __stop_partita_in_child");
 
 /// Makes the children of this process run the registered functions. Once for a process.
@@ -52,8 +68,9 @@ pub fn follow() -> Result<(), i32> {
     if FOLLOWED.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
-    // SAFETY: the handler stores to memory and closes descriptors.
-    match unsafe { libc::pthread_atfork(None, None, Some(child)) } {
+    // SAFETY: the handler stores to memory and closes descriptors; only the address of the library's
+    // name is used.
+    match unsafe { __register_atfork(None, None, Some(child), (&raw const __dso_handle).cast()) } {
         0 => Ok(()),
         code => Err(code),
     }

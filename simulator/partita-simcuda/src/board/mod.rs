@@ -205,8 +205,9 @@ impl Board {
         .map_err(io::Error::other)?;
         let (page, page_fd) = BoardPage::create(speed)?;
         let mut random = [0u8; 8];
+        // The function is in the C library from 2.25 on.
         // SAFETY: writes eight bytes into a local.
-        unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+        unsafe { libc::syscall(libc::SYS_getrandom, random.as_mut_ptr(), random.len(), 0) };
         let instance = u64::from_le_bytes(random);
         Ok(Self {
             qmd,

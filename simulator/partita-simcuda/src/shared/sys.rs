@@ -45,9 +45,10 @@ pub fn futex_wake_all(word: &AtomicU32) {
 /// # Errors
 /// Those of `memfd_create` and `ftruncate`.
 pub fn memfd(name: &CStr, bytes: u64) -> io::Result<OwnedFd> {
+    // The function is in the C library from 2.27 on.
     // SAFETY: the name is a C string; the call returns a new descriptor or -1.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    let fd = owned(fd)?;
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = owned(fd as i32)?;
     // SAFETY: plain call on a descriptor that this function owns.
     check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
     Ok(fd)
