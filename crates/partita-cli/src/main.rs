@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use partita_console::Failure;
 
-use args::{Arguments, Cmd};
-use commands::other;
+use args::{Arguments, Cmd, Hidden, Word};
+use commands::{generate, other};
 
 fn main() -> ExitCode {
     let program = Arguments::command().version(env!("PARTITA_VERSION"));
@@ -17,8 +17,15 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    let forwarded = commands::system::forward(&arguments.command);
-    let done = forwarded.and_then(|code| code.map_or_else(|| dispatch(&arguments.command), Ok));
+    let done = match &arguments.command {
+        Word::Cmd(command) => {
+            let forwarded = commands::system::forward(command);
+            forwarded.and_then(|code| code.map_or_else(|| dispatch(command), Ok))
+        }
+        Word::Hidden(Hidden::Generate(arguments)) => generate::generate(arguments),
+        Word::Hidden(Hidden::InternalSystem) => commands::system::answer(),
+        Word::Hidden(Hidden::Internal(internal)) => internal.run(Arguments::command(), partita::jobs::run),
+    };
     done.unwrap_or_else(Failure::report)
 }
 
@@ -39,10 +46,12 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Chain(arguments) => other::CHAIN.exec(arguments.words.clone()),
         Cmd::Batch(arguments) => commands::batch::batch(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),
-        Cmd::Completions(arguments) => commands::generate::completions(arguments),
-        Cmd::Man(arguments) => commands::generate::man(arguments),
-        Cmd::Generate(arguments) => commands::generate::generate(arguments),
-        Cmd::InternalSystem => commands::system::answer(),
-        Cmd::Internal(internal) => internal.run(Arguments::command(), partita::jobs::run),
+        Cmd::Completions(arguments) => generate::completions(arguments),
+        Cmd::Man(arguments) => generate::man(arguments),
+        Cmd::Help(arguments) => generate::help(arguments),
+        Cmd::Version => {
+            partita_console::print(&Arguments::command().version(env!("PARTITA_VERSION")).render_version())?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }

@@ -84,6 +84,22 @@ fn two_users_share_a_gpu_and_neither_takes_what_the_other_was_promised() {
 }
 
 #[test]
+fn a_gpu_of_a_group_is_refused_to_other_users() {
+    if !common::is_system() {
+        return;
+    }
+    // The users of the tests are in no group.
+    let world = World::plan().on(|_| vec![("PARTITAD_GPU_GROUPS", "sim:h200=root".into())]);
+    let said = refusal(&mut world.as_user(VICTIM, "run --gpu sim:h200 --sm 10% -- true".split(' ')));
+    assert!(said.contains("only members of root") && said.contains("PARTITAD_GPU_GROUPS"), "{said}");
+    assert!(rows(&mut world.as_user(VICTIM, nothing())).is_empty());
+    let _other = idle(&world, VICTIM, "--gpu sim:a100 --sm 10%");
+    let mut daemon = Command::new(common::program().with_file_name("partitad"));
+    let output = daemon.args(["--system", "--gpu-groups", "0=no-such-group"]).output().unwrap();
+    assert!(text(&output.stderr).contains("groupadd no-such-group"), "{output:?}");
+}
+
+#[test]
 fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
     let Some(world) = machine() else { return };
     let first = idle(&world, VICTIM, "--name first --sm 25% --mem 64MiB");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use partita::gpu::Selector;
 use partita::gpus::Selectors;
+use partita::groups::GpuGroups;
 use partita_core::{ByteSize, ParseByteSizeError};
 
 /// Serves this machine's GPUs, tenants, chains and their memory over REST.
@@ -65,6 +66,12 @@ pub enum Cmd {
         #[arg(last = true, required = true)]
         command: Vec<std::ffi::OsString>,
     },
+    /// Write the manual pages, for `partita generate`
+    #[command(hide = true)]
+    InternalGenerate {
+        /// The prefix
+        dir: PathBuf,
+    },
     /// One job that touches a driver, in a process of its own
     #[command(name = partita::child::SUBCOMMAND, hide = true)]
     InternalJob {
@@ -120,6 +127,12 @@ pub struct Serve {
     /// The GPUs to serve: indexes, UUIDs, sim:NAME, or all [default: every GPU of this machine]
     #[arg(long, env = "PARTITA_GPU", value_name = "GPU", value_parser = selectors)]
     pub gpu: Option<Selectors>,
+    /// Who makes tenants on a GPU in system mode: 0=vision 1=vision,speech [default: every user]
+    ///
+    /// A GPU is an index, a UUID or sim:NAME. Every user may use GPUs that are not named, and root
+    /// all of them.
+    #[arg(long, env = partita::groups::VARIABLE, value_name = "GPU=GROUP,…", default_value = "", hide_default_value = true)]
+    pub gpu_groups: GpuGroups,
     /// The Unix socket [default: .partitad-UID.sock in the run directory]
     #[arg(long, env = "PARTITAD_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Error, anyhow};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use partita::install::{Install, OWN_ERROR};
 use partita_chain_host::ChainRun;
+use partita_console::{Failure, pages};
 use partita_daemon::args::{Arguments, Cmd};
 use partita_daemon::{api, keeper, serve};
 use partita_mps::detach;
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         Some(Cmd::InternalStartChain { order }) => start_chain(&order),
         Some(Cmd::InternalChain { order }) => run_chain(&order),
         Some(Cmd::InternalDetach { cpus, command }) => detach(cpus.as_deref(), &command),
+        Some(Cmd::InternalGenerate { dir }) => generate(&dir).map(|()| 0),
         Some(Cmd::InternalJob { name, request }) => job(&name, &request),
     };
     match done {
@@ -47,6 +50,14 @@ fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
+}
+
+/// Writes the manual pages below a directory.
+fn generate(dir: &Path) -> anyhow::Result<()> {
+    match pages::write_man(Arguments::command(), &[], dir) {
+        Err(Failure::Told(line)) => Err(Error::msg(line)),
+        _ => Ok(()),
+    }
 }
 
 /// Runs a chain as a tenant, to its end.

@@ -14,6 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus::Selectors;
+use crate::groups::GpuGroups;
 use crate::install::Install;
 use crate::kill::end_leftovers;
 use crate::mps;
@@ -127,6 +128,8 @@ fn make_for(
 ) -> Result<OwnedTenant, Error> {
     let gpus = crate::gpus::select(install, Some(&selectors))?.gpus;
     gpus.iter().try_for_each(run::check_usable)?;
+    let groups = GpuGroups::of_environment()?;
+    gpus.iter().try_for_each(|gpu| groups.check(gpu, registry::acting_user()))?;
     let boards = gpus.iter().filter_map(|gpu| Some((gpu.sim()?, gpu.facts.index)));
     for (board, index) in boards {
         board.start_board(index)?;

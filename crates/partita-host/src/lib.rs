@@ -2,12 +2,12 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | MIG | [`mig`]: the instances of a GPU, and programs in them |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
 //! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`]: from a request to the ledger |
-//! | GPUs | [`gpu`], [`gpus`], [`facts`], [`calibration`], [`numerics`] |
+//! | GPUs | [`gpu`], [`gpus`], [`groups`], [`facts`], [`calibration`], [`numerics`] |
 //! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`escape`], `text`, [`error`] |
 //!
 //! A module imports modules of its own floor or of a lower one, and no two files import each other.
@@ -25,12 +25,14 @@ pub mod files;
 pub mod gpu;
 pub mod gpu_job;
 pub mod gpus;
+pub mod groups;
 pub mod holder;
 pub mod install;
 pub mod jobs;
 pub mod kill;
 pub mod limits;
 pub mod mig;
+pub mod mode;
 pub mod mps;
 pub mod numerics;
 pub mod offered;

@@ -34,7 +34,7 @@ pub use mps::{
 };
 pub use prove::{Prove, RouteArg};
 pub use run::Run;
-pub use shell::{Completions, Generate, Man};
+pub use shell::{Completions, Generate, Help, Man};
 pub use sim::Sim;
 pub use tenants::{Kill, Ps, Set};
 pub use topology::Topology;
@@ -62,10 +62,21 @@ Exit codes: that of the program that `run` runs; 125 for Partita's own errors."
 pub struct Arguments {
     /// The command.
     #[command(subcommand)]
-    pub command: Cmd,
+    pub command: Word,
 }
 
-/// The commands.
+/// The first word.
+#[derive(Debug, Subcommand)]
+pub enum Word {
+    /// A command of users
+    #[command(flatten)]
+    Cmd(Cmd),
+    /// Another one
+    #[command(flatten)]
+    Hidden(Hidden),
+}
+
+/// The commands of users, which help, completions and manual pages show.
 #[derive(Debug, Subcommand)]
 pub enum Cmd {
     /// List the GPUs of this machine
@@ -106,6 +117,15 @@ pub enum Cmd {
     Completions(Completions),
     /// Print a manual page
     Man(Man),
+    /// Show the help of a command
+    Help(Help),
+    /// Print the version and, if known, the commit
+    Version,
+}
+
+/// The commands for packages and for Partita's own programs.
+#[derive(Debug, Subcommand)]
+pub enum Hidden {
     /// Write all completions and manual pages to a directory
     #[command(hide = true)]
     Generate(Generate),

@@ -1,4 +1,4 @@
-//! Shell integration that an installation provides: completions and manual pages.
+//! Help, and the shell integration that an installation provides: completions and manual pages.
 
 use std::path::PathBuf;
 
@@ -26,6 +26,17 @@ Examples:
   partita man run | man -l -")]
 pub struct Man {
     /// The command [default: the page of partita itself]
+    pub command: Vec<String>,
+}
+
+/// Arguments of `help`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  partita help run
+  partita help mps start")]
+pub struct Help {
+    /// The command [default: the help of partita itself]
     pub command: Vec<String>,
 }
 

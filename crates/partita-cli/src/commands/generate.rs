@@ -1,17 +1,36 @@
-//! `partita completions`, `man` and `generate`.
+//! `partita completions`, `man`, `help` and `generate`.
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory, Subcommand};
 use partita_console::{Failure, pages};
 
-use crate::args::{Arguments, Completions, Generate, Man};
+use crate::args::{Arguments, Cmd, Completions, Generate, Help, Man};
 use crate::commands::other;
 
 /// Prints the completions of a shell.
 pub fn completions(arguments: &Completions) -> Result<ExitCode, Failure> {
-    pages::print_completions(Arguments::command(), arguments.shell)?;
+    pages::print_completions(shown(), arguments.shell)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The program with the commands that users see. Completions contain hidden commands, too.
+fn shown() -> Command {
+    Cmd::augment_subcommands(Command::new("partita").version("")).disable_help_subcommand(true)
+}
+
+/// Prints what `--help` of the command prints.
+pub fn help(arguments: &Help) -> Result<ExitCode, Failure> {
+    if let [name, words @ ..] = &arguments.command[..]
+        && let Some(other) = other::find(name)
+    {
+        let words = words.iter().map(Into::into);
+        return other.exec(words.chain(["--help".into()]));
+    }
+    let words = ["partita"].into_iter().chain(arguments.command.iter().map(String::as_str));
+    let words = words.chain(["--help"]).map(Into::into);
+    let program = Arguments::command().version(env!("PARTITA_VERSION"));
+    Ok(partita_console::parse::<Arguments>(&program, words).map_or_else(|code| code, |_| ExitCode::SUCCESS))
 }
 
 /// Prints a manual page, as `man -l -` reads it.
@@ -29,8 +48,8 @@ pub fn man(arguments: &Man) -> Result<ExitCode, Failure> {
 /// Writes everything below a directory, laid out as under a prefix.
 pub fn generate(arguments: &Generate) -> Result<ExitCode, Failure> {
     let dir = &arguments.dir;
-    pages::write_completions(Arguments::command(), dir)?;
+    pages::write_completions(shown(), dir)?;
     pages::write_man(Arguments::command(), &other::ALL.map(|other| other.name), dir)?;
-    other::ALL.iter().try_for_each(|other| other.generate(dir))?;
+    other::generate(dir)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use partita::Error;
-use partita::install::Install;
+use partita::install::{self, Install};
 use partita_console::{Failure, tell};
 
 /// Such a command.
@@ -22,8 +22,15 @@ pub struct Other {
 pub const BENCH: Other = Other { name: "bench", program: "partita-bench" };
 /// `partita chain`.
 pub const CHAIN: Other = Other { name: "chain", program: "partita-chain" };
+/// `partitad`, which is no command of `partita` and writes its manual pages as they do.
+const DAEMON: Other = Other { name: install::DAEMON, program: install::DAEMON };
 /// All of them.
 pub const ALL: [Other; 2] = [BENCH, CHAIN];
+
+/// Lets the other programs of this installation write their manual pages below the directory.
+pub fn generate(dir: &Path) -> Result<(), Failure> {
+    ALL.into_iter().chain([DAEMON]).try_for_each(|other| other.generate(dir))
+}
 
 /// The command of this name, if it is one of them.
 pub fn find(name: &str) -> Option<Other> {
@@ -41,12 +48,11 @@ impl Other {
         Err(Failure::Told(format!("{}: {error}", self.program)))
     }
 
-    /// Lets the program write its manual pages below the directory.
-    pub fn generate(self, dir: &Path) -> Result<(), Failure> {
+    fn generate(self, dir: &Path) -> Result<(), Failure> {
         let mut command = match self.command() {
             Ok(command) => command,
             Err(error @ Error::PartMissing { .. }) => {
-                tell(&format!("no manual pages of `partita {}`: {error}", self.name));
+                tell(&format!("no manual pages of {}: {error}", self.program));
                 return Ok(());
             }
             Err(error) => return Err(error.into()),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use partita::audit;
 use partita::install::Install;
+use partita::mode;
 use partita::ps::{self, GpcRow, TenantRow};
 use partita::registry::{Isolation, Registry};
 use partita::time::TimeRow;
@@ -20,7 +21,8 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     if arguments.audit {
         return audited(arguments.json);
     }
-    let rows = ps::ps(&Registry::open()?)?;
+    let registry = Registry::open()?;
+    let rows = ps::ps(&registry)?;
     if arguments.json {
         print_json(&rows)?;
         return Ok(ExitCode::SUCCESS);
@@ -44,7 +46,7 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     for row in &rows {
         table.row(cells(row));
     }
-    print(&table.render())?;
+    print(&format!("{}{}\n", table.render(), mode::line(&registry)))?;
     for row in &rows {
         if let Some(widened) = row.widened_launches.filter(|&widened| widened > 0) {
             tell(&format!(

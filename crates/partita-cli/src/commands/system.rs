@@ -12,7 +12,7 @@ use partita::system::{self, Printed};
 use partita::{Error, answer};
 use partita_console::{Failure, print, tell};
 
-use crate::args::{Arguments, Cmd};
+use crate::args::{Arguments, Cmd, Word};
 
 /// Asks `partitad` to run the command, if the run directory is in system mode and the command reads
 /// or changes files that only `partitad` may. `None` if this process must run it.
@@ -72,8 +72,8 @@ pub fn answer() -> Result<ExitCode, Failure> {
 fn run(arguments: &[String]) -> u8 {
     let words = ["partita"].into_iter().chain(arguments.iter().map(String::as_str)).map(Into::into);
     let code = match partita_console::parse::<Arguments>(&Arguments::command(), words) {
-        Ok(arguments) if is_forwarded(&arguments.command) => {
-            crate::dispatch(&arguments.command).unwrap_or_else(Failure::report)
+        Ok(Arguments { command: Word::Cmd(command) }) if is_forwarded(&command) => {
+            crate::dispatch(&command).unwrap_or_else(Failure::report)
         }
         Ok(_) => {
             Failure::Told("partitad runs only ps, set, kill and run --dry-run for users".to_owned()).report()

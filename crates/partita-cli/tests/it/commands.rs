@@ -24,16 +24,26 @@ fn help_and_manuals_are_complete() {
         "mps",
         "sim",
         "completions",
+        "help",
+        "version",
         "bench",
         "chain",
     ] {
         assert!(help.contains(command), "{command} is not in {help}");
         let own = world.ok(&format!("{command} --help"));
         assert!(own.contains("Usage: partita"), "{own}");
+        assert_eq!(world.ok(&format!("help {command}")), own);
     }
     assert!(!help.contains("internal"), "{help}");
+    assert_eq!(world.ok("help"), help);
+    assert_eq!(world.ok("help chain start"), world.ok("chain start --help"));
+    assert!(world.refused("help nonsense").contains("nonsense"));
     for shell in ["bash", "zsh", "fish"] {
-        assert!(world.ok(&format!("completions {shell}")).contains("isolation"), "{shell}");
+        let completions = world.ok(&format!("completions {shell}"));
+        assert!(completions.contains("isolation"), "{shell}");
+        for hidden in ["internal", "generate"] {
+            assert!(!completions.contains(hidden), "{hidden} in the completions of {shell}");
+        }
     }
     assert!(world.ok("man").contains(".TH partita 1"));
     assert!(world.ok("man mps stop").contains("partita\\-mps\\-stop"));
@@ -45,12 +55,13 @@ fn help_and_manuals_are_complete() {
     world.ok(&format!("generate {}", dir.display()));
     let page = fs::read_to_string(dir.join("share/man/man1/partita-run.1")).unwrap();
     assert!(page.contains("partita") && page.contains("isolation"));
-    for page in ["partita-bench.1", "partita-chain-start.1"] {
+    for page in ["partita-bench.1", "partita-chain-start.1", "partitad.1", "partitad-keeper.1"] {
         assert!(dir.join("share/man/man1").join(page).exists(), "{page}");
     }
     assert!(dir.join("share/bash-completion/completions/partita").exists());
     let version = format!("partita {}", env!("CARGO_PKG_VERSION"));
     let said = world.ok("--version");
+    assert_eq!(world.ok("version"), said);
     // In a checkout, the commit too.
     let commit = said.strip_prefix(&version).and_then(|rest| rest.strip_suffix('\n')).unwrap();
     let number = commit.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')'));
@@ -175,6 +186,7 @@ fn doctor_finds_this_machine_healthy() {
         assert!(!check["detail"].as_str().unwrap().is_empty(), "{check}");
     }
     for name in [
+        "mode",
         "launch layout",
         "topology",
         "task slots",

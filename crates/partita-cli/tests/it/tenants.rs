@@ -11,17 +11,23 @@ use rustix::process::Signal;
 #[test]
 fn ps_tells_what_runs() {
     let world = World::new();
-    assert_eq!(world.ok("ps").lines().count(), 1, "only the head");
+    assert_eq!(world.ok("ps").lines().count(), 2, "only the head and the mode");
     let _serve = world.idle("--name serve --sm 50% --mem 40GiB");
     let _train = world.idle("--name train --sm 33tpc --isolation own");
     let table = world.ok("ps");
     let lines: Vec<&str> = table.lines().collect();
-    assert_eq!(lines.len(), 3, "{table}");
+    assert_eq!(lines.len(), 4, "{table}");
     assert!(
         lines[1].starts_with("serve ") && lines[1].contains("66/132") && lines[1].contains("40GiB"),
         "{table}"
     );
     assert!(lines[2].starts_with("train ") && lines[2].contains("(own)"), "{table}");
+    let mode = if world.system.is_some() {
+        "system mode: partitad plans in "
+    } else {
+        "user mode (PARTITA_RUN_DIR is "
+    };
+    assert!(lines[3].starts_with(mode), "{table}");
     let row = world.row("serve");
     assert_eq!(row["sms"], 66);
     assert_eq!(row["memory_quota_bytes"], 40u64 << 30);

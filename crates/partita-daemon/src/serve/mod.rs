@@ -20,6 +20,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use partita::install::Install;
+use partita::mode;
 use partita::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -65,7 +66,9 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         Some(path) => Some(Token::read(path)?),
         None => None,
     };
+    arguments.gpu_groups.check_exist().map_err(|reason| anyhow::anyhow!("--gpu-groups: {reason}"))?;
     let registry = if arguments.system { Registry::open_system()? } else { Registry::open()? };
+    let left = mode::left_in_user_mode(&registry);
     let path = arguments
         .socket
         .clone()
@@ -115,11 +118,21 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let mut requests = requests.as_deref().map(Socket::claim).transpose()?;
     if let Some(socket) = &mut requests {
         let listener = Guarded::new(socket.listen()?, limits, own_user());
-        serving.spawn(system::accept(listener, command, ended.clone()));
+        let answering = system::Answering { command, gpu_groups: arguments.gpu_groups.to_string() };
+        serving.spawn(system::accept(listener, answering, ended.clone()));
     }
     let listener = socket.listen()?;
     serving.spawn(accept(Guarded::new(listener, limits, own_user()), router, ended));
     tracing::info!(socket = %path.display(), state = %app.store().path().display(), user = own_user(), "serving");
+    match left {
+        Ok(0) => {}
+        Ok(tenants) => tracing::warn!(
+            tenants,
+            run_dir = partita::registry::DEFAULT_ROOT,
+            "tenants of user mode run on, which plans of system mode do not count; end them"
+        ),
+        Err(error) => tracing::warn!(%error, "tenants of user mode"),
+    }
     app.look_at_health();
     let following = tokio::spawn(api::follow(Arc::clone(&app)));
     let auditing = tokio::spawn(api::audit(Arc::clone(&app)));

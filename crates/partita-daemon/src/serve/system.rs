@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +27,19 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The hidden subcommand of `partita` that answers a request.
 const SUBCOMMAND: &str = "internal-system";
 
-/// Accepts requests until the daemon ends. `command` is the command-line program, which answers
-/// them.
+/// How requests are answered.
+#[derive(Debug, Clone)]
+pub(super) struct Answering {
+    /// The command-line program, which answers them.
+    pub command: PathBuf,
+    /// Who may use which GPUs.
+    pub gpu_groups: String,
+}
+
+/// Accepts requests until the daemon ends.
 pub(super) async fn accept(
     mut listener: Guarded<UnixListener>,
-    command: PathBuf,
+    answering: Answering,
     mut ended: watch::Receiver<bool>,
 ) {
     let all = Arc::new(Semaphore::new(ALL_MAX));
@@ -48,20 +56,21 @@ pub(super) async fn accept(
             let of_user = users.entry(user).or_insert_with(|| Arc::new(Semaphore::new(OF_USER_MAX)));
             [Arc::clone(of_user), Arc::clone(&all)]
         });
-        let command = command.clone();
+        let answering = answering.clone();
         tokio::spawn(async move {
             let (stream, _place) = connection.into_parts();
             let mut permits = Vec::new();
             for limit in limits.into_iter().flatten() {
                 permits.push(limit.acquire_owned().await);
             }
-            answer(&command, stream, user).await;
+            answer(&answering, stream, user).await;
         });
     }
 }
 
 /// Starts a separate process that answers a request. It continues if this daemon ends.
-async fn answer(command: &Path, stream: UnixStream, user: u32) {
+async fn answer(answering: &Answering, stream: UnixStream, user: u32) {
+    let Answering { command, gpu_groups } = answering;
     let blocking = |stream: UnixStream| {
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
@@ -70,6 +79,7 @@ async fn answer(command: &Path, stream: UnixStream, user: u32) {
     let child = blocking(stream).and_then(|stream| {
         Command::new(command)
             .arg(SUBCOMMAND)
+            .env(partita::groups::VARIABLE, gpu_groups)
             .stdin(Stdio::from(OwnedFd::from(stream)))
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())

@@ -8,7 +8,8 @@ use partita_host::calibration::{Cache, Measured};
 use partita_host::error::Error;
 use partita_host::gpu::{Gpu, INSTANCES_INSTEAD};
 use partita_host::install::{self, Install};
-use partita_host::registry::Registry;
+use partita_host::mode;
+use partita_host::registry::{DEFAULT_ROOT, Registry};
 use partita_host::sandbox::Sandbox;
 use partita_host::signals;
 use partita_mps::ControlBinary;
@@ -104,7 +105,7 @@ struct Step {
 }
 
 /// The checks before the conditions of MPS, whose number depends on NVIDIA's guide.
-const FIRST: [Step; 8] = [
+const FIRST: [Step; 9] = [
     Step { name: "driver", needs: &[], make: |findings| Ok(driver(findings.gpu)) },
     Step {
         name: "driver exports",
@@ -114,6 +115,7 @@ const FIRST: [Step; 8] = [
     Step { name: "gpu", needs: &[], make: |findings| Ok(device(findings.gpu)) },
     Step { name: "mechanisms", needs: &[], make: |_| Ok(super::mechanisms::check()) },
     Step { name: "run directory", needs: &[], make: |_| run_directory() },
+    Step { name: "mode", needs: &[], make: |_| mode() },
     Step {
         name: "hook",
         needs: &[],
@@ -293,6 +295,37 @@ fn run_directory() -> Result<Check, Error> {
     tenants.dedup();
     let root = registry.root().display();
     Ok(Check::ok("run directory", format!("{root}, {}", Count(tenants.len(), "tenant"))))
+}
+
+/// Which mode holds, and who therefore runs beside whom.
+fn mode() -> Result<Check, Error> {
+    const NAME: &str = "mode";
+    let registry = Registry::open()?;
+    let line = mode::line(&registry);
+    if !registry.is_system() {
+        return Ok(Check {
+            remedy: Some(
+                "for users who run at the same time: install a package, or run `partitad --system` as root"
+                    .to_owned(),
+            ),
+            ..Check::ok(NAME, line)
+        });
+    }
+    if !mode::is_served(&registry) {
+        return Ok(Check::failed(
+            NAME,
+            format!("{line}; but partitad does not answer, so no new tenant starts"),
+            "start it with `systemctl start partitad`, or `partitad --system` as root",
+        ));
+    }
+    Ok(match mode::left_in_user_mode(&registry)? {
+        0 => Check::ok(NAME, line),
+        left => Check::weak(
+            NAME,
+            format!("{line}; {} of user mode runs on, which its plans do not count", Count(left, "tenant")),
+            format!("end it: `PARTITA_RUN_DIR={DEFAULT_ROOT} partita ps` lists it"),
+        ),
+    })
 }
 
 fn layout(measured: &Measured) -> Check {
