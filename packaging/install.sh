@@ -1,0 +1,115 @@
+#!/bin/sh
+# Installs Partita from this directory, or removes it.
+#
+# Usage: ./install.sh [--prefix DIR] [--no-system]
+#        PREFIX/lib/partita/install.sh --uninstall
+#   --prefix DIR   where to install [default: /usr/local for root, else ~/.local]
+#   --no-system    do not start partitad, with which the programs of all users run at the same time; only root can
+#   --uninstall    stops partitad and removes every installed file
+set -eu
+
+fail() {
+    echo "install.sh: $*" >&2
+    exit 1
+}
+
+here=$(cd "$(dirname "$0")" && pwd)
+prefix=
+system=true
+uninstall=false
+while [ $# -gt 0 ]; do
+    case $1 in
+        --prefix) [ $# -gt 1 ] || fail "--prefix: name a directory"; prefix=$2; shift ;;
+        --prefix=*) prefix=${1#*=} ;;
+        --no-system) system=false ;;
+        --uninstall) uninstall=true ;;
+        *) fail "$1: unknown option; use --prefix DIR, --no-system or --uninstall" ;;
+    esac
+    shift
+done
+
+# Whether systemd runs here and this user can change it.
+has_systemd() { [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; }
+
+if $uninstall; then
+    prefix=${prefix:-$(cd "$here/../.." && pwd)}
+    list=$prefix/lib/partita/installed
+    [ -r "$list" ] || fail "$list is missing, so nothing is installed in $prefix; name the prefix by --prefix"
+    if has_systemd && [ -e "$prefix/lib/systemd/system/partitad.service" ]; then
+        systemctl disable --now partitad.service || true
+    fi
+    "$prefix/lib/partita/stop-services" || true
+    while IFS= read -r file; do
+        rm -f "$prefix/$file"
+    done <"$list"
+    # Directories that are empty now, the deepest first.
+    sed 's|/[^/]*$||' "$list" | sort -u | while IFS= read -r dir; do
+        while [ "$dir" != . ] && rmdir "$prefix/$dir" 2>/dev/null; do
+            case $dir in */*) dir=${dir%/*} ;; *) break ;; esac
+        done
+    done
+    if has_systemd; then systemctl daemon-reload; fi
+    if [ "$(id -u)" = 0 ]; then
+        echo "removed from $prefix; definitions of chains stay in /var/lib/partita, measured GPUs in /var/cache/partita"
+    else
+        echo "removed from $prefix"
+    fi
+    exit
+fi
+
+[ -r "$here/bin/partita" ] || fail "$here/bin/partita is missing; run install.sh in the unpacked archive"
+case $(uname -sm) in
+    'Linux x86_64') ;;
+    *) fail "this is $(uname -sm), and Partita runs on Linux x86_64 alone" ;;
+esac
+kernel=$(uname -r)
+major=${kernel%%.*}
+rest=${kernel#*.}
+minor=${rest%%[!0-9]*}
+if [ "$major" -lt 5 ] || { [ "$major" = 5 ] && [ "$minor" -lt 3 ]; }; then
+    fail "this is Linux $kernel, and Partita needs 5.3 or later"
+fi
+if ! said=$("$here/bin/partita" --version 2>&1); then
+    for musl in /lib/ld-musl-*; do
+        [ ! -e "$musl" ] || fail "this system's C library is musl, for which NVIDIA has no driver library either; use a system or a container image with glibc 2.17 or later"
+    done
+    fail "bin/partita does not run here: $said; it needs glibc 2.17 or later"
+fi
+
+if [ -z "$prefix" ]; then
+    if [ "$(id -u)" = 0 ]; then prefix=/usr/local; else prefix=${HOME:?}/.local; fi
+fi
+mkdir -p "$prefix" || fail "$prefix cannot be made; name another directory by --prefix, or run this as root"
+prefix=$(cd "$prefix" && pwd)
+[ -w "$prefix" ] || fail "$prefix cannot be written; name another directory by --prefix, or run this as root"
+
+(cd "$here" && find bin include lib share -type f) >"$here/.files"
+while IFS= read -r file; do
+    mkdir -p "$prefix/${file%/*}"
+    # Under another name first: programs that run keep the file that they have.
+    cp -p "$here/$file" "$prefix/$file.new"
+    case $file in
+        lib/systemd/*) sed "s|@PREFIX@|$prefix|g" "$here/$file" >"$prefix/$file.new" ;;
+    esac
+    mv -f "$prefix/$file.new" "$prefix/$file"
+done <"$here/.files"
+cp "$here/install.sh" "$prefix/lib/partita/install.sh"
+(cat "$here/.files"; echo lib/partita/install.sh; echo lib/partita/installed) >"$prefix/lib/partita/installed"
+rm -f "$here/.files"
+
+echo "$said in $prefix; remove it with $prefix/lib/partita/install.sh --uninstall"
+case :$PATH: in
+    *:"$prefix/bin":*) ;;
+    *) echo "note: $prefix/bin is not in PATH" ;;
+esac
+if [ ! -e /proc/driver/nvidia/version ]; then
+    echo "note: no NVIDIA driver here, so partita uses a simulated GPU; try \`partita demo\`"
+elif ! command -v nvidia-cuda-mps-control >/dev/null; then
+    echo "note: nvidia-cuda-mps-control is missing, without which tenants take turns; it is a part of NVIDIA's driver packages"
+fi
+if $system && has_systemd; then
+    systemctl daemon-reload
+    systemctl enable --quiet partitad.service
+    systemctl restart partitad.service
+    echo "partitad runs in system mode: programs of all users run at the same time (--no-system leaves it out)"
+fi

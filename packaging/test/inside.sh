@@ -1,0 +1,210 @@
+# What packaging/test/run runs in a clean root: installs one package, uses it, and removes it.
+#
+# Usage: inside.sh deb|tarball|wheel|rpm
+set -eu
+
+fail() {
+    echo "FAILED: $*" >&2
+    for log in /tmp/*.log; do
+        [ -s "$log" ] && sed "s|^|$log: |" "$log" >&2
+    done
+    exit 1
+}
+
+# Waits until a command succeeds.
+until_true() {
+    tries=0
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] || fail "this does not become true: $*"
+        sleep 0.1
+    done
+}
+
+files() {
+    find / -xdev \( -path /proc -o -path /dev -o -path /run -o -path /tmp -o -path /given -o -path /var/lib/dpkg \
+        -o -path /var/log -o -path /var/cache/ldconfig -o -path /var/cache/debconf \) -prune -o -print | sort
+}
+
+# Everything but the system mode: programs, pages, completions, the demo.
+use() {
+    partita --version
+    [ "$(partita version)" = "$(partita --version)" ] || fail 'partita version'
+    partita help run | grep -q -- --isolation || fail 'partita help run'
+    partita help chain start | grep -q 'Usage: partita' || fail 'partita help chain start'
+    partitad --version >/dev/null
+    (cd /tmp && partita demo --gpu sim:h200 --svg /tmp/demo.svg | sed -n 1,4p)
+    [ -s /tmp/demo.svg ] || fail 'the demo drew nothing'
+}
+
+pages() { # prefix
+    for page in partita partita-run partita-chain partitad; do
+        [ -s "$1/share/man/man1/$page.1.gz" ] || fail "no manual page of $page"
+    done
+    bash -n "$1/share/bash-completion/completions/partita"
+}
+
+start_daemon() { # unit
+    # What systemd makes before it starts the unit.
+    mkdir -p -m 755 /run/partita /var/cache/partita
+    mkdir -p -m 700 /var/lib/partita
+    set -- $(sed -n 's/^ExecStart=\(.*\) \$PARTITAD_OPTIONS$/\1/p' "$1")
+    rm -f /run/partita/.system.sock
+    "$@" 2>>/tmp/partitad.log &
+    daemon=$!
+    until_true test -S /run/partita/.system.sock
+}
+
+stop_daemon() {
+    kill "$daemon"
+    wait "$daemon" || true
+}
+
+as() { # user, command
+    user=$1
+    shift
+    runuser -u "$user" -- "$@"
+}
+
+tenant() { # user, name, options
+    user=$1 name=$2
+    shift 2
+    as "$user" partita run --name "$name" "$@" -- /given/places >"/tmp/$name.log" 2>&1 &
+    until_true lines "$name" 3
+}
+
+lines() { [ "$(wc -l <"/tmp/$1.log")" -ge "$2" ]; }
+
+# Whether a tenant has completed launches on this many SMs since now.
+goes_on() { # name, SMs
+    from=$(wc -l <"/tmp/$1.log")
+    until_true lines "$1" $((from + 5))
+    [ "$(tail -n 2 "/tmp/$1.log" | sort -u)" = "$2 SMs" ] || fail "$1 runs on $(tail -n 1 "/tmp/$1.log"), not on $2 SMs"
+}
+
+# Two users on one GPU at the same time, after the installation and nothing else.
+together() { # unit
+    # The GPU of this machine: a simulated one, which every user can open.
+    mkdir -m 1777 /tmp/gpu
+    chmod 1777 /tmp/gpu
+    export PARTITA_GPU=sim:h200 PARTITA_SIM_DIR=/tmp/gpu
+    start_daemon "$1"
+    tenant alice first --sm 50% --mem 20GiB
+    tenant bob second --sm 50% --mem 20GiB
+    goes_on first 66
+    goes_on second 66
+    goes_on first 66
+    as bob partita ps >/tmp/ps.log
+    grep -q '^first ' /tmp/ps.log && grep -q '^second ' /tmp/ps.log || fail 'bob does not see both tenants'
+    grep -q '^system mode: ' /tmp/ps.log || fail 'ps does not say which mode holds'
+    cat /tmp/ps.log
+    partita mps clients >/tmp/clients.log
+    [ "$(grep -c places /tmp/clients.log)" = 2 ] || fail 'they are not clients of one service'
+    as bob partita set first --sm 25% 2>/tmp/refused.log && fail "bob changes alice's tenant"
+    as alice partita set first --sm 24sm >/dev/null
+    goes_on first 24
+}
+
+ended() { ! kill -0 "$1" 2>/dev/null; }
+
+case $1 in
+    deb | tarball)
+        useradd --create-home alice
+        useradd --create-home bob
+        groupadd --force vision
+        usermod --append --groups vision alice
+        ;;
+esac
+# Written by the first use of these programs.
+ldconfig
+files >/tmp/before
+began=$(date +%s)
+
+case $1 in
+    deb)
+        dpkg -i /given/older >/tmp/dpkg.log 2>&1
+        dpkg -r partita >/tmp/dpkg.log 2>&1
+        dpkg -P partita >/tmp/dpkg.log 2>&1
+        began=$(date +%s)
+        dpkg -i /given/older >/tmp/dpkg.log 2>&1
+        use
+        echo "from nothing to the end of the demo: $(($(date +%s) - began)) s"
+        pages /usr
+        unit=/usr/lib/systemd/system/partitad.service
+        together $unit
+
+        # A package over an older one: tenants run on, with their limits.
+        pid=$(partita ps --json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
+        dpkg -i /given/partita_*.deb >/tmp/dpkg.log 2>&1
+        goes_on first 24
+        # As the package does under systemd: the daemon alone is restarted.
+        stop_daemon
+        goes_on second 66
+        start_daemon $unit
+        goes_on first 24
+        goes_on second 66
+        [ -n "$pid" ] && kill -0 "$pid" || fail 'the upgrade ended a tenant'
+        as alice partita set first --sm 50% >/dev/null
+        goes_on first 66
+        as bob partita kill second
+        tenant bob third --sm 40%
+        goes_on third 52
+
+        # A group for a GPU.
+        as bob partita kill third
+        stop_daemon
+        export PARTITAD_GPU_GROUPS=sim:h200=vision
+        start_daemon $unit
+        as bob partita run --sm 10% -- true 2>/tmp/group.log && fail 'bob is in no group of the GPU'
+        grep -q 'only members of vision' /tmp/group.log || fail 'the refusal does not name the group'
+        cat /tmp/group.log
+        as alice partita run --name fourth --sm 10% -- true
+
+        as alice partita kill first
+        stop_daemon
+        dpkg -P partita >/tmp/dpkg.log 2>&1
+        ;;
+    tarball)
+        mkdir /tmp/unpacked
+        # Debian's minimal root has no xz.
+        cp -r /given/tree/. /tmp/unpacked
+        as alice sh /tmp/unpacked/install.sh
+        (PATH=/home/alice/.local/bin:$PATH; cd /home/alice; runuser -u alice -- sh -c 'partita --version')
+        as alice sh /home/alice/.local/lib/partita/install.sh --uninstall
+        [ ! -e /home/alice/.local ] || fail "$(find /home/alice/.local) is left"
+        began=$(date +%s)
+        sh /tmp/unpacked/install.sh
+        use
+        echo "from nothing to the end of the demo: $(($(date +%s) - began)) s"
+        pages /usr/local
+        together /usr/local/lib/systemd/system/partitad.service
+        sh /tmp/unpacked/install.sh
+        goes_on first 24
+        as alice partita kill first
+        as bob partita kill second
+        stop_daemon
+        sh /usr/local/lib/partita/install.sh --uninstall
+        rm -rf /var/lib/partita /var/cache/partita
+        ;;
+    wheel)
+        python3 -m venv /tmp/venv
+        began=$(date +%s)
+        /tmp/venv/bin/pip install --quiet --no-index --disable-pip-version-check /given/*.whl
+        PATH=/tmp/venv/bin:$PATH
+        use
+        echo "from nothing to the end of the demo: $(($(date +%s) - began)) s"
+        pages /tmp/venv
+        /tmp/venv/bin/pip uninstall --quiet --yes --disable-pip-version-check partita
+        [ -z "$(find /tmp/venv -name '*partita*')" ] || fail "$(find /tmp/venv -name '*partita*') is left"
+        ;;
+    rpm)
+        # Debian's rpm has put the files here, and takes them away with this root.
+        use
+        pages /usr
+        exit
+        ;;
+esac
+files >/tmp/after
+left=$(diff /tmp/before /tmp/after | grep '^[<>]' || true)
+[ -z "$left" ] || fail "left or missing after the removal: $left"
+[ ! -e /run/partita ] || fail "left in /run/partita: $(find /run/partita)"
