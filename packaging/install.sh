@@ -39,14 +39,13 @@ if $uninstall; then
         systemctl disable --now partitad.service || true
     fi
     "$prefix/lib/partita/stop-services" || true
-    while IFS= read -r file; do
+    installed=$(cat "$list")
+    echo "$installed" | grep -v '/$' | while IFS= read -r file; do
         rm -f "$prefix/$file"
-    done <"$list"
-    # Directories that are empty now, the deepest first.
-    sed 's|/[^/]*$||' "$list" | sort -u | while IFS= read -r dir; do
-        while [ "$dir" != . ] && rmdir "$prefix/$dir" 2>/dev/null; do
-            case $dir in */*) dir=${dir%/*} ;; *) break ;; esac
-        done
+    done
+    # The directories that install.sh made, unless something else is in them now; the deepest first.
+    echo "$installed" | grep '/$' | sort -r | while IFS= read -r dir; do
+        rmdir "$prefix/$dir" 2>/dev/null || true
     done
     if has_systemd; then systemctl daemon-reload; fi
     if [ "$(id -u)" = 0 ]; then
@@ -83,19 +82,45 @@ mkdir -p "$prefix" || fail "$prefix cannot be made; name another directory by --
 prefix=$(cd "$prefix" && pwd)
 [ -w "$prefix" ] || fail "$prefix cannot be written; name another directory by --prefix, or run this as root"
 
-(cd "$here" && find bin include lib share -type f) >"$here/.files"
+# Makes a directory below the prefix; the list of what is installed names those that were not there.
+make_dir() {
+    [ ! -d "$prefix/$1" ] || return 0
+    case $1 in */*) make_dir "${1%/*}" ;; esac
+    mkdir "$prefix/$1"
+    made="$made$1/
+"
+}
+
+list=$prefix/lib/partita/installed
+made=
+[ ! -e "$list" ] || made=$(grep '/$' "$list")
+[ -z "$made" ] || made="$made
+"
+make_dir lib/partita
+(cd "$here" && find bin include lib share -type f; echo lib/partita/install.sh; echo lib/partita/installed) >"$list.new"
 while IFS= read -r file; do
-    mkdir -p "$prefix/${file%/*}"
-    # Under another name first: programs that run keep the file that they have.
-    cp -p "$here/$file" "$prefix/$file.new"
+    from=$here/$file
     case $file in
-        lib/systemd/*) sed "s|@PREFIX@|$prefix|g" "$here/$file" >"$prefix/$file.new" ;;
+        lib/partita/install.sh) from=$here/install.sh ;;
+        lib/partita/installed) continue ;;
+    esac
+    make_dir "${file%/*}"
+    # Under another name first: programs that run keep the file that they have.
+    cp -p "$from" "$prefix/$file.new"
+    case $file in
+        lib/systemd/*) sed "s|@PREFIX@|$prefix|g" "$from" >"$prefix/$file.new" ;;
     esac
     mv -f "$prefix/$file.new" "$prefix/$file"
-done <"$here/.files"
-cp "$here/install.sh" "$prefix/lib/partita/install.sh"
-(cat "$here/.files"; echo lib/partita/install.sh; echo lib/partita/installed) >"$prefix/lib/partita/installed"
-rm -f "$here/.files"
+done <"$list.new"
+# What an older version had and this one has not.
+if [ -e "$list" ]; then
+    while IFS= read -r file; do
+        case $file in */) continue ;; esac
+        grep -qxF "$file" "$list.new" || rm -f "$prefix/$file"
+    done <"$list"
+fi
+printf %s "$made" >>"$list.new"
+mv -f "$list.new" "$list"
 
 echo "$said in $prefix; remove it with $prefix/lib/partita/install.sh --uninstall"
 case :$PATH: in

@@ -84,10 +84,6 @@ goes_on() { # name, SMs
 
 # Two users on one GPU at the same time, after the installation and nothing else.
 together() { # unit
-    # The GPU of this machine: a simulated one, which every user can open.
-    mkdir -m 1777 /tmp/gpu
-    chmod 1777 /tmp/gpu
-    export PARTITA_GPU=sim:h200 PARTITA_SIM_DIR=/tmp/gpu
     start_daemon "$1"
     tenant alice first --sm 50% --mem 20GiB
     tenant bob second --sm 50% --mem 20GiB
@@ -171,7 +167,7 @@ case $1 in
         as alice sh /tmp/unpacked/install.sh
         (PATH=/home/alice/.local/bin:$PATH; cd /home/alice; runuser -u alice -- sh -c 'partita --version')
         as alice sh /home/alice/.local/lib/partita/install.sh --uninstall
-        [ ! -e /home/alice/.local ] || fail "$(find /home/alice/.local) is left"
+        rmdir /home/alice/.local || fail "$(find /home/alice/.local) is left"
         began=$(date +%s)
         sh /tmp/unpacked/install.sh
         use
@@ -195,6 +191,8 @@ case $1 in
         echo "from nothing to the end of the demo: $(($(date +%s) - began)) s"
         pages /tmp/venv
         /tmp/venv/bin/pip uninstall --quiet --yes --disable-pip-version-check partita
+        # What it measured of GPUs stays.
+        rm -rf /var/cache/partita
         [ -z "$(find /tmp/venv -name '*partita*')" ] || fail "$(find /tmp/venv -name '*partita*') is left"
         ;;
     rpm)

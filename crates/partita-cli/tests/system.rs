@@ -93,7 +93,7 @@ fn a_gpu_of_a_group_is_refused_to_other_users() {
     let said = refusal(&mut world.as_user(VICTIM, "run --gpu sim:h200 --sm 10% -- true".split(' ')));
     assert!(said.contains("only members of root") && said.contains("PARTITAD_GPU_GROUPS"), "{said}");
     assert!(rows(&mut world.as_user(VICTIM, nothing())).is_empty());
-    let _other = idle(&world, VICTIM, "--gpu sim:a100 --sm 10%");
+    let _other = idle(&world, VICTIM, "--gpu sim:a100 --sm 10% --isolation own");
     let mut daemon = Command::new(common::program().with_file_name("partitad"));
     let output = daemon.args(["--system", "--gpu-groups", "0=no-such-group"]).output().unwrap();
     assert!(text(&output.stderr).contains("groupadd no-such-group"), "{output:?}");

@@ -102,6 +102,13 @@ impl Gpu {
         Self { facts, driver_version: driver_version.to_owned(), cuda_version, sim: None }
     }
 
+    /// The same GPU; a simulated one on root's boards, unless the environment names a directory of
+    /// boards.
+    pub(crate) fn on_boards_of_root(mut self) -> Self {
+        self.sim = self.sim.map(SimEnvironment::on_boards_of_root);
+        self
+    }
+
     /// The form for `--gpu` that names it again.
     pub fn selector(&self) -> Selector {
         match &self.sim {

@@ -139,7 +139,11 @@ fn start(
     let hook = hook(install)?;
     let registry = Registry::open()?;
 
-    let gpus = select(install, request, &mut *say)?;
+    let mut gpus = select(install, request, &mut *say)?;
+    if registry.is_client() {
+        // `partitad` makes the tenant on the GPU that it sees.
+        gpus = gpus.into_iter().map(Gpu::on_boards_of_root).collect();
+    }
     let request = &request.settled(&registry, &gpus)?;
     let service = || match request.limits.isolation() {
         Isolation::Shared => mps::service(install, &registry, &gpus).map(Some),

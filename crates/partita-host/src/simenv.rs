@@ -94,6 +94,15 @@ impl SimEnvironment {
         self
     }
 
+    /// The same environment with the boards of root's default, unless `PARTITA_SIM_DIR` names a
+    /// directory.
+    pub(crate) fn on_boards_of_root(self) -> Self {
+        match named_directory() {
+            Some(_) => self,
+            None => self.with_boards_in(&Path::new("/tmp").join(default_name(0))),
+        }
+    }
+
     /// Starts the board of one of its GPUs for all users, if it does not run: their programs cannot
     /// start root's.
     ///
@@ -164,14 +173,23 @@ pub(crate) fn known() -> String {
 /// The directory of the boards: `PARTITA_SIM_DIR`, or one per user under the temporary directory,
 /// as in the simulated driver.
 fn directory() -> Result<PathBuf, Error> {
-    let dir = match env::var_os("PARTITA_SIM_DIR").filter(|value| !value.is_empty()) {
+    let dir = match named_directory() {
         Some(dir) => std::path::absolute(&dir).map_err(Error::io("PARTITA_SIM_DIR"))?,
-        None => env::temp_dir().join(format!("partita-sim-{}", rustix::process::geteuid().as_raw())),
+        None => env::temp_dir().join(default_name(rustix::process::geteuid().as_raw())),
     };
     if let Some(parent) = dir.parent() {
         fs::create_dir_all(parent).map_err(Error::io(parent.display().to_string()))?;
     }
     Ok(dir)
+}
+
+fn named_directory() -> Option<OsString> {
+    env::var_os("PARTITA_SIM_DIR").filter(|value| !value.is_empty())
+}
+
+/// The name of a user's directory of boards in the temporary directory.
+fn default_name(user: u32) -> String {
+    format!("partita-sim-{user}")
 }
 
 /// The path beside which this user's links are: if the directory of boards is another user's, a
