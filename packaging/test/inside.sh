@@ -48,7 +48,7 @@ start_daemon() { # unit
     # What systemd makes before it starts the unit.
     mkdir -p -m 755 /run/partita /var/cache/partita
     mkdir -p -m 700 /var/lib/partita
-    set -- $(sed -n 's/^ExecStart=\(.*\) \$PARTITAD_OPTIONS$/\1/p' "$1")
+    set -- $(sed -n 's/^ExecStart=//p' "$1")
     rm -f /run/partita/.system.sock
     "$@" 2>>/tmp/partitad.log &
     daemon=$!

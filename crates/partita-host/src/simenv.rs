@@ -110,11 +110,17 @@ impl SimEnvironment {
     /// [`Error::Io`] if it does not come up.
     pub(crate) fn start_board(&self, index: u32) -> Result<(), Error> {
         let failed = || Error::io(format!("the simulated GPU {}", self.board.display()));
-        // All users can enter it, so they can use the board.
         match DirBuilder::new().mode(0o755).create(&self.dir) {
-            Ok(()) => fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755)).map_err(failed())?,
+            Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed()(error)),
+        }
+        // All users can enter it, so they can use the board; one of root's own programs may have
+        // made it for itself.
+        let meta = self.dir.symlink_metadata().map_err(failed())?;
+        let is_own = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw();
+        if is_own && meta.mode() & 0o055 != 0o055 {
+            fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755)).map_err(failed())?;
         }
         let mut command = std::process::Command::new(&self.board);
         command.args(["--ensure", "--device", &self.device, "--index", &index.to_string(), "--dir"]);
