@@ -17,6 +17,25 @@ const FAILED: u32 = 1;
 /// Some work is in a stream without a fence.
 const UNSEEN: u32 = 2;
 
+/// The least pause after a round of fences, one in each stream, in nanoseconds.
+const PAUSE_NS_MIN: u64 = 10_000_000;
+/// The pause after a round doubles with each round in flight, up to this many times.
+const DOUBLINGS_MAX: u32 = 8;
+/// The pause after a round is so many times as long as the round took, because the program's calls
+/// wait for the same locks of the driver.
+const PAUSE_PER_ROUND: u64 = 20;
+/// Such a pause is at most this long, in nanoseconds.
+const PAUSE_NS_MAX: u64 = 250_000_000;
+
+/// The pause in nanoseconds after a round of fences that took `took_ns` to put, with `in_flight`
+/// rounds since the oldest one that has not passed. Streams that stand still get ever fewer, so
+/// that they do not fill their channels.
+#[must_use]
+pub fn round_pause_ns(took_ns: u64, in_flight: u32) -> u64 {
+    let of_round = took_ns.saturating_mul(PAUSE_PER_ROUND).min(PAUSE_NS_MAX);
+    of_round.max(PAUSE_NS_MIN << in_flight.min(DOUBLINGS_MAX))
+}
+
 /// The fence of a stream.
 #[repr(C)]
 #[derive(Debug)]
@@ -32,6 +51,18 @@ impl Fence {
     /// Whether the GPU has passed it.
     pub fn is_passed(&self) -> bool {
         is_passed(self.put.load(Ordering::Acquire), self.done.load(Ordering::Acquire))
+    }
+
+    /// Whether the GPU has passed this number, or all that was put.
+    pub fn has_passed(&self, number: u32) -> bool {
+        self.is_passed() || is_passed(number, self.done.load(Ordering::Acquire))
+    }
+
+    /// Has nothing in flight, and was last passed with this number. For a stream whose fences the
+    /// GPU will not write.
+    pub fn pass(&self, number: u32) {
+        self.done.store(number, Ordering::Release);
+        self.put.store(number, Ordering::Release);
     }
 }
 
@@ -171,6 +202,10 @@ mod tests {
         page.fences[FENCES - 1].done.store(1, Ordering::Relaxed);
         assert!(page.fences[FENCES - 1].is_passed());
         assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        assert!(page.fences[FENCES - 1].has_passed(1) && page.fences[FENCES - 1].has_passed(2));
+        page.fences[FENCES - 1].put.store(3, Ordering::Relaxed);
+        assert!(page.fences[FENCES - 1].has_passed(1) && !page.fences[FENCES - 1].has_passed(2));
+        page.fences[FENCES - 1].pass(1);
         // The GPU has passed one that the process did not come to note.
         page.fences[FENCES - 1].done.store(2, Ordering::Relaxed);
         assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
@@ -185,6 +220,22 @@ mod tests {
         page.fences[0].put.store(9, Ordering::Relaxed);
         page.fail();
         assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+    }
+
+    #[test]
+    fn rounds_come_slower_the_more_of_them_are_in_flight_and_the_longer_they_take() {
+        assert_eq!(round_pause_ns(1_000, 0), PAUSE_NS_MIN);
+        assert_eq!(round_pause_ns(1_000_000, 0), 20_000_000);
+        assert_eq!(round_pause_ns(1_000_000_000, 0), PAUSE_NS_MAX);
+        assert_eq!(round_pause_ns(1_000, 3), 80_000_000);
+        assert_eq!(round_pause_ns(u64::MAX, u32::MAX), PAUSE_NS_MIN << DOUBLINGS_MAX);
+        // A channel that stands still for a minute has room for them.
+        let (mut rounds, mut ns) = (0, 0);
+        while ns < 60_000_000_000 {
+            ns += round_pause_ns(0, rounds);
+            rounds += 1;
+        }
+        assert!(rounds < 40, "{rounds}");
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub use self::{
     account::{SLOTS, Totals},
     error::{Errno, LedgerError, LimitsFault, Problem},
     file::At,
-    flight::{FENCES, FLIGHT_BYTES, Fence, Flight, FlightPage},
+    flight::{FENCES, FLIGHT_BYTES, Fence, Flight, FlightPage, round_pause_ns},
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{
         DRIVER_ALLOWANCE_BYTES, DRIVER_ALLOWANCES, FLAG_ALL_TASK_SLOTS, FLAG_GATED, FLAG_GPCS_UNPROVED,

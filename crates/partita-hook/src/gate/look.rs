@@ -9,7 +9,7 @@ use crate::slots;
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 use crate::sys::watcher;
-use crate::time::watch;
+use crate::time::{meter, watch};
 
 /// The tenant; stays when the process is refused later, for what waits by then must be let go on.
 static TENANT: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
@@ -28,7 +28,10 @@ pub fn prepare(tenant: &'static Tenant) {
 fn look() -> Option<u64> {
     // SAFETY: null, or stored by prepare().
     let tenant = unsafe { TENANT.load(Ordering::Acquire).as_ref() }?;
-    let next = [lanes::look(), watch::look(tenant), slots::watch::look(now_ns()), fences::look(tenant)];
+    // The gate is opened first: what comes after may wait for work behind it.
+    let (lanes, time) = (lanes::look(), watch::look(tenant));
+    let fences = fences::look(tenant, meter::is_gate_open());
+    let next = [lanes, time, slots::watch::look(now_ns()), fences];
     let next = next.into_iter().flatten().min();
     // A process has its slices on all of its GPUs together.
     slices::shorten(lanes::gives_way(tenant));

@@ -2,9 +2,14 @@
 //!
 //! The launch path does nothing for them. The hook's thread looks a hundred times a second whether
 //! the program has launched something since the last look. If so, it puts a write of a number
-//! behind what is in each stream; the GPU writes it into the [page](FlightPage) when all of that
-//! has ended. A launch is counted before the driver has it, so a fence covers the launches that the
-//! look before had counted.
+//! behind what is in each stream, a *round*; the GPU writes it into the [page](FlightPage) when all
+//! of that has ended. A launch is counted before the driver has it, so a round covers the launches
+//! that the look before had counted.
+//!
+//! A write takes a place in the stream's channel, which is full after some 1,000 commands. Then the
+//! driver's call waits, and so does this thread, which opens the gate that the channel may be
+//! waiting for. So rounds come the slower the more of them have not passed ([`round_pause_ns`]), and none
+//! comes while the tenant's gate is closed.
 //!
 //! The thread does not touch streams while there is a capture, or while a stream is destroyed
 //! ([`quiet`]). A fence in the default stream would order the program's blocking streams. So where
@@ -16,7 +21,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use partita_ledger::mutex::Mutex;
-use partita_ledger::{FENCES, FLIGHT_BYTES, Fence, FlightPage};
+use partita_ledger::{FENCES, FLIGHT_BYTES, FlightPage, round_pause_ns};
 
 use crate::account::tenant::Tenant;
 use crate::driver::calls::{Kept, calls};
@@ -76,18 +81,26 @@ static IS_BLOCKING: [AtomicBool; FENCES] = [const { AtomicBool::new(false) }; FE
 /// Whether [`count_other`] gets the launches of a tenant without a mask.
 static COUNTED: AtomicBool = AtomicBool::new(false);
 /// The thread's notes.
-static NOTES: Mutex<Notes> = Mutex::new(Notes { counted: 0, put_ns: 0 });
+static NOTES: Mutex<Notes> = Mutex::new(Notes::NEW);
 
 struct Notes {
     /// Launches at the last look.
     counted: u64,
-    /// When the fences were put that are being waited for; 0 if none are.
-    put_ns: u64,
+    /// The number of the last round. A stream's fences have the numbers of their rounds.
+    round: u32,
+    /// A round that has not passed, and when it was put.
+    timed: Option<(u32, u64)>,
+    /// When the next round may be put.
+    next_ns: u64,
+}
+
+impl Notes {
+    const NEW: Self = Self { counted: 0, round: 0, timed: None, next_ns: 0 };
 }
 
 // A child has no context and no page.
 in_child! {
-    renew(&NOTES, Notes { counted: 0, put_ns: 0 });
+    renew(&NOTES, Notes::NEW);
     PAGE.store(core::ptr::null_mut(), Ordering::Relaxed);
     let file = FILE.swap(-1, Ordering::Relaxed);
     if file >= 0 {
@@ -186,8 +199,10 @@ pub fn stream_made(stream: *mut c_void, flags: c_uint) {
     let Some(page) = known() else { return };
     let is_free = |at: &usize| STREAMS[*at].load(Ordering::Relaxed) == 0 && page.fences[*at].is_passed();
     let is_blocking = flags & NON_BLOCKING == 0;
-    let _notes = NOTES.lock();
+    let notes = NOTES.lock();
     let Some(at) = (DEFAULT + 1..FENCES).find(is_free) else { return page.lose_sight() };
+    // Not the number of a round that was put before there was this stream.
+    page.fences[at].pass(notes.round);
     IS_BLOCKING[at].store(is_blocking, Ordering::Relaxed);
     BLOCKING.fetch_add(usize::from(is_blocking), Ordering::Relaxed);
     STREAMS[at].store(stream.addr(), Ordering::Release);
@@ -197,7 +212,7 @@ pub fn stream_made(stream: *mut c_void, flags: c_uint) {
 pub fn stream_ends(stream: *mut c_void) {
     let Some(page) = known() else { return };
     let _quiet = quiet::keep();
-    let _notes = NOTES.lock();
+    let mut notes = NOTES.lock();
     let Some(at) = STREAMS.iter().position(|known| known.load(Ordering::Relaxed) == stream.addr()) else {
         return;
     };
@@ -205,7 +220,8 @@ pub fn stream_ends(stream: *mut c_void) {
         return;
     }
     // Captures forbid it: then what the stream ends with is not seen.
-    if capture::is_any() || !put(page, at, stream) {
+    notes.round = notes.round.wrapping_add(1);
+    if capture::is_any() || !put(page, at, stream, notes.round) {
         page.lose_sight();
     }
     BLOCKING.fetch_sub(usize::from(IS_BLOCKING[at].load(Ordering::Relaxed)), Ordering::Relaxed);
@@ -215,31 +231,30 @@ pub fn stream_ends(stream: *mut c_void) {
 /// A context has ended, and its work with it.
 pub fn context_ended(context: usize) {
     let Some(page) = known() else { return };
-    let _notes = NOTES.lock();
+    let mut notes = NOTES.lock();
     if CONTEXT.compare_exchange(context, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return;
     }
     DEVICE.store(0, Ordering::Release);
     BLOCKING.store(0, Ordering::Relaxed);
     STREAMS.iter().for_each(|stream| stream.store(0, Ordering::Relaxed));
-    let give_up = |fence: &Fence| fence.done.store(fence.put.load(Ordering::Relaxed), Ordering::Release);
-    page.fences.iter().for_each(give_up);
+    page.fences.iter().for_each(|fence| fence.pass(notes.round));
+    notes.timed = None;
 }
 
-/// Puts a fence into a stream of the current context.
-fn put(page: &FlightPage, at: usize, stream: *mut c_void) -> bool {
+/// Puts the fence of a round into a stream of the current context.
+fn put(page: &FlightPage, at: usize, stream: *mut c_void, round: u32) -> bool {
     let (Some(calls), device) = (fence_calls(), DEVICE.load(Ordering::Acquire)) else { return false };
     if device == 0 {
         return false;
     }
     let fence = &page.fences[at];
-    let number = fence.put.load(Ordering::Relaxed).wrapping_add(1);
     let word = core::ptr::from_ref(&fence.done).addr() - core::ptr::from_ref(page).addr();
     // SAFETY: the page stays mapped for the GPU as long as the context.
-    match unsafe { calls.memory.write(stream, device + word as u64, number) } {
+    match unsafe { calls.memory.write(stream, device + word as u64, round) } {
         Ok(()) => {
             // Not before: the process may die in between, and nothing would pass the fence.
-            fence.put.store(number, Ordering::Release);
+            fence.put.store(round, Ordering::Release);
             true
         }
         Err(code) => {
@@ -252,14 +267,17 @@ fn put(page: &FlightPage, at: usize, stream: *mut c_void) -> bool {
 }
 
 /// Puts fences behind what was launched since the last look, and says in how many nanoseconds to
-/// look again; none for a process without a holder.
-pub fn look(tenant: &Tenant) -> Option<u64> {
+/// look again; none for a process without a holder. While the tenant's gate is closed it puts none.
+pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     let page = known()?;
     let mut notes = NOTES.try_lock()?;
-    if notes.put_ns != 0 && page.fences.iter().all(Fence::is_passed) {
-        let ms = now_ns().saturating_sub(notes.put_ns) / 1_000_000;
+    let now = now_ns();
+    if let Some((round, put_ns)) = notes.timed
+        && page.fences.iter().all(|fence| fence.has_passed(round))
+    {
+        let ms = now.saturating_sub(put_ns) / 1_000_000;
         page.note_passed(u32::try_from(ms).unwrap_or(u32::MAX));
-        notes.put_ns = 0;
+        notes.timed = None;
     }
     let launches = tenant.gpus().iter().map(|gpu| gpu.slot.launches());
     let launches = launches.fold(page.others(), u64::wrapping_add);
@@ -270,20 +288,25 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
         return Some(LOOK_NS);
     }
     let counted = core::mem::replace(&mut notes.counted, launches);
-    if let Some(_asking) = quiet::ask()
+    if is_gate_open
+        && now >= notes.next_ns
+        && let Some(_asking) = quiet::ask()
         && !capture::is_any()
-        && put_all(tenant, page) == Some(true)
     {
-        page.cover(counted);
-        if notes.put_ns == 0 {
-            notes.put_ns = now_ns();
+        let round = notes.round.wrapping_add(1);
+        notes.round = round;
+        if put_all(tenant, page, round) == Some(true) {
+            page.cover(counted);
+            let (timed, _) = *notes.timed.get_or_insert((round, now));
+            let end = now_ns();
+            notes.next_ns = end + round_pause_ns(end.saturating_sub(now), round.wrapping_sub(timed));
         }
     }
     Some(LOOK_NS)
 }
 
 /// Puts a fence into every stream; whether that succeeded. None where there is no context.
-fn put_all(tenant: &Tenant, page: &FlightPage) -> Option<bool> {
+fn put_all(tenant: &Tenant, page: &FlightPage, round: u32) -> Option<bool> {
     let calls = fence_calls()?;
     let context = match CONTEXT.load(Ordering::Acquire) {
         0 => tenant.driver().active_context()?,
@@ -294,7 +317,7 @@ fn put_all(tenant: &Tenant, page: &FlightPage) -> Option<bool> {
     let is_put = map(calls, page, context) && {
         let default = core::ptr::null_mut();
         let is_default_put = match BLOCKING.load(Ordering::Relaxed) {
-            0 => put(page, DEFAULT, default),
+            0 => put(page, DEFAULT, default, round),
             // SAFETY: the default stream of the current context.
             _ => unsafe { (calls.contexts.query)(default) }.is_ok(),
         };
@@ -302,7 +325,7 @@ fn put_all(tenant: &Tenant, page: &FlightPage) -> Option<bool> {
         let used = streams.map(|(at, stream)| (at, stream.load(Ordering::Acquire)));
         // Every stream, also if one refuses.
         used.filter(|(_, stream)| *stream != 0).fold(is_default_put, |is_put, (at, stream)| {
-            put(page, at, core::ptr::with_exposed_provenance_mut(stream)) && is_put
+            put(page, at, core::ptr::with_exposed_provenance_mut(stream), round) && is_put
         })
     };
     // SAFETY: a valid pointer; what was pushed is on top.

@@ -60,6 +60,11 @@ pub fn measures() -> bool {
     MEASURES.load(Ordering::Relaxed)
 }
 
+/// Whether no work waits for the tenant's share of time.
+pub fn is_gate_open() -> bool {
+    METERS.all().all(|meter| meter.map.is_open())
+}
+
 /// Marks the ends of the work that the program is about to wait for: of a stream, or of all.
 #[cold]
 pub fn mark_each_end(stream: Option<*mut c_void>) {
