@@ -170,6 +170,26 @@ fn work_of_a_dead_tenant_with_a_share_of_time_ends_too() {
     }
 }
 
+/// It has used up its share, so its gate is closed for ever.
+#[test]
+fn endless_work_of_a_dead_tenant_with_a_share_of_time_is_shown() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    for options in ["--sm 10% --time 10%", "--via time --time 10%"] {
+        let mut neighbour = scene.neighbour();
+        let mut dying = scene.dying_with(options, "endless", "kill", "on");
+        die(&mut dying, "kill");
+        scene.eventually(options, &mut neighbour, || {
+            scene.problem().contains("work on the GPU has not ended")
+        });
+        drop(neighbour);
+        scene.gone("dies");
+        scene.gone("neighbour");
+    }
+}
+
 #[test]
 fn endless_work_of_the_dead_is_shown_and_let_go_of_with_the_last_neighbour() {
     if needs_user_mode(NO_HOLDER) {

@@ -8,8 +8,8 @@
 //!
 //! A write takes a place in the stream's channel, which is full after some 1,000 commands. Then the
 //! driver's call waits, and so does this thread, which opens the gate that the channel may be
-//! waiting for. So rounds come the slower the more of them have not passed ([`round_pause_ns`]), and none
-//! comes while the tenant's gate is closed.
+//! waiting for. So rounds come the slower the more of them have not passed ([`round_pause_ns`]),
+//! and few while the tenant's gate is closed ([`AT_GATE_MAX`]).
 //!
 //! The thread does not touch streams while there is a capture, or while a stream is destroyed
 //! ([`quiet`]). A fence in the default stream would order the program's blocking streams. So where
@@ -34,6 +34,9 @@ use crate::sys::watcher;
 
 /// How often the thread looks, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
+/// Fences in flight, of all streams together, up to which there are rounds while the gate is
+/// closed: a quarter of a channel. An endless kernel closes the gate for ever, and needs its fence.
+const AT_GATE_MAX: usize = 256;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 /// The place of the default stream of the context; others follow.
@@ -267,10 +270,11 @@ fn put(page: &FlightPage, at: usize, stream: *mut c_void, round: u32) -> bool {
 }
 
 /// Puts fences behind what was launched since the last look, and says in how many nanoseconds to
-/// look again; none for a process without a holder. While the tenant's gate is closed it puts none.
+/// look again; none for a process without a holder.
 pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     let page = known()?;
-    let mut notes = NOTES.try_lock()?;
+    // The program makes or ends a stream just now.
+    let Some(mut notes) = NOTES.try_lock() else { return Some(LOOK_NS) };
     let now = now_ns();
     if let Some((round, put_ns)) = notes.timed
         && page.fences.iter().all(|fence| fence.has_passed(round))
@@ -288,7 +292,9 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
         return Some(LOOK_NS);
     }
     let counted = core::mem::replace(&mut notes.counted, launches);
-    if is_gate_open
+    let rounds = notes.timed.map_or(0, |(timed, _)| notes.round.wrapping_sub(timed) as usize + 1);
+    let streams = || STREAMS.iter().filter(|stream| stream.load(Ordering::Relaxed) != 0).count() + 1;
+    if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX)
         && now >= notes.next_ns
         && let Some(_asking) = quiet::ask()
         && !capture::is_any()
