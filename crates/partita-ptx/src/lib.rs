@@ -17,6 +17,7 @@
 extern crate alloc;
 
 mod error;
+pub mod fatbin;
 pub mod module;
 mod parse;
 pub mod persistent;

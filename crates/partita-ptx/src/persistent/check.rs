@@ -81,7 +81,7 @@ pub(super) fn check<'a>(
     let params =
         entry.layout().and_then(|layout| layout.last().map_or(Some(0), |(at, bytes)| at.checked_add(*bytes)));
     let long = module.version >= (8, 1) && module.architecture() >= 70;
-    let room = params.map(|bytes| bytes.next_multiple_of(8) + super::TURN_BYTES as u64);
+    let room = params.map(|bytes| bytes.next_multiple_of(8) + super::WHOLE_ROWS_TURN_BYTES as u64);
     if room.is_none_or(|bytes| bytes > PARAMS_MAX[usize::from(long)]) {
         return wrong("its parameters leave no room for another one");
     }

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::turn::{SMS_MAX, TURN_BYTES};
+use super::turn::{SMS_MAX, TURN_BYTES, WHOLE_ROWS_TURN_BYTES};
 use crate::error::{Position, PtxError};
 use crate::module::{Function, Module, Space, Statement, Variable};
 use crate::types::Type;
@@ -172,7 +172,7 @@ const END: &str = "
 ";
 
 /// The additional parameter.
-pub(super) fn parameter() -> Variable {
+pub(super) fn parameter(has_whole_rows: bool) -> Variable {
     Variable {
         at: Position::default(),
         linkage: None,
@@ -183,7 +183,7 @@ pub(super) fn parameter() -> Variable {
         vector: 1,
         ty: Type::B8,
         name: PREFIX.to_owned(),
-        dims: [Some(TURN_BYTES as u64)].into(),
+        dims: [Some(if has_whole_rows { WHOLE_ROWS_TURN_BYTES } else { TURN_BYTES } as u64)].into(),
         init: None,
     }
 }

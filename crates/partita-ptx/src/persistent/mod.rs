@@ -46,7 +46,7 @@ use core::fmt;
 use crate::error::{Position, PtxError};
 use crate::module::{Function, Instruction, Item, Module, Operand, Statement};
 
-pub use turn::{CONTROL_BYTES, SET_BYTES, SMS_MAX, TURN_BYTES, Turn, set_bytes};
+pub use turn::{CONTROL_BYTES, SET_BYTES, SMS_MAX, TURN_BYTES, Turn, WHOLE_ROWS_TURN_BYTES, set_bytes};
 
 /// Static shared memory that a rewritten entry has more than the original, in bytes.
 pub const SHARED_BYTES: u32 = 16;
@@ -132,9 +132,9 @@ fn entry_of(
 ) -> Result<(Function, bool), PtxError> {
     let facts = check::check(module, functions, entry)?;
     let mut made = entry.clone();
-    made.params.push(code::parameter());
-    let Some(body) = &entry.body else { return Ok((made, false)) };
-    let whole_rows = flow::check(entry, body, &facts)?;
+    let whole_rows = flow::check(entry, entry.body.as_deref().unwrap_or_default(), &facts)?;
+    made.params.push(code::parameter(whole_rows));
+    let Some(body) = &entry.body else { return Ok((made, whole_rows)) };
     let mut statements = code::before(module, facts.copies_asynchronously)?;
     statements.push(Statement::Block(body.iter().map(looped).collect()));
     statements.extend(code::after()?);

@@ -6,6 +6,9 @@ use alloc::vec::Vec;
 pub const SMS_MAX: u32 = 512;
 /// Bytes of the parameter that a rewritten entry has more than the original, aligned to 8.
 pub const TURN_BYTES: usize = 40;
+/// The same for an entry whose blocks must have rows of whole warps, so that a launcher that knows
+/// nothing but a function's parameters can tell.
+pub const WHOLE_ROWS_TURN_BYTES: usize = 48;
 /// Bytes of the device memory that one launch counts in. They are zero before the launch, and the
 /// launch leaves them zero.
 pub const CONTROL_BYTES: usize = 32;

@@ -142,7 +142,11 @@ impl Gpu {
             Kernel::new(&loaded.module, name, &loaded.symbols).unwrap_or_else(|error| panic!("{error}"));
         let function = loaded.module.functions().find(|function| function.name == name).unwrap();
         let mut bytes = vec![0; kernel.param_bytes() as usize];
-        for ((at, length), value) in function.layout().unwrap().into_iter().zip(params) {
+        let layout = function.layout().unwrap();
+        if let Some((turn, _)) = layout.last().filter(|_| self.turns.is_some()) {
+            bytes.truncate(*turn as usize);
+        }
+        for ((at, length), value) in layout.into_iter().zip(params) {
             let length = length as usize;
             bytes[at as usize..][..length].copy_from_slice(&value.to_le_bytes()[..length]);
         }
@@ -188,8 +192,9 @@ impl Gpu {
         let done = self.words(&[0]);
         let blocks = turns.places.len() as u32;
         let turn = Turn { control, set, grid: launch.grid, blocks, done };
-        launch.params.resize(launch.kernel.param_bytes() as usize - persistent::TURN_BYTES, 0);
+        launch.params.resize(launch.params.len().next_multiple_of(8), 0);
         launch.params.extend(turn.to_bytes());
+        launch.params.resize(launch.kernel.param_bytes() as usize, 0);
         launch.grid = [blocks, 1, 1];
         let start = |(block, sm): (usize, &u32)| Start { block: block as u64, sm: *sm, at_ns: 5_000 };
         let mut blocks: Vec<Block> =

@@ -5,6 +5,7 @@ mod ptx;
 use std::sync::Arc;
 
 use partita_abi::CuResult;
+use partita_ptx::fatbin::{self, Kind};
 use partita_ptx::module::Variable;
 
 use super::function::KernelInfo;
@@ -66,9 +67,6 @@ impl Loaded {
 }
 
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
-const FATBIN_MAGIC: u32 = 0xba55_ed50;
-/// The wrapper of `nvcc` around a fat binary in a program: magic, version, pointer.
-const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 
 /// Reads an image of any kind at an address; only the image contains its length.
 ///
@@ -100,16 +98,16 @@ pub unsafe fn parse(image: *const u8) -> Result<Loaded, CuResult> {
         return elf::parse(bytes);
     }
     match u32::from_le_bytes(magic) {
-        FATBIN_MAGIC => {
+        fatbin::MAGIC => {
             // SAFETY: the header says how long the container is.
             let bytes = unsafe {
-                let header = usize::from(image.add(6).cast::<u16>().read_unaligned());
-                let payload = image.add(8).cast::<u64>().read_unaligned() as usize;
-                std::slice::from_raw_parts(image, header.saturating_add(payload))
+                let header = std::slice::from_raw_parts(image, fatbin::HEADER_BYTES);
+                let length = fatbin::length(header).ok_or(CuResult::INVALID_IMAGE)?;
+                std::slice::from_raw_parts(image, length)
             };
-            fatbin(bytes)
+            of_fatbin(bytes)
         }
-        WRAPPER_MAGIC => {
+        fatbin::WRAPPER_MAGIC => {
             // SAFETY: the wrapper's second word pair is the pointer to the container.
             unsafe { parse(image.add(8).cast::<*const u8>().read_unaligned()) }
         }
@@ -133,91 +131,23 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Packed with LZ4.
-const FLAG_LZ4: u64 = 0x2000;
-/// Packed with Zstandard.
-const FLAG_ZSTD: u64 = 0x8000;
-
 /// Reads the parts of a fat binary: cubins as they are and packed ones, and PTX where there is no
 /// cubin.
-fn fatbin(bytes: &[u8]) -> Result<Loaded, CuResult> {
-    let mut at = usize::from(u16_at(bytes, 6).ok_or(CuResult::INVALID_IMAGE)?);
+fn of_fatbin(bytes: &[u8]) -> Result<Loaded, CuResult> {
     let (mut binary, mut source, mut skipped) = (Loaded::default(), Loaded::default(), 0);
-    while at + 64 <= bytes.len() {
-        let field = |offset| u32_at(bytes, at + offset).ok_or(CuResult::INVALID_IMAGE);
-        let kind = u16_at(bytes, at).ok_or(CuResult::INVALID_IMAGE)?;
-        let header = field(4)? as usize;
-        let stored = u64_at(bytes, at + 8).ok_or(CuResult::INVALID_IMAGE)? as usize;
-        let packed = field(16)? as usize;
-        let flags = u64_at(bytes, at + 40).ok_or(CuResult::INVALID_IMAGE)?;
-        let plain = u64_at(bytes, at + 56).ok_or(CuResult::INVALID_IMAGE)? as usize;
-        let start = at.checked_add(header).ok_or(CuResult::INVALID_IMAGE)?;
-        let next = start.checked_add(stored).ok_or(CuResult::INVALID_IMAGE)?;
-        let payload = bytes.get(start..next).ok_or(CuResult::INVALID_IMAGE)?;
-        let unpacked;
-        let part: Option<&[u8]> = if flags & FLAG_ZSTD != 0 {
-            None
-        } else if flags & FLAG_LZ4 != 0 {
-            unpacked = lz4(payload.get(..packed).unwrap_or(payload), plain);
-            unpacked.as_deref()
-        } else {
-            Some(payload)
-        };
-        match (kind, part) {
-            (2, Some(part)) if part.starts_with(&ELF_MAGIC) => binary.add(elf::parse(part)?),
-            (1, Some(part)) => {
+    for part in fatbin::parts(bytes).ok_or(CuResult::INVALID_IMAGE)? {
+        match (part.kind, part.bytes) {
+            (Kind::Cubin, Some(part)) if part.starts_with(&ELF_MAGIC) => binary.add(elf::parse(&part)?),
+            (Kind::Ptx, Some(part)) => {
                 let text = part.split(|byte| *byte == 0).next().unwrap_or_default();
                 let text = std::str::from_utf8(text).map_err(|_| CuResult::INVALID_PTX)?;
                 source.add(ptx::parse(text)?);
             }
             _ => skipped += 1,
         }
-        if next <= at {
-            break;
-        }
-        at = next;
     }
     binary.add(source);
     if binary.kernels.is_empty() && skipped > 0 { Err(CuResult::NO_BINARY_FOR_GPU) } else { Ok(binary) }
-}
-
-/// Unpacks an LZ4 block. `None` when it is damaged.
-fn lz4(packed: &[u8], length: usize) -> Option<Vec<u8>> {
-    if length > 1 << 30 {
-        return None;
-    }
-    let mut out = Vec::with_capacity(length);
-    let mut rest = packed.iter().copied();
-    let long = |short: usize, rest: &mut dyn Iterator<Item = u8>| -> Option<usize> {
-        let mut total = short;
-        if short == 15 {
-            loop {
-                let more = rest.next()?;
-                total += usize::from(more);
-                if more != 255 {
-                    break;
-                }
-            }
-        }
-        Some(total)
-    };
-    while let Some(token) = rest.next() {
-        let literals = long(usize::from(token >> 4), &mut rest)?;
-        for _ in 0..literals {
-            out.push(rest.next()?);
-        }
-        if out.len() >= length {
-            break;
-        }
-        let offset = usize::from(u16::from_le_bytes([rest.next()?, rest.next()?]));
-        let count = long(usize::from(token & 15), &mut rest)? + 4;
-        let from = out.len().checked_sub(offset).filter(|_| offset > 0)?;
-        for index in 0..count {
-            out.push(*out.get(from + index)?);
-        }
-    }
-    out.truncate(length);
-    (out.len() == length).then_some(out)
 }
 
 mod elf {
@@ -382,15 +312,6 @@ mod elf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lz4_blocks_unpack_and_damaged_ones_are_refused() {
-        // Five literals, then a match of nine bytes that overlaps itself, then three literals.
-        let packed = [0x55, b'a', b'b', b'c', b'd', b'e', 5, 0, 0x30, b'x', b'y', b'z'];
-        assert_eq!(lz4(&packed, 17).unwrap(), b"abcdeabcdeabcdxyz");
-        assert_eq!(lz4(&packed[..7], 17), None);
-        assert_eq!(lz4(&[0x10, b'a', 9, 0], 20), None);
-    }
 
     #[test]
     fn damaged_images_are_refused() {
