@@ -28,6 +28,8 @@ pub enum Policy {
     /// Launches work that can be too large for a partition: checked at the call, then masked by the
     /// launch callback. Or creates or destroys a stream; the hook counts the streams with work.
     Launch,
+    /// Loads code: rewritten for tenants whose kernels are persistent blocks.
+    Load,
     /// Creates, changes or destroys an executable graph. Its kernels keep the mask with which they
     /// were uploaded, so the hook tracks them: after the limits change, it updates them before the
     /// next launch. Or begins or ends a capture, which must not contain any work of the hook.
@@ -82,13 +84,12 @@ exports! {
     // memory that stays on the host
     Query {
         cuCtxGetDevResource cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetAttribute
-        cuDeviceGetDevResource cuDeviceTotalMem cuDeviceTotalMem_v2 cuGreenCtxGetDevResource cuMemAdvise
-        cuMemAdvise_v2
-        cuMemDiscardAndPrefetchBatchAsync
-        cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz
-        cuMemGetInfo cuMemGetInfo_v2 cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemPrefetchAsync_v2
-        cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz
-        cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialBlockSize
+        cuDeviceGetDevResource cuDeviceTotalMem cuDeviceTotalMem_v2 cuFuncGetAttribute cuFuncGetParamInfo
+        cuGreenCtxGetDevResource cuKernelGetAttribute cuKernelGetParamInfo cuMemAdvise cuMemAdvise_v2
+        cuMemDiscardAndPrefetchBatchAsync cuMemDiscardAndPrefetchBatchAsync_ptsz cuMemDiscardBatchAsync
+        cuMemDiscardBatchAsync_ptsz cuMemGetInfo cuMemGetInfo_v2 cuMemPrefetchAsync cuMemPrefetchAsync_ptsz
+        cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz cuMemPrefetchBatchAsync
+        cuMemPrefetchBatchAsync_ptsz cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialBlockSize
         cuOccupancyMaxPotentialBlockSizeWithFlags cuOccupancyMaxPotentialClusterSize cuStreamAttachMemAsync
         cuStreamAttachMemAsync_ptsz
     }
@@ -127,14 +128,21 @@ exports! {
         cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz cuLibraryUnload cuModuleUnload cuStreamCreate
         cuStreamCreateWithPriority cuStreamDestroy cuStreamDestroy_v2
     }
+    // loads code: rewritten where the tenant has persistent blocks
+    Load {
+        cuLibraryLoadData cuLibraryLoadFromFile cuLinkAddData cuLinkAddData_v2 cuLinkAddFile
+        cuLinkAddFile_v2 cuLinkComplete cuModuleLoad cuModuleLoadData cuModuleLoadDataEx
+        cuModuleLoadFatBinary
+    }
     // executable graphs: their kernels are updated when the mask has changed
     Graph {
         cuGraphAddChildGraphNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphClone cuGraphDestroy
         cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy cuGraphExecKernelNodeSetParams
         cuGraphExecKernelNodeSetParams_v2 cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2
         cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiateWithParams
-        cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2 cuGraphLaunch cuGraphLaunch_ptsz
-        cuGraphNodeSetEnabled cuGraphUpload cuGraphUpload_ptsz cuStreamBeginCapture
+        cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2 cuGraphKernelNodeSetParams
+        cuGraphKernelNodeSetParams_v2 cuGraphLaunch cuGraphLaunch_ptsz cuGraphNodeSetEnabled
+        cuGraphNodeSetParams cuGraphUpload cuGraphUpload_ptsz cuStreamBeginCapture
         cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz
         cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz
     }
@@ -145,19 +153,18 @@ exports! {
     // passed through unchanged
     Pass {
         cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayGetDescriptor cuArrayGetDescriptor_v2
-        cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
-        cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
-        cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
+        cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties
+        cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
+        cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
         cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
-        cuCtxDisablePeerAccess cuCtxEnablePeerAccess
-        cuCtxFromGreenCtx cuCtxGetApiVersion cuCtxGetCacheConfig cuCtxGetCurrent
-        cuCtxGetDevice cuCtxGetDevice_v2 cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetLimit
-        cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange cuCtxPopCurrent cuCtxPopCurrent_v2
-        cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxSetCacheConfig
-        cuCtxSetCurrent cuCtxSetFlags cuCtxSetSharedMemConfig cuCtxWaitEvent cuDestroyExternalSemaphore
-        cuDeviceCanAccessPeer cuDeviceComputeCapability
-        cuDeviceGet cuDeviceGetByPCIBusId cuDeviceGetCount cuDeviceGetDefaultMemPool
-        cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
+        cuCtxDisablePeerAccess cuCtxEnablePeerAccess cuCtxFromGreenCtx cuCtxGetApiVersion
+        cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetDevice cuCtxGetDevice_v2 cuCtxGetExecAffinity
+        cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange
+        cuCtxPopCurrent cuCtxPopCurrent_v2 cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxRecordEvent
+        cuCtxResetPersistingL2Cache cuCtxSetCacheConfig cuCtxSetCurrent cuCtxSetFlags
+        cuCtxSetSharedMemConfig cuCtxWaitEvent cuDestroyExternalSemaphore cuDeviceCanAccessPeer
+        cuDeviceComputeCapability cuDeviceGet cuDeviceGetByPCIBusId cuDeviceGetCount
+        cuDeviceGetDefaultMemPool cuDeviceGetExecAffinitySupport cuDeviceGetGraphMemAttribute
         cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid cuDeviceGetMemPool cuDeviceGetName
         cuDeviceGetNvSciSyncAttributes cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAttribute
         cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid
@@ -169,52 +176,49 @@ exports! {
         cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame cuEventCreate cuEventDestroy
         cuEventDestroy_v2 cuEventElapsedTime cuEventElapsedTime_v2 cuEventRecord cuEventRecordWithFlags
         cuEventRecordWithFlags_ptsz cuEventRecord_ptsz cuExternalMemoryGetMappedBuffer
-        cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncGetAttribute cuFuncGetModule
-        cuFuncGetName cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuFuncSetBlockShape cuFuncSetCacheConfig
-        cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGLCtxCreate cuGLCtxCreate_v2 cuGLGetDevices
-        cuGLGetDevices_v2 cuGLInit cuGLMapBufferObject cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync_v2
+        cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncGetModule cuFuncGetName
+        cuFuncIsLoaded cuFuncLoad cuFuncSetBlockShape cuFuncSetCacheConfig cuFuncSetSharedMemConfig
+        cuFuncSetSharedSize cuGLCtxCreate cuGLCtxCreate_v2 cuGLGetDevices cuGLGetDevices_v2 cuGLInit
+        cuGLMapBufferObject cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync_v2
         cuGLMapBufferObjectAsync_v2_ptsz cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds
-        cuGLRegisterBufferObject cuGLSetBufferObjectMapFlags cuGLUnmapBufferObject cuGLUnmapBufferObjectAsync
-        cuGLUnregisterBufferObject cuGetErrorName cuGetErrorString cuGraphAddBatchMemOpNode
-        cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
-        cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
-        cuGraphAddHostNode cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode
-        cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
-        cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint cuGraphDestroyNode
-        cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent
-        cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams cuGraphExecEventRecordNodeSetEvent
-        cuGraphExecEventWaitNodeSetEvent cuGraphExecExternalSemaphoresSignalNodeSetParams
-        cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags cuGraphExecHostNodeSetParams
-        cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
-        cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
-        cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges
-        cuGraphGetEdges_v2 cuGraphGetNodes cuGraphGetRootNodes cuGraphHostNodeGetParams
-        cuGraphHostNodeSetParams cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
-        cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetAttribute
-        cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2 cuGraphMemAllocNodeGetParams
+        cuGLRegisterBufferObject cuGLSetBufferObjectMapFlags cuGLUnmapBufferObject
+        cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject cuGetErrorName cuGetErrorString
+        cuGraphAddBatchMemOpNode cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddEmptyNode
+        cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
+        cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode cuGraphAddMemFreeNode cuGraphAddMemcpyNode
+        cuGraphAddMemsetNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
+        cuGraphChildGraphNodeGetGraph cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
+        cuGraphDestroyNode cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
+        cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams
+        cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+        cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
+        cuGraphExecGetFlags cuGraphExecHostNodeSetParams cuGraphExecMemcpyNodeSetParams
+        cuGraphExecMemsetNodeSetParams cuGraphExternalSemaphoresSignalNodeGetParams
+        cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
+        cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetNodes
+        cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams
+        cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams
+        cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetAttribute cuGraphMemAllocNodeGetParams
         cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
         cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
         cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
-        cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetType cuGraphNodeSetParams
-        cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRemoveDependencies_v2
-        cuGraphRetainUserObject cuGraphicsEGLRegisterImage cuGraphicsGLRegisterBuffer
-        cuGraphicsGLRegisterImage cuGraphicsMapResources cuGraphicsMapResources_ptsz
-        cuGraphicsResourceGetMappedEglFrame cuGraphicsResourceGetMappedMipmappedArray
-        cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2
-        cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray
-        cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource
-        cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterVideoSurface
-        cuGreenCtxGetId cuGreenCtxRecordEvent
-        cuGreenCtxWaitEvent cuImportExternalSemaphore cuIpcGetEventHandle
-        cuIpcOpenEventHandle cuKernelGetAttribute cuKernelGetFunction cuKernelGetLibrary cuKernelGetName
-        cuKernelGetParamInfo cuKernelSetCacheConfig cuLaunchHostFunc cuLaunchHostFunc_ptsz
+        cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetType cuGraphReleaseUserObject
+        cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphRetainUserObject
+        cuGraphicsEGLRegisterImage cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage
+        cuGraphicsMapResources cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedEglFrame
+        cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
+        cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
+        cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
+        cuGraphicsUnregisterResource cuGraphicsVDPAURegisterOutputSurface
+        cuGraphicsVDPAURegisterVideoSurface cuGreenCtxGetId cuGreenCtxRecordEvent cuGreenCtxWaitEvent
+        cuImportExternalSemaphore cuIpcGetEventHandle cuIpcOpenEventHandle cuKernelGetFunction
+        cuKernelGetLibrary cuKernelGetName cuKernelSetCacheConfig cuLaunchHostFunc cuLaunchHostFunc_ptsz
         cuLibraryEnumerateKernels cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetKernelCount
-        cuLibraryGetManaged cuLibraryGetModule cuLibraryGetUnifiedFunction cuLibraryLoadData
-        cuLibraryLoadFromFile cuLinkAddData cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2 cuLinkComplete
-        cuLinkCreate cuLinkCreate_v2 cuLinkDestroy cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory
-        cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve cuMemAllocHost
-        cuMemAllocHost_v2 cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemFreeHost
-        cuMemGetAccess cuMemGetAddressRange cuMemGetAddressRange_v2 cuMemGetAllocationGranularity
+        cuLibraryGetManaged cuLibraryGetModule cuLibraryGetUnifiedFunction cuLinkCreate cuLinkCreate_v2
+        cuLinkDestroy cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
+        cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve cuMemAllocHost cuMemAllocHost_v2
+        cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemFreeHost cuMemGetAccess
+        cuMemGetAddressRange cuMemGetAddressRange_v2 cuMemGetAllocationGranularity
         cuMemGetAllocationPropertiesFromHandle cuMemGetAttribute cuMemGetAttribute_v2 cuMemGetDefaultMemPool
         cuMemGetHandleForAddressRange cuMemGetMemPool cuMemHostAlloc cuMemHostGetDevicePointer
         cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister cuMemHostRegister_v2
@@ -239,20 +243,18 @@ exports! {
         cuMemsetD8Async_ptsz cuMemsetD8_v2 cuMemsetD8_v2_ptds cuMipmappedArrayGetLevel
         cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions
         cuModuleGetFunction cuModuleGetFunctionCount cuModuleGetGlobal cuModuleGetGlobal_v2
-        cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoad cuModuleLoadData
-        cuModuleLoadDataEx cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastCreate
+        cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuMulticastAddDevice cuMulticastCreate
         cuMulticastGetGranularity cuOccupancyAvailableDynamicSMemPerBlock
         cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-        cuParamSetSize
-        cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv cuPointerGetAttribute cuPointerGetAttributes
-        cuPointerSetAttribute cuProfilerInitialize cuProfilerStart cuProfilerStop
+        cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv cuPointerGetAttribute
+        cuPointerGetAttributes cuPointerSetAttribute cuProfilerInitialize cuProfilerStart cuProfilerStop
         cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback
         cuStreamAddCallback_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
-        cuStreamBatchMemOp_v2_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz
-        cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
-        cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
-        cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx cuStreamGetCtx_ptsz
-        cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags
+        cuStreamBatchMemOp_v2_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamGetAttribute
+        cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz
+        cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3
+        cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx cuStreamGetCtx_ptsz cuStreamGetCtx_v2
+        cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags
         cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz cuStreamGetPriority
         cuStreamGetPriority_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz cuStreamSetAttribute
         cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
@@ -283,8 +285,8 @@ exports! {
         cudbgReportedDriverApiErrorFuncNameAddr cudbgReportedDriverApiErrorFuncNameSize
         cudbgReportedDriverApiErrorNameAddr cudbgReportedDriverApiErrorNameSize
         cudbgReportedDriverApiErrorSource cudbgReportedDriverApiErrorStringAddr
-        cudbgReportedDriverApiErrorStringSize cudbgReportedDriverInternalErrorCode cudbgResumeForAttachDetach
-        cudbgRpcEnabled cudbgSessionId cudbgUseExternalDebugger
+        cudbgReportedDriverApiErrorStringSize cudbgReportedDriverInternalErrorCode
+        cudbgResumeForAttachDetach cudbgRpcEnabled cudbgSessionId cudbgUseExternalDebugger
     }
 }
 
@@ -315,7 +317,7 @@ pub const LATER: &[Later] = &[
     later("cuDeviceGetFabricClusterUuid", 13_040, Policy::Pass),
     later("cuFabricCpyBatchAsync", 13_050, Policy::Pass),
     later("cuFabricCpyBatchAsync_ptsz", 13_050, Policy::Pass),
-    later("cuFuncGetParamCount", 13_020, Policy::Pass),
+    later("cuFuncGetParamCount", 13_020, Policy::Query),
     later("cuGraphAddNode_v3", 13_040, Policy::Charge),
     later("cuGraphExecGetId", 13_010, Policy::Pass),
     later("cuGraphGetId", 13_010, Policy::Pass),
@@ -324,7 +326,7 @@ pub const LATER: &[Later] = &[
     later("cuGraphNodeGetParams", 13_020, Policy::Pass),
     later("cuGraphNodeGetToolsId", 13_010, Policy::Pass),
     later("cuGraphNodeSetParams_v2", 13_040, Policy::Pass),
-    later("cuKernelGetParamCount", 13_020, Policy::Pass),
+    later("cuKernelGetParamCount", 13_020, Policy::Query),
     later("cuLaunchHostFunc_v2", 13_010, Policy::Pass),
     later("cuLaunchHostFunc_v2_ptsz", 13_010, Policy::Pass),
     later("cuLogicalEndpointAddDevice", 13_030, Policy::Pass),

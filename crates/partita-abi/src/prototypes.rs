@@ -135,7 +135,11 @@ prototypes! { $
     );
     // modules, libraries and kernels
     cuModuleLoad = fn(module: *mut CUmodule, name: *const c_char);
-    cuModuleLoadData = fn(module: *mut CUmodule, image: *const c_void);
+    cuModuleLoadData cuModuleLoadFatBinary = fn(module: *mut CUmodule, image: *const c_void);
+    cuModuleLoadDataEx = fn(
+        module: *mut CUmodule, image: *const c_void, count: u32, options: *mut u32,
+        values: *mut *mut c_void,
+    );
     cuModuleUnload = fn(module: CUmodule);
     cuModuleGetFunction = fn(function: *mut CUfunction, module: CUmodule, name: *const c_char);
     cuModuleGetGlobal_v2 = fn(
@@ -146,12 +150,20 @@ prototypes! { $
         jit_values: *mut *mut c_void, jit_count: u32, options: *mut u32, values: *mut *mut c_void,
         count: u32,
     );
+    cuLibraryLoadFromFile = fn(
+        library: *mut CUlibrary, name: *const c_char, jit_options: *mut u32,
+        jit_values: *mut *mut c_void, jit_count: u32, options: *mut u32, values: *mut *mut c_void,
+        count: u32,
+    );
     cuLibraryUnload = fn(library: CUlibrary);
     cuLibraryGetKernel = fn(kernel: *mut CUkernel, owner: CUlibrary, name: *const c_char);
     cuLibraryGetModule = fn(module: *mut CUmodule, owner: CUlibrary);
     cuKernelGetFunction = fn(function: *mut CUfunction, kernel: CUkernel);
     // functions
     cuFuncGetAttribute = fn(value: *mut i32, attribute: CUfunction_attribute, function: CUfunction);
+    cuKernelGetAttribute = fn(
+        value: *mut i32, attribute: CUfunction_attribute, kernel: CUkernel, device: CUdevice,
+    );
     cuFuncSetAttribute = fn(function: CUfunction, attribute: CUfunction_attribute, value: i32);
     cuKernelSetAttribute = fn(
         attribute: CUfunction_attribute, value: i32, kernel: CUkernel, device: CUdevice,
@@ -160,14 +172,23 @@ prototypes! { $
     cuFuncGetParamInfo = fn(
         function: CUfunction, index: usize, offset: *mut usize, size: *mut usize,
     );
+    cuKernelGetParamInfo = fn(
+        kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize,
+    );
+    cuFuncGetParamCount = fn(function: CUfunction, count: *mut usize);
+    cuKernelGetParamCount = fn(kernel: CUkernel, count: *mut usize);
     cuFuncLoad = fn(function: CUfunction);
     // the linker
     cuLinkCreate_v2 = fn(
         count: u32, options: *mut u32, values: *mut *mut c_void, handle: *mut CUlinkState,
     );
-    cuLinkAddData_v2 = fn(
+    cuLinkAddData cuLinkAddData_v2 = fn(
         handle: CUlinkState, kind: u32, data: *mut c_void, bytes: usize, name: *const c_char,
         count: u32, options: *mut u32, values: *mut *mut c_void,
+    );
+    cuLinkAddFile cuLinkAddFile_v2 = fn(
+        handle: CUlinkState, kind: u32, path: *const c_char, count: u32, options: *mut u32,
+        values: *mut *mut c_void,
     );
     cuLinkComplete = fn(handle: CUlinkState, image: *mut *const c_void, bytes: *mut usize);
     cuLinkDestroy = fn(handle: CUlinkState);

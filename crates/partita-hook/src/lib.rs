@@ -16,6 +16,7 @@
 //! sys       the system, the loaded libraries, messages, what a forked child does, the one thread
 //! driver    libcuda's own functions, and the calls that this library makes of them
 //! account   the tenant that this process belongs to, its account and limits on each GPU
+//! persistent  kernels rewritten into persistent blocks: code, parameters, and what they count in
 //! memory    charges what a program obtains, credits what it gives back
 //! time      shares of time: measures launches, and has them wait when the budget is spent
 //! holder    what is held of this process after its death, and what the GPU tells of its work
@@ -54,6 +55,7 @@ mod graph;
 mod holder;
 mod launch;
 mod memory;
+mod persistent;
 mod session;
 mod slots;
 mod sys;

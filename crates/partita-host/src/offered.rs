@@ -14,6 +14,8 @@ words! {
         /// A share of time or a priority alone: tenants take turns on the whole GPU, without a
         /// partition.
         Time => "time",
+        /// Kernels rewritten into persistent blocks, which keep to their SMs by themselves.
+        Persistent => "persistent",
     }
 }
 
@@ -37,6 +39,10 @@ pub fn check(via: Via, takes_turns: bool, has_share: bool) -> Result<(), Error> 
             "with time alone a tenant has every compute unit while it is its turn; leave out --via for both a partition and \
              turns",
         ),
+        Via::Persistent if takes_turns => refuse(
+            "--via persistent with --time or --priority",
+            "neither is measured with persistent blocks yet; leave them out, or use --via mask",
+        ),
         _ => Ok(()),
     }
 }
@@ -53,11 +59,16 @@ mod tests {
             (Via::Auto, true, true),
             (Via::Mask, true, false),
             (Via::Time, true, false),
+            (Via::Persistent, false, true),
         ] {
             check(via, takes_turns, has_share).unwrap();
         }
         for (via, takes_turns, has_share, named) in
-            [(Via::Time, false, false, "--via time"), (Via::Time, true, true, "--via time with --sm")]
+            [
+                (Via::Time, false, false, "--via time"),
+                (Via::Time, true, true, "--via time with --sm"),
+                (Via::Persistent, true, true, "--via persistent with --time"),
+            ]
         {
             let error = check(via, takes_turns, has_share).unwrap_err().to_string();
             assert!(error.starts_with(named), "{error}");

@@ -53,6 +53,9 @@ pub const FLAG_MEMORY_REST: u32 = 512;
 pub const MECHANISM_NONE: u32 = 0;
 /// In [`Limits::mechanism`]: every launch carries the set, as a mask in its descriptor.
 pub const MECHANISM_MASK: u32 = 1;
+/// In [`Limits::mechanism`]: kernels are rewritten into persistent blocks, which keep to the set by
+/// themselves.
+pub const MECHANISM_PERSISTENT: u32 = 2;
 
 /// The number of words of the limits in the file.
 pub(crate) const WORDS: usize = 128;
@@ -107,7 +110,8 @@ pub struct Limits {
     pub flags: u32,
     /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
     pub task_slots: u32,
-    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`].
+    /// How the partition is enforced: [`MECHANISM_NONE`], [`MECHANISM_MASK`],
+    /// [`MECHANISM_PERSISTENT`].
     pub mechanism: u32,
     /// The tenant's name: UTF-8, padded with zero bytes, of which it has at least one.
     pub name: [u8; NAME_BYTES_MAX + 1],

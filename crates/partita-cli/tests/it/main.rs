@@ -31,6 +31,7 @@ mod mig;
 mod mps;
 mod multi_gpu;
 mod own_kernels;
+mod persistent;
 mod placement;
 mod prove;
 mod run;

@@ -13,6 +13,9 @@ use crate::account::launch_mask::LaunchMask;
 pub struct Gpu {
     /// The data for masking launches; `None` if the tenant has no partition.
     pub mask: Option<LaunchMask>,
+    /// Whether the tenant's kernels keep to its SMs by themselves
+    /// ([`persistent`](crate::persistent)).
+    pub is_persistent: bool,
     /// The limits, mapped read-only.
     pub limits: LimitsMap,
     /// This process's slot in the tenant's account of this GPU.

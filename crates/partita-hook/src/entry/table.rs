@@ -24,6 +24,7 @@ use crate::holder::Opening;
 use crate::launch::{fast_path, green, occupancy, query, subscribers};
 use crate::memory::driver_memory::Charging;
 use crate::memory::{device, graph_memory, holdings, imports, managed, multicast, pools, stream_memory, vmm};
+use crate::persistent::{function, load as code};
 use crate::session::{attach, contexts};
 use crate::slots::finished;
 use crate::{graph, launch};
@@ -195,6 +196,25 @@ hooks! {
     Query cuOccupancyMaxActiveClusters = occupancy::active_clusters;
     Query cuOccupancyMaxPotentialClusterSize = occupancy::potential_cluster_size;
 
+    Query cuFuncGetAttribute = function::attribute;
+    Query cuKernelGetAttribute = function::kernel_attribute;
+    Query cuFuncGetParamInfo = function::parameter_info;
+    Query cuKernelGetParamInfo = function::parameter_info;
+    Query cuFuncGetParamCount = function::parameter_count;
+    Query cuKernelGetParamCount = function::parameter_count;
+
+    Load cuModuleLoad = code::file;
+    Load cuModuleLoadData = code::data;
+    Load cuModuleLoadDataEx = code::data_ex;
+    Load cuModuleLoadFatBinary = code::fat_binary;
+    Load cuLibraryLoadData = code::library;
+    Load cuLibraryLoadFromFile = code::library_file;
+    Load cuLinkAddData = code::link_data;
+    Load cuLinkAddData_v2 = code::link_data;
+    Load cuLinkAddFile = code::link_file;
+    Load cuLinkAddFile_v2 = code::link_file;
+    Load cuLinkComplete = code::link_complete;
+
     Query cuMemPrefetchAsync = managed::prefetch;
     Query cuMemPrefetchAsync_ptsz = managed::prefetch;
     Query cuMemPrefetchAsync_v2 = managed::prefetch_to;
@@ -350,6 +370,9 @@ hooks! {
     Graph cuGraphExecNodeSetParams = graph::change::set_node;
     Graph cuGraphExecChildGraphNodeSetParams = graph::change::set_child;
     Graph cuGraphNodeSetEnabled = graph::change::set_enabled;
+    Graph cuGraphKernelNodeSetParams = graph::place::set_kernel;
+    Graph cuGraphKernelNodeSetParams_v2 = graph::place::set_kernel_v2;
+    Graph cuGraphNodeSetParams = graph::place::set_node;
     Graph cuGraphAddKernelNode = graph::place::add_kernel;
     Graph cuGraphAddKernelNode_v2 = graph::place::add_kernel_v2;
     Graph cuGraphAddChildGraphNode = graph::place::add_child;

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use crate::account::tenant::Tenant;
 use crate::gate::{lanes, slices};
 use crate::holder::fences;
+use crate::persistent::pool;
 use crate::slots;
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
@@ -31,7 +32,7 @@ fn look() -> Option<u64> {
     // The gate is opened first: what comes after may wait for work behind it.
     let (lanes, time) = (lanes::look(), watch::look(tenant));
     let fences = fences::look(tenant, meter::is_gate_open());
-    let next = [lanes, time, slots::watch::look(now_ns()), fences];
+    let next = [lanes, time, slots::watch::look(now_ns()), fences, pool::look(tenant)];
     let next = next.into_iter().flatten().min();
     // A process has its slices on all of its GPUs together.
     slices::shorten(lanes::gives_way(tenant));

@@ -9,13 +9,14 @@ use core::ffi::c_void;
 use partita_abi::CuResult;
 use partita_abi::prototypes;
 use partita_abi::types::{
-    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUDA_MEM_ALLOC_NODE_PARAMS,
-    CUgraphEdgeData, CUgraphNodeParams,
+    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL,
+    CU_GRAPH_NODE_TYPE_MEM_ALLOC, CUDA_MEM_ALLOC_NODE_PARAMS, CUgraphEdgeData, CUgraphNodeParams,
 };
 
 use crate::account::tenant;
 use crate::graph::{nodes, place};
 use crate::memory::graph_memory;
+use crate::persistent::graphs;
 
 /// The device and the bytes of the memory that the node described at `parameters` allocates, if it
 /// does.
@@ -45,6 +46,18 @@ unsafe fn added(
     parameters: *mut CUgraphNodeParams,
     add: impl FnOnce() -> CuResult,
 ) -> CuResult {
+    // SAFETY: the caller guarantees it.
+    let kind = unsafe { parameters.as_ref() }.map(|parameters| parameters.kind);
+    let refused = match kind {
+        Some(CU_GRAPH_NODE_TYPE_KERNEL) => graphs::node_refused(),
+        Some(CU_GRAPH_NODE_TYPE_GRAPH) => {
+            graphs::refused("a graph as a node of another one", "launch it by itself")
+        }
+        _ => None,
+    };
+    if let Some(code) = refused {
+        return code;
+    }
     // SAFETY: the caller guarantees it.
     let result = match unsafe { allocates(parameters) } {
         Some((device, bytes)) => graph_memory::add_node(graph, device, bytes, add, || {

@@ -16,6 +16,7 @@ use crate::gate::inside::{self, Inserted};
 use crate::gate::lanes;
 use crate::graph::executables::{self, Armed, Executable};
 use crate::graph::nodes;
+use crate::persistent::graphs;
 
 /// `cuGraphExecUpdate_v2`. Runs `change` on an executable. If it succeeds, `record` updates the
 /// hook's data about it, and the next launch checks it again.
@@ -71,6 +72,10 @@ fn updated(
     graph: *mut c_void,
     update: impl Fn(*mut c_void) -> CuResult,
 ) -> CuResult {
+    // Programs instantiate the graph when its executable cannot be updated.
+    if graphs::refused("the update of an executable graph", "instantiate the new graph").is_some() {
+        return CuResult::GRAPH_EXEC_UPDATE_FAILURE;
+    }
     let mut inserted = waits_of(executable, graph);
     let run = || {
         let result = update(executable);
@@ -186,6 +191,9 @@ pub unsafe fn set_kernel_v2(
     node: *mut c_void,
     parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> CuResult {
+    if let Some(code) = graphs::node_refused() {
+        return code;
+    }
     // SAFETY: the caller's arguments, passed on.
     changed(
         executable,
@@ -204,6 +212,9 @@ pub unsafe fn set_kernel(
     node: *mut c_void,
     parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> CuResult {
+    if let Some(code) = graphs::node_refused() {
+        return code;
+    }
     // SAFETY: the caller's arguments, passed on.
     changed(
         executable,
@@ -234,6 +245,12 @@ pub unsafe fn set_node(
     node: *mut c_void,
     parameters: *mut CUgraphNodeParams,
 ) -> CuResult {
+    // SAFETY: the caller's parameters, null or valid.
+    if unsafe { parameters.as_ref() }.is_some_and(|of| of.kind == CU_GRAPH_NODE_TYPE_KERNEL)
+        && let Some(code) = graphs::node_refused()
+    {
+        return code;
+    }
     // SAFETY: the caller's arguments, passed on.
     changed(
         executable,

@@ -29,6 +29,7 @@ use crate::launch::misfit::{self, Verdict};
 use crate::launch::noted::{self, Call};
 use crate::launch::{fast_path, green, widen};
 use crate::memory::graph_memory;
+use crate::persistent::graphs;
 use crate::sys::report;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD`.
@@ -289,6 +290,9 @@ unsafe fn made(
         Ok(gpu) => gpu,
         Err(code) => return code,
     };
+    if let Err(code) = graphs::instantiate(graph as usize) {
+        return code;
+    }
     let _order = graph_memory::order();
     let before = gpu.limits.disable_words();
     let carried = Arc::new(Carried::new());
@@ -430,6 +434,7 @@ pub unsafe fn destroy_graph(real: prototypes::cuGraphDestroy, graph: *mut c_void
     let _order = graph_memory::order();
     let end = tenant::current().map(|_| executables::lock().destroy(graph as usize));
     graph_gpus::forget(graph as usize);
+    graphs::destroyed(graph as usize);
     match end {
         Some(Destroy::Later) => CuResult::SUCCESS,
         Some(Destroy::Twice) => CuResult::INVALID_VALUE,

@@ -12,6 +12,7 @@ use partita_abi::types::{
 
 use crate::account::graph_gpus::{join, note};
 use crate::account::{locate, tenant};
+use crate::persistent::graphs;
 
 /// Notes the GPU of a kernel that was added to a graph: that of `context`, null for the current
 /// one.
@@ -53,6 +54,9 @@ pub unsafe fn add_kernel(
     count: usize,
     parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> CuResult {
+    if let Some(code) = graphs::node_refused() {
+        return code;
+    }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(node, graph, dependencies, count, parameters) };
     if result.is_ok() {
@@ -70,6 +74,9 @@ pub unsafe fn add_kernel_v2(
     count: usize,
     parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> CuResult {
+    if let Some(code) = graphs::node_refused() {
+        return code;
+    }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(node, graph, dependencies, count, parameters) };
     if result.is_ok() {
@@ -88,6 +95,9 @@ pub unsafe fn add_child(
     count: usize,
     child: *mut c_void,
 ) -> CuResult {
+    if let Some(code) = graphs::refused("a graph as a node of another one", "launch it by itself") {
+        return code;
+    }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(node, graph, dependencies, count, child) };
     if result.is_ok() {
@@ -98,6 +108,9 @@ pub unsafe fn add_child(
 
 /// Wraps `cuGraphClone`.
 pub unsafe fn clone(real: prototypes::cuGraphClone, copy: *mut *mut c_void, graph: *mut c_void) -> CuResult {
+    if let Some(code) = graphs::refused("a copy of a graph", "capture the work again") {
+        return code;
+    }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(copy, graph) };
     if result.is_ok() {
@@ -105,4 +118,39 @@ pub unsafe fn clone(real: prototypes::cuGraphClone, copy: *mut *mut c_void, grap
         join(unsafe { *copy } as usize, graph as usize);
     }
     result
+}
+
+/// Wraps `cuGraphKernelNodeSetParams` of CUDA 10 and 11.
+pub unsafe fn set_kernel(
+    real: prototypes::cuGraphKernelNodeSetParams,
+    node: *mut c_void,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    graphs::node_refused().unwrap_or_else(|| unsafe { real(node, parameters) })
+}
+
+/// Wraps `cuGraphKernelNodeSetParams` of CUDA 12.
+pub unsafe fn set_kernel_v2(
+    real: prototypes::cuGraphKernelNodeSetParams_v2,
+    node: *mut c_void,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    graphs::node_refused().unwrap_or_else(|| unsafe { real(node, parameters) })
+}
+
+/// Wraps `cuGraphNodeSetParams`.
+pub unsafe fn set_node(
+    real: prototypes::cuGraphNodeSetParams,
+    node: *mut c_void,
+    parameters: *mut CUgraphNodeParams,
+) -> CuResult {
+    // SAFETY: the caller's parameters, null or valid.
+    match unsafe { parameters.as_ref() } {
+        Some(of) if of.kind == CU_GRAPH_NODE_TYPE_KERNEL => graphs::node_refused(),
+        _ => None,
+    }
+    // SAFETY: the caller's arguments, passed on.
+    .unwrap_or_else(|| unsafe { real(node, parameters) })
 }

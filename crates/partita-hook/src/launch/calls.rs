@@ -9,14 +9,20 @@ use partita_abi::types::{
     CUlaunchAttribute, CUlaunchConfig,
 };
 
-use crate::account::{locate, tenant};
+use crate::account::locate;
+use crate::account::tenant::{self, Tenant};
 use crate::driver::stream;
 use crate::gate::pass::{self, What};
 use crate::holder::fences;
 use crate::launch::misfit::{self, Shape, Verdict, volume};
-use crate::launch::{fast_path, functions, widen};
+use crate::launch::{counter, fast_path, functions, widen};
+use crate::persistent::prepare::{self, Asked, Prepared};
+use crate::persistent::{self, function};
 use crate::slots::seen;
 use crate::sys::report;
+
+/// A launch by the calls that set its shape and parameters one by one.
+const LEGACY: &str = "a launch by cuLaunch or cuLaunchGrid";
 
 /// Runs `launch` in `stream` as the tenant's partition allows for the shape.
 fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl Fn() -> CuResult) -> CuResult {
@@ -63,6 +69,38 @@ pub unsafe fn kernel(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
+    if let Some(tenant) = persistent::tenant() {
+        let asked = Asked {
+            function,
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes,
+            parameters,
+            extra,
+            captured: tenant.is_captured(stream),
+        };
+        let launch = |made: &Prepared| {
+            let (x, y, z) = (block_x, block_y, block_z);
+            // SAFETY: the caller's arguments, and those of the rewritten kernel.
+            unsafe {
+                real(
+                    function,
+                    made.blocks,
+                    1,
+                    1,
+                    x,
+                    y,
+                    z,
+                    shared_bytes,
+                    stream,
+                    made.parameters(),
+                    made.extra(),
+                )
+            }
+        };
+        // SAFETY: the caller's launch.
+        return unsafe { persistently(tenant, stream, &asked, launch) };
+    }
     // SAFETY: the caller's arguments, passed on.
     let launch = move || unsafe {
         real(
@@ -85,6 +123,44 @@ pub unsafe fn kernel(
     judged(stream, || Shape::plain(function), launch)
 }
 
+/// Launches a rewritten kernel. The driver has copied its parameters when the call returns.
+///
+/// # Safety
+/// As for the launch that is asked for.
+unsafe fn persistently(
+    tenant: &Tenant,
+    stream: *mut c_void,
+    asked: &Asked,
+    launch: impl Fn(&Prepared) -> CuResult,
+) -> CuResult {
+    let gpu = match locate::gpu_of_stream(tenant, stream) {
+        Ok(gpu) => gpu,
+        Err(code) => return code,
+    };
+    // SAFETY: the caller guarantees it.
+    let made = match locate::in_context_of(tenant, stream, || unsafe { prepare::prepare(tenant, gpu, asked) })
+    {
+        Ok(Ok(made)) => made,
+        Ok(Err(code)) | Err(code) => return code,
+    };
+    let result = judged(stream, || Shape::plain(asked.function), || launch(&made));
+    match result.is_ok() {
+        true => gpu.slot.count_launch_in(counter::of_this_thread()),
+        false => made.give_back(),
+    }
+    result
+}
+
+/// The code for a launch that persistent blocks cannot run, and a line that names it.
+fn not_persistently(what: &str, code: CuResult) -> CuResult {
+    report::line(format_args!(
+        "{}: {what} was refused: the kernels of this tenant are persistent blocks, which take the grid's blocks one after the \
+         other; use --via mask",
+        report::program()
+    ));
+    code
+}
+
 /// Wraps `cuLaunchCooperativeKernel`.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn cooperative_kernel(
@@ -100,6 +176,9 @@ pub unsafe fn cooperative_kernel(
     stream: *mut c_void,
     parameters: *mut *mut c_void,
 ) -> CuResult {
+    if persistent::tenant().is_some() {
+        return not_persistently("a cooperative launch", CuResult::COOPERATIVE_LAUNCH_TOO_LARGE);
+    }
     let shape = || Shape {
         function,
         grid_blocks: volume([grid_x, grid_y, grid_z]),
@@ -150,6 +229,34 @@ unsafe fn kernel_ex_in(
     // SAFETY: the caller's arguments, passed on.
     let launch = move || unsafe { real(config, function, parameters, extra) };
     // SAFETY: the caller's configuration, null or valid.
+    if let (Some(tenant), Some(config)) = (persistent::tenant(), unsafe { config.as_ref() }) {
+        // SAFETY: the caller's configuration, with as many attributes as it says.
+        let shape = unsafe { shape_of(config, function) };
+        if shape.cooperative {
+            return not_persistently("a cooperative launch", CuResult::COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+        if shape.cluster_blocks > 1 {
+            return not_persistently("a launch with clusters", CuResult::INVALID_CLUSTER_SIZE);
+        }
+        let stream = meant(config.stream.0);
+        let asked = Asked {
+            function,
+            grid: [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z],
+            block: [config.block_dim_x, config.block_dim_y, config.block_dim_z],
+            shared_bytes: config.shared_mem_bytes,
+            parameters,
+            extra,
+            captured: tenant.is_captured(stream),
+        };
+        let launch = |made: &Prepared| {
+            let config = CUlaunchConfig { grid_dim_x: made.blocks, grid_dim_y: 1, grid_dim_z: 1, ..*config };
+            // SAFETY: the caller's arguments, and those of the rewritten kernel.
+            unsafe { real(&config, function, made.parameters(), made.extra()) }
+        };
+        // SAFETY: the caller's launch.
+        return unsafe { persistently(tenant, stream, &asked, launch) };
+    }
+    // SAFETY: the caller's configuration, null or valid.
     match unsafe { config.as_ref() } {
         // SAFETY: the caller's configuration, with as many attributes as it says.
         Some(config) => judged(meant(config.stream.0), || unsafe { shape_of(config, function) }, launch),
@@ -192,6 +299,9 @@ pub unsafe fn shape_of(config: &CUlaunchConfig, function: *mut c_void) -> Shape 
 
 /// Wraps `cuLaunch`, which knows no clusters but those that the function was compiled for.
 pub unsafe fn legacy(real: prototypes::cuLaunch, function: *mut c_void) -> CuResult {
+    if persistent::tenant().is_some() {
+        return not_persistently(LEGACY, CuResult::INVALID_VALUE);
+    }
     // SAFETY: the caller's function, passed on.
     judged(core::ptr::null_mut(), || Shape::plain(function), move || unsafe { real(function) })
 }
@@ -203,6 +313,9 @@ pub unsafe fn legacy_grid(
     width: c_int,
     height: c_int,
 ) -> CuResult {
+    if persistent::tenant().is_some() {
+        return not_persistently(LEGACY, CuResult::INVALID_VALUE);
+    }
     // SAFETY: the caller's arguments, passed on.
     judged(core::ptr::null_mut(), || Shape::plain(function), move || unsafe { real(function, width, height) })
 }
@@ -215,6 +328,9 @@ pub unsafe fn legacy_grid_async(
     height: c_int,
     stream: *mut c_void,
 ) -> CuResult {
+    if persistent::tenant().is_some() {
+        return not_persistently(LEGACY, CuResult::INVALID_VALUE);
+    }
     // SAFETY: the caller's arguments, passed on.
     judged(stream, || Shape::plain(function), move || unsafe { real(function, width, height, stream) })
 }
@@ -295,6 +411,7 @@ pub unsafe fn set_kernel_attribute(
 /// another function the same address.
 pub unsafe fn unload(real: prototypes::cuModuleUnload, module: *mut c_void) -> CuResult {
     fast_path::forget();
+    function::forget();
     // SAFETY: the caller's handle, passed on.
     unsafe { real(module) }
 }

@@ -7,12 +7,13 @@ use core::ffi::CStr;
 
 use partita_ledger::{
     FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsMap, MECHANISM_MASK,
-    MECHANISM_NONE, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
+    MECHANISM_NONE, MECHANISM_PERSISTENT, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
 use crate::account::gpu::Gpu;
 use crate::account::launch_mask::LaunchMask;
 use crate::gate::lanes::Gate;
+use crate::persistent::function;
 use crate::sys::{clock, process};
 use crate::time::meter::{Meter, NoMeter};
 use crate::time::watch;
@@ -63,19 +64,25 @@ impl Part {
     /// Why its limits cannot be enforced.
     pub fn claim(self, index: u8) -> Result<Claim, String> {
         let mask = self.mask()?;
+        let is_persistent = self.limits.mechanism == MECHANISM_PERSISTENT;
+        if is_persistent && !function::is_told() {
+            return Err(String::from(
+                "libcuda exports no cuFuncGetParamInfo: persistent blocks need CUDA 12.4 or later; use --via mask",
+            ));
+        }
         let usage =
             UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let slot = usage.claim(process::this_process()).map_err(|error| format!("{error}"))?;
         let gate = self.gate()?;
         let meter = self.meter()?;
-        Ok(Claim { gpu: Gpu { index, limits: self.map, slot, mask }, gate, meter })
+        Ok(Claim { gpu: Gpu { index, limits: self.map, slot, mask, is_persistent }, gate, meter })
     }
 
     /// The masking data for the tenant's mechanism. An unknown mechanism is refused, and never
     /// treated as no mechanism.
     fn mask(&self) -> Result<Option<LaunchMask>, String> {
         match self.limits.mechanism {
-            MECHANISM_NONE => Ok(None),
+            MECHANISM_NONE | MECHANISM_PERSISTENT => Ok(None),
             MECHANISM_MASK => LaunchMask::new(&self.limits)
                 .map(Some)
                 .map_err(|error| format!("this GPU's launches cannot be masked: {error}")),

@@ -12,6 +12,7 @@ use crate::gate::lanes;
 use crate::holder::fences;
 use crate::launch::green::sets;
 use crate::memory::holdings;
+use crate::persistent::pool;
 use crate::slots;
 use crate::time::meter;
 
@@ -23,6 +24,7 @@ fn end(tenant: &Tenant, context: usize) {
     slots::pools::context_ended(context);
     meter::context_ended(context);
     fences::context_ended(context);
+    pool::context_ended(context);
     holdings::context_ended(tenant, context);
 }
 

@@ -136,7 +136,7 @@ impl LimitSet {
     pub fn takes_turns(&self) -> bool {
         match self.via() {
             Via::Time => true,
-            Via::Mask => false,
+            Via::Mask | Via::Persistent => false,
             Via::Auto => {
                 let is_ranked = self.time.is_some() || self.priority() != Priority::Normal;
                 is_ranked && self.share.is_none() && self.place.is_none()
@@ -434,7 +434,8 @@ pub static LIMITS: &[Limit] = &[
         name: "via",
         member: "via",
         form: Form::words::<Via>("VIA"),
-        help: "How to enforce the partition; this build supports masks and time",
+        help: "How to enforce the partition: `mask` in every launch, `time` alone, or `persistent` blocks, which need \
+               programs with PTX and no proved masks",
         default: Some("auto"),
         field: field!(via),
         ..PLAIN

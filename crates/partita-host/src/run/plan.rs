@@ -4,7 +4,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_core::{Compaction, Topology};
-use partita_ledger::{DRIVER_ALLOWANCE_BYTES, FLAG_MEMORY_REST, FLAG_TURNS, Limits, MECHANISM_NONE};
+use partita_ledger::{DRIVER_ALLOWANCE_BYTES, FLAG_MEMORY_REST, FLAG_TURNS, Limits, MECHANISM_NONE, MECHANISM_PERSISTENT};
 use partita_mps::partition::PartitionName;
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
 use crate::limits::LimitSet;
+use crate::offered::Via;
 use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::process::ProcessId;
 use crate::registry::{
@@ -127,6 +128,9 @@ fn plan_on(
         if *set == topology.all() {
             limits.mechanism = MECHANISM_NONE;
         }
+    }
+    if request.limits.via() == Via::Persistent {
+        limits.mechanism = MECHANISM_PERSISTENT;
     }
     if request.mps_partition.is_some() {
         // It has none of the planned TPCs.
