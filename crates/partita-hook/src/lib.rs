@@ -34,7 +34,7 @@
 //!
 //! # The process stays the tenant's
 //!
-//! No thread (but one for tenants with a priority, a share of time or a holder,
+//! No thread (but one for tenants with a priority, a share of time, persistent blocks or a holder,
 //! [`watcher`](sys::watcher)), no signal handler, nothing on standard output, no exit. A process
 //! that never touches CUDA pays for a few string comparisons in `dlsym` and nothing else. If
 //! neither `PARTITA_LEDGER` nor the variables of HAMi-core ([`hami`](session::hami)) name a tenant,

@@ -63,13 +63,11 @@ mod tests {
         ] {
             check(via, takes_turns, has_share).unwrap();
         }
-        for (via, takes_turns, has_share, named) in
-            [
-                (Via::Time, false, false, "--via time"),
-                (Via::Time, true, true, "--via time with --sm"),
-                (Via::Persistent, true, true, "--via persistent with --time"),
-            ]
-        {
+        for (via, takes_turns, has_share, named) in [
+            (Via::Time, false, false, "--via time"),
+            (Via::Time, true, true, "--via time with --sm"),
+            (Via::Persistent, true, true, "--via persistent with --time"),
+        ] {
             let error = check(via, takes_turns, has_share).unwrap_err().to_string();
             assert!(error.starts_with(named), "{error}");
         }

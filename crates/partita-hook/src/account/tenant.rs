@@ -45,6 +45,13 @@ pub fn current() -> Option<&'static Tenant> {
     Some(unsafe { &*tenant })
 }
 
+/// The tenant, if its kernels keep to its SMs by themselves
+/// ([`persistent`](crate::persistent)).
+#[inline]
+pub fn persistent() -> Option<&'static Tenant> {
+    current().filter(|tenant| tenant.first().is_persistent)
+}
+
 /// Whether the process tried to attach and its limits could not be enforced.
 pub fn is_refused() -> bool {
     TENANT.load(Ordering::Acquire) == refused()

@@ -16,8 +16,8 @@ use crate::gate::pass::{self, What};
 use crate::holder::fences;
 use crate::launch::misfit::{self, Shape, Verdict, volume};
 use crate::launch::{counter, fast_path, functions, widen};
+use crate::persistent::function;
 use crate::persistent::prepare::{self, Asked, Prepared};
-use crate::persistent::{self, function};
 use crate::slots::seen;
 use crate::sys::report;
 
@@ -69,7 +69,7 @@ pub unsafe fn kernel(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
-    if let Some(tenant) = persistent::tenant() {
+    if let Some(tenant) = tenant::persistent() {
         let asked = Asked {
             function,
             grid: [grid_x, grid_y, grid_z],
@@ -176,7 +176,7 @@ pub unsafe fn cooperative_kernel(
     stream: *mut c_void,
     parameters: *mut *mut c_void,
 ) -> CuResult {
-    if persistent::tenant().is_some() {
+    if tenant::persistent().is_some() {
         return not_persistently("a cooperative launch", CuResult::COOPERATIVE_LAUNCH_TOO_LARGE);
     }
     let shape = || Shape {
@@ -229,7 +229,7 @@ unsafe fn kernel_ex_in(
     // SAFETY: the caller's arguments, passed on.
     let launch = move || unsafe { real(config, function, parameters, extra) };
     // SAFETY: the caller's configuration, null or valid.
-    if let (Some(tenant), Some(config)) = (persistent::tenant(), unsafe { config.as_ref() }) {
+    if let (Some(tenant), Some(config)) = (tenant::persistent(), unsafe { config.as_ref() }) {
         // SAFETY: the caller's configuration, with as many attributes as it says.
         let shape = unsafe { shape_of(config, function) };
         if shape.cooperative {
@@ -299,7 +299,7 @@ pub unsafe fn shape_of(config: &CUlaunchConfig, function: *mut c_void) -> Shape 
 
 /// Wraps `cuLaunch`, which knows no clusters but those that the function was compiled for.
 pub unsafe fn legacy(real: prototypes::cuLaunch, function: *mut c_void) -> CuResult {
-    if persistent::tenant().is_some() {
+    if tenant::persistent().is_some() {
         return not_persistently(LEGACY, CuResult::INVALID_VALUE);
     }
     // SAFETY: the caller's function, passed on.
@@ -313,7 +313,7 @@ pub unsafe fn legacy_grid(
     width: c_int,
     height: c_int,
 ) -> CuResult {
-    if persistent::tenant().is_some() {
+    if tenant::persistent().is_some() {
         return not_persistently(LEGACY, CuResult::INVALID_VALUE);
     }
     // SAFETY: the caller's arguments, passed on.
@@ -328,7 +328,7 @@ pub unsafe fn legacy_grid_async(
     height: c_int,
     stream: *mut c_void,
 ) -> CuResult {
-    if persistent::tenant().is_some() {
+    if tenant::persistent().is_some() {
         return not_persistently(LEGACY, CuResult::INVALID_VALUE);
     }
     // SAFETY: the caller's arguments, passed on.

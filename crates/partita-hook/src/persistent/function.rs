@@ -9,7 +9,7 @@ use partita_abi::types::CUfunction_attribute;
 use partita_ledger::mutex::Mutex;
 use partita_ptx::persistent::{SHARED_BYTES, WHOLE_ROWS_TURN_BYTES};
 
-use crate::account::tenant::Tenant;
+use crate::account::tenant::{self, Tenant};
 use crate::driver::calls::{Kept, calls};
 use crate::sys::fork::in_child;
 
@@ -89,7 +89,7 @@ pub unsafe fn parameter_info(
     offset: *mut usize,
     size: *mut usize,
 ) -> CuResult {
-    if super::tenant().is_some() {
+    if tenant::persistent().is_some() {
         let (mut at, mut bytes) = (0, 0);
         // SAFETY: the caller's handle, and valid pointers.
         let next = unsafe { real(function, index.saturating_add(1), &mut at, &mut bytes) };
@@ -109,7 +109,7 @@ pub unsafe fn parameter_count(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(function, count) };
-    if result.is_ok() && super::tenant().is_some() {
+    if result.is_ok() && tenant::persistent().is_some() {
         // SAFETY: the driver has just written through the pointer.
         unsafe { *count = (*count).saturating_sub(1) };
     }
@@ -148,7 +148,7 @@ pub unsafe fn kernel_attribute(
 /// # Safety
 /// `value` is valid if the call succeeded.
 unsafe fn without_own(result: CuResult, value: *mut c_int, attribute: CUfunction_attribute) {
-    if result.is_ok() && attribute == ATTRIBUTE_SHARED && super::tenant().is_some() {
+    if result.is_ok() && attribute == ATTRIBUTE_SHARED && tenant::persistent().is_some() {
         // SAFETY: says the caller.
         unsafe { *value = (*value).saturating_sub(SHARED_BYTES as c_int) };
     }

@@ -9,6 +9,7 @@ use hashbrown::HashSet;
 use partita_abi::CuResult;
 use partita_ledger::mutex::Mutex;
 
+use crate::account::tenant;
 use crate::sys::fork::in_child;
 use crate::sys::report;
 
@@ -23,7 +24,7 @@ in_child! {
 /// The code for what persistent blocks do not allow in graphs, and a line that names it; `None` for
 /// other tenants.
 pub fn refused(what: &str, remedy: &str) -> Option<CuResult> {
-    super::tenant()?;
+    tenant::persistent()?;
     report::line(format_args!(
         "{}: {what} was refused: the kernels of this tenant are persistent blocks; {remedy}, or use --via mask",
         report::program()
@@ -41,7 +42,7 @@ pub fn node_refused() -> Option<CuResult> {
 /// # Errors
 /// `CUDA_ERROR_NOT_SUPPORTED` the second time.
 pub fn instantiate(graph: usize) -> Result<(), CuResult> {
-    if super::tenant().is_none() || INSTANTIATED.lock().get_or_insert_default().insert(graph) {
+    if tenant::persistent().is_none() || INSTANTIATED.lock().get_or_insert_default().insert(graph) {
         return Ok(());
     }
     Err(refused("a second executable of a graph", "capture the work again")

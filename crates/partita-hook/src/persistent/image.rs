@@ -200,12 +200,13 @@ fn hash(bytes: &[u8]) -> u64 {
 /// # Safety
 /// The address is that of a whole file.
 unsafe fn elf_bytes(image: *const u8) -> usize {
+    const HEADER: usize = 64;
     // SAFETY: the offsets are those of an ELF header, and of section headers that it names.
     unsafe {
         let half = |at: usize| usize::from(image.add(at).cast::<u16>().read_unaligned());
         let word = |at: usize| image.add(at).cast::<u64>().read_unaligned() as usize;
         let (programs, sections) = (word(32), word(40));
-        let mut end = (programs + half(54) * half(56)).max(sections + half(58) * half(60));
+        let mut end = HEADER.max(programs + half(54) * half(56)).max(sections + half(58) * half(60));
         for index in 0..half(60) {
             let section = sections + index * half(58);
             // A section without bytes in the file (SHT_NOBITS).

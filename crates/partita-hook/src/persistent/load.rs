@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_uint, c_void};
 use partita_abi::CuResult;
 use partita_abi::prototypes;
 
-use crate::account::tenant::Tenant;
+use crate::account::tenant::{self, Tenant};
 use crate::driver::real;
 use crate::persistent::image::{self, Image};
 use crate::sys::report;
@@ -48,7 +48,7 @@ pub unsafe fn data(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let load = |image: *const c_void| unsafe { real(module, image) };
-    let Some(tenant) = super::tenant() else { return load(image) };
+    let Some(tenant) = tenant::persistent() else { return load(image) };
     // SAFETY: the caller's image.
     with(unsafe { image::at(tenant, image.cast()) }, load, || load(image))
 }
@@ -64,7 +64,7 @@ pub unsafe fn data_ex(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let load = |image: *const c_void| unsafe { real(module, image, count, options, values) };
-    let Some(tenant) = super::tenant() else { return load(image) };
+    let Some(tenant) = tenant::persistent() else { return load(image) };
     // SAFETY: the caller's image.
     with(unsafe { image::at(tenant, image.cast()) }, load, || load(image))
 }
@@ -77,7 +77,7 @@ pub unsafe fn fat_binary(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let load = || unsafe { real(module, image) };
-    let Some(tenant) = super::tenant() else { return load() };
+    let Some(tenant) = tenant::persistent() else { return load() };
     // SAFETY: the caller's image.
     with(unsafe { image::at(tenant, image.cast()) }, |text| load_text(module, text), load)
 }
@@ -90,7 +90,7 @@ pub unsafe fn file(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let load = || unsafe { real(module, name) };
-    let Some(tenant) = super::tenant() else { return load() };
+    let Some(tenant) = tenant::persistent() else { return load() };
     // SAFETY: the caller's path.
     with(unsafe { of_file(tenant, name) }, |text| load_text(module, text), load)
 }
@@ -118,7 +118,7 @@ pub unsafe fn library(
         // SAFETY: the caller's arguments, passed on.
         unsafe { real(library, code, jit_options, jit_values, jit_count, options, values, count) }
     };
-    let Some(tenant) = super::tenant() else { return load(code) };
+    let Some(tenant) = tenant::persistent() else { return load(code) };
     // SAFETY: the caller's image.
     match unsafe { image::at(tenant, code.cast()) } {
         Ok(Image::Text(text)) => load(text.leak().as_ptr().cast()),
@@ -142,7 +142,7 @@ pub unsafe fn library_file(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let load = || unsafe { real(library, name, jit_options, jit_values, jit_count, options, values, count) };
-    let Some(tenant) = super::tenant() else { return load() };
+    let Some(tenant) = tenant::persistent() else { return load() };
     // SAFETY: the caller's path.
     match unsafe { of_file(tenant, name) } {
         Ok(Image::Text(text)) => {
@@ -176,7 +176,7 @@ pub unsafe fn link_data(
         // SAFETY: the caller's arguments, passed on, or text of the hook for the same call.
         unsafe { real(handle, kind, data, bytes, name, count, options, values) }
     };
-    let Some(tenant) = super::tenant() else { return add(kind, data, bytes) };
+    let Some(tenant) = tenant::persistent() else { return add(kind, data, bytes) };
     if data.is_null() {
         return CuResult::INVALID_VALUE;
     }
@@ -201,7 +201,7 @@ pub unsafe fn link_file(
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
     let add = || unsafe { real(handle, kind, path, count, options, values) };
-    let Some(tenant) = super::tenant() else { return add() };
+    let Some(tenant) = tenant::persistent() else { return add() };
     // SAFETY: the caller's path.
     let image = unsafe { read(path) }.and_then(|bytes| part(tenant, kind, &bytes));
     match image {
@@ -237,7 +237,7 @@ pub unsafe fn link_complete(
     image: *mut *const c_void,
     bytes: *mut usize,
 ) -> CuResult {
-    if super::tenant().is_none() || image.is_null() {
+    if tenant::persistent().is_none() || image.is_null() {
         // SAFETY: the caller's arguments, passed on.
         return unsafe { real(handle, image, bytes) };
     }

@@ -12,11 +12,3 @@ mod image;
 pub mod load;
 pub mod pool;
 pub mod prepare;
-
-use crate::account::tenant::{self, Tenant};
-
-/// The tenant, if its kernels are persistent.
-#[inline]
-pub fn tenant() -> Option<&'static Tenant> {
-    tenant::current().filter(|tenant| tenant.first().is_persistent)
-}

@@ -11,7 +11,10 @@ use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
 use partita_core::{
     ByteSize, ParseByteSizeError, ParseShareError, Placement, Share, UnknownWord, Words, words,
 };
-use partita_ledger::{FLAG_GATED, FLAG_MEMORY_REST, FLAG_TIMED, Limits, OnMisfit, SmCount, Spill, TaskSlots};
+use partita_ledger::{
+    FLAG_GATED, FLAG_MEMORY_REST, FLAG_TIMED, Limits, MECHANISM_PERSISTENT, OnMisfit, SmCount, Spill,
+    TaskSlots,
+};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -112,7 +115,7 @@ impl LimitSet {
             driver_allowance: limits.map(|limits| ByteSize(limits.driver_allowance_bytes)),
             isolation: meta.map(|meta| meta.isolation),
             priority: limits.map(|limits| Priority::from_number(limits.priority)),
-            via: None,
+            via: limits.filter(|limits| limits.mechanism == MECHANISM_PERSISTENT).map(|_| Via::Persistent),
             restart: None,
             on_misfit: limits.map(OnMisfit::of),
             sm_count: limits.map(SmCount::of),
@@ -437,6 +440,7 @@ pub static LIMITS: &[Limit] = &[
         help: "How to enforce the partition: `mask` in every launch, `time` alone, or `persistent` blocks, which need \
                programs with PTX and no proved masks",
         default: Some("auto"),
+        shown: Shown::InPs,
         field: field!(via),
         ..PLAIN
     },

@@ -4,7 +4,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_core::{Compaction, Topology};
-use partita_ledger::{DRIVER_ALLOWANCE_BYTES, FLAG_MEMORY_REST, FLAG_TURNS, Limits, MECHANISM_NONE, MECHANISM_PERSISTENT};
+use partita_ledger::{
+    DRIVER_ALLOWANCE_BYTES, FLAG_MEMORY_REST, FLAG_TURNS, Limits, MECHANISM_NONE, MECHANISM_PERSISTENT,
+};
 use partita_mps::partition::PartitionName;
 use serde::Serialize;
 
