@@ -3,6 +3,8 @@
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
+use ruzstd::decoding::FrameDecoder;
+
 /// Begins a container.
 pub const MAGIC: u32 = 0xba55_ed50;
 /// Begins the wrapper that `nvcc` puts around a container in a program: magic, version, pointer.
@@ -35,7 +37,7 @@ pub struct Part<'a> {
     pub kind: Kind,
     /// Its architecture: 90 for `sm_90`.
     pub architecture: u32,
-    /// Its bytes; `None` if it is packed in a way that this crate does not know, or damaged.
+    /// Its bytes; `None` if they are damaged.
     pub bytes: Option<Cow<'a, [u8]>>,
 }
 
@@ -73,7 +75,7 @@ pub fn parts(bytes: &[u8]) -> Option<Vec<Part<'_>>> {
         let next = start.checked_add(stored)?;
         let payload = bytes.get(start..next)?;
         let content = if flags & FLAG_ZSTD != 0 {
-            None
+            zstd(payload.get(..packed).unwrap_or(payload), plain).map(Cow::Owned)
         } else if flags & FLAG_LZ4 != 0 {
             lz4(payload.get(..packed).unwrap_or(payload), plain).map(Cow::Owned)
         } else {
@@ -91,6 +93,16 @@ pub fn parts(bytes: &[u8]) -> Option<Vec<Part<'_>>> {
         at = next;
     }
     Some(parts)
+}
+
+/// Unpacks a Zstandard frame, the default of CUDA 13. `None` when it is damaged.
+fn zstd(packed: &[u8], length: usize) -> Option<Vec<u8>> {
+    if length > BYTES_MAX {
+        return None;
+    }
+    let mut out = alloc::vec![0; length];
+    let count = FrameDecoder::new().decode_all(packed, &mut out).ok()?;
+    (count == length).then_some(out)
 }
 
 /// Unpacks an LZ4 block. `None` when it is damaged.
@@ -135,6 +147,16 @@ fn lz4(packed: &[u8], length: usize) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zstandard_frames_unpack_and_damaged_ones_are_refused() {
+        // One segment of nine bytes: a raw block of five, then a block of one byte four times.
+        let frame = b"\x28\xb5\x2f\xfd\x20\x09\x28\x00\x00hello\x23\x00\x00!";
+        assert_eq!(zstd(frame, 9).unwrap(), b"hello!!!!");
+        assert_eq!(zstd(&frame[..12], 9), None);
+        assert_eq!(zstd(frame, 8), None);
+        assert_eq!(zstd(b"hello", 9), None);
+    }
 
     #[test]
     fn lz4_blocks_unpack_and_damaged_ones_are_refused() {

@@ -30,8 +30,8 @@ fn sms(line: &str) -> BTreeSet<String> {
     line.split_whitespace().skip(1).map(str::to_owned).collect()
 }
 
-/// A kernel that every introduction to CUDA begins with, a matrix product through shared memory, and
-/// one that tells where its blocks run: the same results as with masks, and no block outside.
+/// A kernel that every introduction to CUDA begins with, a matrix product through shared memory,
+/// and one that tells where its blocks run: the same results as with masks, and no block outside.
 #[test]
 fn kernels_compute_the_same_on_their_sms() {
     let world = World::new();

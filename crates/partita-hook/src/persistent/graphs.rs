@@ -1,9 +1,9 @@
 //! Graphs of rewritten kernels.
 //!
-//! A captured launch keeps the memory that its blocks count in. A graph's executable runs one launch
-//! after the other, but two executables may run at the same time, and would count in the same
-//! memory. So a graph is instantiated once, and neither copied nor used for an update. The program
-//! does not know the additional parameter, so it cannot make or change kernel nodes.
+//! A captured launch keeps the memory that its blocks count in. A graph's executable runs one
+//! launch after the other, but two executables may run at the same time, and would count in the
+//! same memory. So a graph is instantiated once, and neither copied nor used for an update. The
+//! program does not know the additional parameter, so it cannot make or change kernel nodes.
 
 use hashbrown::HashSet;
 use partita_abi::CuResult;

@@ -120,11 +120,10 @@ fn of_fatbin(tenant: &Tenant, bytes: &[u8]) -> Result<Image, CuResult> {
         Some(Some(text)) => rewritten(text),
         Some(None) => {
             report::line(format_args!(
-                "{}: a fat binary was refused: its PTX is packed in a way that this release does not read (Zstandard); \
-                 compile it with -Xfatbin=-no-compress, or use --via mask",
+                "{}: a fat binary was refused: its PTX cannot be unpacked; compile it with nvcc -no-compress, or use --via mask",
                 report::program()
             ));
-            Err(CuResult::NO_BINARY_FOR_GPU)
+            Err(CuResult::INVALID_IMAGE)
         }
         None => Err(without_ptx(kernel)),
     }
@@ -177,8 +176,8 @@ fn rewritten(bytes: &[u8]) -> Result<Image, CuResult> {
     Ok(Image::Text(format!("{}\0", made.module).into_bytes()))
 }
 
-/// Records an image that the driver linked of rewritten parts, which programs load by its address or
-/// as a copy.
+/// Records an image that the driver linked of rewritten parts, which programs load by its address
+/// or as a copy.
 pub fn note_linked(bytes: &[u8]) {
     LINKED.lock().get_or_insert_default().insert(hash(bytes));
 }

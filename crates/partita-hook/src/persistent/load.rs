@@ -34,9 +34,10 @@ fn with(
 macro_rules! other {
     ($name:ident, $literal:literal) => {{
         let address = real::symbol($literal);
-        // SAFETY: the prototype of that name in cuda.h.
-        (!address.is_null())
-            .then(|| unsafe { core::mem::transmute::<*mut c_void, prototypes::$name>(address) })
+        (!address.is_null()).then(|| {
+            // SAFETY: the prototype of that name in cuda.h.
+            unsafe { core::mem::transmute::<*mut c_void, prototypes::$name>(address) }
+        })
     }};
 }
 
@@ -101,7 +102,8 @@ fn load_text(module: *mut *mut c_void, text: *const c_void) -> CuResult {
         .map_or(CuResult::NOT_SUPPORTED, |call| unsafe { call(module, text) })
 }
 
-/// Wraps `cuLibraryLoadData`. The driver may keep the address of the code: the rewritten text stays.
+/// Wraps `cuLibraryLoadData`. The driver may keep the address of the code: the rewritten text
+/// stays.
 #[expect(clippy::too_many_arguments, reason = "the driver's prototype")]
 pub unsafe fn library(
     real: prototypes::cuLibraryLoadData,

@@ -1,8 +1,8 @@
 //! Memory in which launches count, and the tenant's set as the GPU sees it.
 //!
-//! Each context has its own. A launch takes a piece of device memory with a word in host memory: the
-//! last block of the launch clears the piece and sets the word, so no event and no stream is needed
-//! to know that another launch may have it. A launch that is captured keeps its piece.
+//! Each context has its own. A launch takes a piece of device memory with a word in host memory:
+//! the last block of the launch clears the piece and sets the word, so no event and no stream is
+//! needed to know that another launch may have it. A launch that is captured keeps its piece.
 
 use alloc::vec::Vec;
 use core::ffi::{c_uint, c_void};

@@ -28,8 +28,9 @@ pub(super) const VIRTUAL: [(&str, &str); 6] = [
 /// `nanosleep` is of PTX 6.3 and sm_70.
 const SLEEP_SINCE: ((u32, u32), u32) = ((6, 3), 70);
 
-/// The loop's head. `T_` stands for the prefix of its names, `%T_` for that of its registers. Thread
-/// 0 takes a number, and all read it in shared memory: a status (0: leave), and the block's place.
+/// The loop's head. `T_` stands for the prefix of its names, `%T_` for that of its registers.
+/// Thread 0 takes a number, and all read it in shared memory: a status (0: leave), and the block's
+/// place.
 ///
 /// The control memory has: 0 the next number, 8 how many blocks work, 12 how many have left, 16 the
 /// epoch of the last set in which a block works inside.

@@ -1,15 +1,15 @@
 //! Threads that may end alone before others meet.
 //!
 //! A thread that has ended is not waited for. In the loop it does not end: it goes to the loop's
-//! tail, where it waits for the whole block. So a thread must not go there while others are about to
-//! meet without it: at a barrier, in a shuffle or in a vote.
+//! tail, where it waits for the whole block. So a thread must not go there while others are about
+//! to meet without it: at a barrier, in a shuffle or in a vote.
 //!
-//! Whether threads part is a question of values. A value is the same in the whole block, the same in
-//! each warp, or each thread's own ([`Spread`]); what is stored where threads have parted is as
-//! spread as the condition. A branch is refused if its condition is spread, others meet before its ways
-//! join, and one of the ways leads to the end without a meeting. A load from an address that all threads
-//! share gives all of them the same value: if it did not, the original kernel would not agree on
-//! its way to the barrier either.
+//! Whether threads part is a question of values. A value is the same in the whole block, the same
+//! in each warp, or each thread's own ([`Spread`]); what is stored where threads have parted is as
+//! spread as the condition. A branch is refused if its condition is spread, others meet before its
+//! ways join, and one of the ways leads to the end without a meeting. A load from an address that
+//! all threads share gives all of them the same value: if it did not, the original kernel would not
+//! agree on its way to the barrier either.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -101,8 +101,8 @@ pub(super) fn check(entry: &Function, body: &[Statement], facts: &Facts<'_>) -> 
     }
 }
 
-/// A branch at which threads may part: a meeting lies before its ways join, and one of them leads to
-/// the end without a meeting.
+/// A branch at which threads may part: a meeting lies before its ways join, and one of them leads
+/// to the end without a meeting.
 fn early_end<'a>(nodes: &[Node<'a>], values: &Values<'_>, kind: Meeting) -> Option<&'a Instruction> {
     let is_meeting = |node: &Node<'_>| node.meeting == Some(kind);
     // Backwards from the end by ways without a meeting.
@@ -415,8 +415,8 @@ impl<'a> Values<'a> {
         value.max(guard)
     }
 
-    /// Whether all threads of a warp compute the same from their numbers in a row: a comparison with
-    /// a multiple of 32, or a division by one.
+    /// Whether all threads of a warp compute the same from their numbers in a row: a comparison
+    /// with a multiple of 32, or a division by one.
     fn is_of_warps(&mut self, of: &Instruction) -> bool {
         let [_, Operand::Name(row), Operand::Integer(number)] = of.operands.as_slice() else { return false };
         if !self.whole_rows || !self.rows.contains(row.as_str()) {

@@ -28,9 +28,9 @@
 //!
 //! [`Refusal`] names the entry, the place and the reason: what needs a whole grid or cluster
 //! (clusters, cooperative groups of a grid, dynamic parallelism), what would be left over from one
-//! body to the next (arrivals at barriers, asynchronous barriers, `alloca`), functions that read the
-//! block number, and threads that may end alone before others meet (`flow.rs`): in a loop they do not
-//! end, and the others would wait for them.
+//! body to the next (arrivals at barriers, asynchronous barriers, `alloca`), functions that read
+//! the block number, and threads that may end alone before others meet (`flow.rs`): in a loop they
+//! do not end, and the others would wait for them.
 
 mod check;
 mod code;

@@ -38,8 +38,8 @@ pub fn function_address(module: &Module, name: &str) -> Option<u64> {
 }
 
 impl Kernel {
-    /// Makes an entry of a module ready to run. `symbols` has the addresses of the module's variables in global
-    /// and constant memory.
+    /// Makes an entry of a module ready to run. `symbols` has the addresses of the module's
+    /// variables in global and constant memory.
     ///
     /// # Errors
     /// The first instruction or declaration that the interpreter does not know, by name: in the
