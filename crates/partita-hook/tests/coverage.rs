@@ -11,7 +11,7 @@ use partita_abi::exports::{EXPORTS, LATER, NVML_WRAPPED, Policy};
 use partita_abi::versions;
 
 /// The classes, what they mean, and the policies that make them up.
-const CLASSES: [(&str, &str, &[Policy]); 6] = [
+const CLASSES: [(&str, &str, &[Policy]); 7] = [
     (
         "Charged",
         "Obtains device memory, gives it back, or changes who holds it. Reserved in the tenant's account before the driver is \
@@ -22,6 +22,12 @@ const CLASSES: [(&str, &str, &[Policy]); 6] = [
         "Launched",
         "Launches work, or makes, changes or ends what is launched: judged by the partition, then masked.",
         &[Policy::Launch, Policy::Graph],
+    ),
+    (
+        "Loaded",
+        "Loads code: rewritten for tenants whose kernels are persistent blocks, and untouched for others. Code and global \
+         variables are part of what a process costs before it allocates (below).",
+        &[Policy::Load],
     ),
     (
         "Waited for",
@@ -52,7 +58,7 @@ const CLASSES: [(&str, &str, &[Policy]); 6] = [
 ];
 
 /// Calls that are passed although memory is in their names, and why.
-const PASSED_BECAUSE: [(&str, &str); 9] = [
+const PASSED_BECAUSE: [(&str, &str); 8] = [
     ("cuMemAddressReserve", "addresses without memory"),
     (
         "cuMemAllocHost, cuMemHostAlloc, cuMemHostRegister",
@@ -75,10 +81,6 @@ const PASSED_BECAUSE: [(&str, &str); 9] = [
     (
         "cuGraphics…, cuGL…, cuEGL…, cuVDPAU…",
         "memory that a graphics interface has allocated, outside of CUDA, and keeps",
-    ),
-    (
-        "cuModuleLoad…, cuLibraryLoad…, cuLink…",
-        "code and global variables: part of what a process costs before it allocates (below)",
     ),
 ];
 
