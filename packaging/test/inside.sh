@@ -1,3 +1,4 @@
+#!/bin/sh
 # What packaging/test/run runs in a clean root: installs one package, uses it, and removes it.
 #
 # Usage: inside.sh deb|tarball|wheel|rpm
@@ -46,8 +47,9 @@ pages() { # prefix
 
 start_daemon() { # unit
     # What systemd makes before it starts the unit.
-    mkdir -p -m 755 /run/partita /var/cache/partita
-    mkdir -p -m 700 /var/lib/partita
+    mkdir -p /run/partita /var/cache/partita /var/lib/partita
+    chmod 700 /var/lib/partita
+    # shellcheck disable=SC2046 # its words
     set -- $(sed -n 's/^ExecStart=//p' "$1")
     rm -f /run/partita/.system.sock
     "$@" 2>>/tmp/partitad.log &

@@ -4,12 +4,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::error::Error;
+use crate::escape::escape;
 use crate::registry::{DEFAULT_ROOT, Registry, SYSTEM_ROOT};
 use crate::system;
 
 /// The mode that holds and its reason, in one line.
 pub fn line(registry: &Registry) -> String {
-    let root = registry.root().display();
+    let root = registry.root().to_string_lossy();
+    let root = escape(&root);
     if registry.is_system() {
         return format!(
             "system mode: partitad plans in {root}, and tenants of all users run at the same time"

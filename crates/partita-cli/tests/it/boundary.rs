@@ -320,7 +320,7 @@ fn what_other_users_wrote_reaches_terminals_escaped() {
         said
     };
     let table = users.world.line("ps");
-    assert_eq!(plain(&table.stdout).lines().count(), 2, "a head and one row: {table:?}");
+    assert_eq!(plain(&table.stdout).lines().count(), 3, "a head, one row and the mode: {table:?}");
     assert!(plain(&table.stdout).contains(r"\u{1b}[2J"), "{table:?}");
     plain(&table.stderr);
     let json = plain(&users.world.line("ps --json").stdout);
