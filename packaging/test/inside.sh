@@ -75,11 +75,12 @@ tenant() { # user, name, options
     until_true lines "$name" 3
 }
 
-lines() { [ "$(wc -l <"/tmp/$1.log")" -ge "$2" ]; }
+# Whether a tenant has completed so many launches.
+lines() { [ "$(grep -c 'SMs$' "/tmp/$1.log")" -ge "$2" ]; }
 
 # Whether a tenant has completed launches on this many SMs since now.
 goes_on() { # name, SMs
-    from=$(wc -l <"/tmp/$1.log")
+    from=$(grep -c 'SMs$' "/tmp/$1.log")
     until_true lines "$1" $((from + 5))
     [ "$(tail -n 2 "/tmp/$1.log" | sort -u)" = "$2 SMs" ] || fail "$1 runs on $(tail -n 1 "/tmp/$1.log"), not on $2 SMs"
 }
@@ -96,7 +97,7 @@ together() { # unit
     grep -q '^first ' /tmp/ps.log && grep -q '^second ' /tmp/ps.log || fail 'bob does not see both tenants'
     grep -q '^system mode: ' /tmp/ps.log || fail 'ps does not say which mode holds'
     cat /tmp/ps.log
-    partita mps clients >/tmp/clients.log
+    PARTITA_SIM_DIR=/run/partita/.sim partita mps clients --gpu sim:h200 >/tmp/clients.log
     [ "$(grep -c places /tmp/clients.log)" = 2 ] || fail 'they are not clients of one service'
     as bob partita set first --sm 25% 2>/tmp/refused.log && fail "bob changes alice's tenant"
     as alice partita set first --sm 24sm >/dev/null

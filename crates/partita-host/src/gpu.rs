@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -102,10 +103,10 @@ impl Gpu {
         Self { facts, driver_version: driver_version.to_owned(), cuda_version, sim: None }
     }
 
-    /// The same GPU; a simulated one on root's boards, unless the environment names a directory of
-    /// boards.
-    pub(crate) fn on_boards_of_root(mut self) -> Self {
-        self.sim = self.sim.map(SimEnvironment::on_boards_of_root);
+    /// The same GPU in system mode: a simulated one is on the boards of the run directory, unless
+    /// the environment names a directory of boards.
+    pub(crate) fn of_system(mut self, run_dir: &Path) -> Self {
+        self.sim = self.sim.map(|sim| sim.of_system(run_dir));
         self
     }
 

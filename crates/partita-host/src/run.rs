@@ -142,7 +142,7 @@ fn start(
     let mut gpus = select(install, request, &mut *say)?;
     if registry.is_client() {
         // `partitad` makes the tenant on the GPU that it sees.
-        gpus = gpus.into_iter().map(Gpu::on_boards_of_root).collect();
+        gpus = gpus.into_iter().map(|gpu| gpu.of_system(registry.root())).collect();
     }
     let request = &request.settled(&registry, &gpus)?;
     let service = || match request.limits.isolation() {

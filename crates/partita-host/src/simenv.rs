@@ -94,13 +94,10 @@ impl SimEnvironment {
         self
     }
 
-    /// The same environment with the boards of root's default, unless `PARTITA_SIM_DIR` names a
-    /// directory.
-    pub(crate) fn on_boards_of_root(self) -> Self {
-        match named_directory() {
-            Some(_) => self,
-            None => self.with_boards_in(&Path::new("/tmp").join(default_name(0))),
-        }
+    /// The same environment in system mode: all users share the boards of the run directory, unless
+    /// `PARTITA_SIM_DIR` names others.
+    pub(crate) fn of_system(self, run_dir: &Path) -> Self {
+        if named_directory().is_some() { self } else { self.with_boards_in(&run_dir.join(".sim")) }
     }
 
     /// Starts the board of one of its GPUs for all users, if it does not run: their programs cannot
@@ -110,17 +107,11 @@ impl SimEnvironment {
     /// [`Error::Io`] if it does not come up.
     pub(crate) fn start_board(&self, index: u32) -> Result<(), Error> {
         let failed = || Error::io(format!("the simulated GPU {}", self.board.display()));
+        // All users can enter it, so they can use the board.
         match DirBuilder::new().mode(0o755).create(&self.dir) {
-            Ok(()) => {}
+            Ok(()) => fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755)).map_err(failed())?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed()(error)),
-        }
-        // All users can enter it, so they can use the board; one of root's own programs may have
-        // made it for itself.
-        let meta = self.dir.symlink_metadata().map_err(failed())?;
-        let is_own = meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw();
-        if is_own && meta.mode() & 0o055 != 0o055 {
-            fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755)).map_err(failed())?;
         }
         let mut command = std::process::Command::new(&self.board);
         command.args(["--ensure", "--device", &self.device, "--index", &index.to_string(), "--dir"]);
@@ -181,7 +172,7 @@ pub(crate) fn known() -> String {
 fn directory() -> Result<PathBuf, Error> {
     let dir = match named_directory() {
         Some(dir) => std::path::absolute(&dir).map_err(Error::io("PARTITA_SIM_DIR"))?,
-        None => env::temp_dir().join(default_name(rustix::process::geteuid().as_raw())),
+        None => env::temp_dir().join(format!("partita-sim-{}", rustix::process::geteuid().as_raw())),
     };
     if let Some(parent) = dir.parent() {
         fs::create_dir_all(parent).map_err(Error::io(parent.display().to_string()))?;
@@ -191,11 +182,6 @@ fn directory() -> Result<PathBuf, Error> {
 
 fn named_directory() -> Option<OsString> {
     env::var_os("PARTITA_SIM_DIR").filter(|value| !value.is_empty())
-}
-
-/// The name of a user's directory of boards in the temporary directory.
-fn default_name(user: u32) -> String {
-    format!("partita-sim-{user}")
 }
 
 /// The path beside which this user's links are: if the directory of boards is another user's, a
