@@ -87,6 +87,10 @@ goes_on() { # name, SMs
 
 # Two users on one GPU at the same time, after the installation and nothing else.
 together() { # unit
+    # The GPU of this machine: a simulated one, which every user can open.
+    mkdir /tmp/gpu
+    chmod 1777 /tmp/gpu
+    export PARTITA_GPU=sim:h200 PARTITA_SIM_DIR=/tmp/gpu
     start_daemon "$1"
     tenant alice first --sm 50% --mem 20GiB
     tenant bob second --sm 50% --mem 20GiB
@@ -97,7 +101,7 @@ together() { # unit
     grep -q '^first ' /tmp/ps.log && grep -q '^second ' /tmp/ps.log || fail 'bob does not see both tenants'
     grep -q '^system mode: ' /tmp/ps.log || fail 'ps does not say which mode holds'
     cat /tmp/ps.log
-    PARTITA_SIM_DIR=/run/partita/.sim partita mps clients --gpu sim:h200 >/tmp/clients.log
+    partita mps clients >/tmp/clients.log
     [ "$(grep -c places /tmp/clients.log)" = 2 ] || fail 'they are not clients of one service'
     as bob partita set first --sm 25% 2>/tmp/refused.log && fail "bob changes alice's tenant"
     as alice partita set first --sm 24sm >/dev/null

@@ -127,7 +127,6 @@ fn make_for(
     process: ProcessId,
 ) -> Result<OwnedTenant, Error> {
     let gpus = crate::gpus::select(install, Some(&selectors))?.gpus;
-    let gpus: Vec<Gpu> = gpus.into_iter().map(|gpu| gpu.of_system(registry.root())).collect();
     gpus.iter().try_for_each(run::check_usable)?;
     let groups = GpuGroups::of_environment()?;
     gpus.iter().try_for_each(|gpu| groups.check(gpu, registry::acting_user()))?;

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -101,13 +100,6 @@ impl Gpu {
     /// A real GPU with this report of NVML.
     pub fn of(facts: GpuFacts, driver_version: &str, cuda_version: u32) -> Self {
         Self { facts, driver_version: driver_version.to_owned(), cuda_version, sim: None }
-    }
-
-    /// The same GPU in system mode: a simulated one is on the boards of the run directory, unless
-    /// the environment names a directory of boards.
-    pub(crate) fn of_system(mut self, run_dir: &Path) -> Self {
-        self.sim = self.sim.map(|sim| sim.of_system(run_dir));
-        self
     }
 
     /// The form for `--gpu` that names it again.

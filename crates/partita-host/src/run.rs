@@ -139,11 +139,7 @@ fn start(
     let hook = hook(install)?;
     let registry = Registry::open()?;
 
-    let mut gpus = select(install, request, &mut *say)?;
-    if registry.is_client() {
-        // `partitad` makes the tenant on the GPU that it sees.
-        gpus = gpus.into_iter().map(|gpu| gpu.of_system(registry.root())).collect();
-    }
+    let gpus = select(install, request, &mut *say)?;
     let request = &request.settled(&registry, &gpus)?;
     let service = || match request.limits.isolation() {
         Isolation::Shared => mps::service(install, &registry, &gpus).map(Some),

@@ -94,12 +94,6 @@ impl SimEnvironment {
         self
     }
 
-    /// The same environment in system mode: all users share the boards of the run directory, unless
-    /// `PARTITA_SIM_DIR` names others.
-    pub(crate) fn of_system(self, run_dir: &Path) -> Self {
-        if named_directory().is_some() { self } else { self.with_boards_in(&run_dir.join(".sim")) }
-    }
-
     /// Starts the board of one of its GPUs for all users, if it does not run: their programs cannot
     /// start root's.
     ///
@@ -170,7 +164,7 @@ pub(crate) fn known() -> String {
 /// The directory of the boards: `PARTITA_SIM_DIR`, or one per user under the temporary directory,
 /// as in the simulated driver.
 fn directory() -> Result<PathBuf, Error> {
-    let dir = match named_directory() {
+    let dir = match env::var_os("PARTITA_SIM_DIR").filter(|value| !value.is_empty()) {
         Some(dir) => std::path::absolute(&dir).map_err(Error::io("PARTITA_SIM_DIR"))?,
         None => env::temp_dir().join(format!("partita-sim-{}", rustix::process::geteuid().as_raw())),
     };
@@ -178,10 +172,6 @@ fn directory() -> Result<PathBuf, Error> {
         fs::create_dir_all(parent).map_err(Error::io(parent.display().to_string()))?;
     }
     Ok(dir)
-}
-
-fn named_directory() -> Option<OsString> {
-    env::var_os("PARTITA_SIM_DIR").filter(|value| !value.is_empty())
 }
 
 /// The path beside which this user's links are: if the directory of boards is another user's, a
