@@ -68,8 +68,8 @@ pub fn follow() -> Result<(), i32> {
     if FOLLOWED.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
-    // SAFETY: the handler stores to memory and closes descriptors; only the address of the library's
-    // name is used.
+    // SAFETY: the handler stores to memory and closes descriptors; of the library's name only the
+    // address is used.
     match unsafe { __register_atfork(None, None, Some(child), (&raw const __dso_handle).cast()) } {
         0 => Ok(()),
         code => Err(code),
