@@ -127,6 +127,9 @@ fn main() -> Result<()> {
     let (mut rounds, mut broken) = (0, 0);
     while rounds < bench.options.rounds && begin.elapsed().as_secs() < bench.options.seconds {
         let is_broken = bench.round(&mut rows).with_context(|| bench.said())?;
+        if is_broken {
+            eprintln!("{}", bench.said());
+        }
         eprintln!("round {rounds}: {}", if is_broken { "the victim broke" } else { "the victim goes on" });
         rounds += 1;
         broken += usize::from(is_broken);
@@ -148,9 +151,9 @@ fn main() -> Result<()> {
 impl Bench {
     fn prepare(options: Options) -> Result<Self> {
         let cases = WAYS.len() * WORK.len();
-        if options.at_once == 0 || !options.at_once.is_multiple_of(cases) {
+        if !(cases..=AT_ONCE_MAX).contains(&options.at_once) || !options.at_once.is_multiple_of(cases) {
             bail!(
-                "--at-once {}: give a multiple of {cases}, one for each way to die and work",
+                "--at-once {}: give a multiple of {cases}, one for each way to die and work, up to {AT_ONCE_MAX}",
                 options.at_once
             );
         }
