@@ -79,7 +79,8 @@ fn claim(usage: &CString) -> Slot {
 #[test]
 fn in_the_account_of_memory() {
     let _alone = alone();
-    let operations: [(&str, fn(Slot)); 5] = [
+    type Operation = (&'static str, fn(Slot));
+    let operations: [Operation; 5] = [
         ("reserve", |slot| {
             slot.reserve(70, QUOTA).unwrap();
             std::mem::forget(slot);

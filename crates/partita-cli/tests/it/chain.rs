@@ -195,11 +195,13 @@ fn what_a_component_has_started_ends_with_it_and_with_the_chain() {
     tenant.signal(Signal::TERM);
     assert_eq!(tenant.exit_code(), 128 + Signal::TERM.as_raw());
     assert!(!common::lives(second));
-    assert_eq!(chains.world.ps(), [Value::Null; 0]);
+    // The chain's own place on the GPU goes with its holder, which sees the end some milliseconds later.
+    let is_gone = || chains.world.ps().is_empty();
+    partita_testing::eventually("the tenant is gone", is_gone);
     // Also of one that has ended well.
     chains.define("toy", "", &[r#"["sh", "-c", "sleep 1000 & exit 0"]"#, WAITS]);
     chains.ok(&["chain", "start", "toy"]);
-    assert_eq!(chains.world.ps(), [Value::Null; 0]);
+    partita_testing::eventually("the tenant is gone", is_gone);
 }
 
 #[test]
