@@ -195,7 +195,8 @@ fn what_a_component_has_started_ends_with_it_and_with_the_chain() {
     tenant.signal(Signal::TERM);
     assert_eq!(tenant.exit_code(), 128 + Signal::TERM.as_raw());
     assert!(!common::lives(second));
-    // The chain's own place on the GPU goes with its holder, which sees the end some milliseconds later.
+    // The chain's own place on the GPU goes with its holder, which sees the end some milliseconds
+    // later.
     let is_gone = || chains.world.ps().is_empty();
     partita_testing::eventually("the tenant is gone", is_gone);
     // Also of one that has ended well.
