@@ -208,7 +208,7 @@ impl Served {
 /// Refuses GPUs of which one is served for a tenant with others: they could only take turns.
 ///
 /// # Errors
-/// [`Error::NotOffered`].
+/// [`Error::Plan`].
 pub(crate) fn check_shared(registry: &Registry, gpus: &[Gpu], tenants: &[Tenant]) -> Result<(), Error> {
     let served = Served::of(gpus.iter().map(|gpu| (gpu.key(), gpu.facts.uuid.clone())));
     for gpu in gpus {
@@ -218,11 +218,13 @@ pub(crate) fn check_shared(registry: &Registry, gpus: &[Gpu], tenants: &[Tenant]
         };
         let here = tenants.iter().filter(|tenant| tenant.gpu_key == gpu.key()).filter(is_shared);
         if let Some(other) = here.into_iter().find(|tenant| Served::of_tenant(tenant) != served) {
-            return Err(Error::NotOffered {
-                option: format!("--isolation shared on {}", gpus::labels(gpus)),
+            // `partita run` tries this again while the tenant's `partita run` has ended.
+            return Err(Error::Plan {
                 reason: format!(
-                    "tenant {} shares {} and has other GPUs, and an MPS service is for tenants with the same ones; name \
-                     its GPUs, or take turns with --isolation own",
+                    "--isolation shared on {} is refused: tenant {} shares {} and has other GPUs, and an MPS \
+                     service is for tenants with the same ones; name its GPUs, or take turns with \
+                     --isolation own",
+                    gpus::labels(gpus),
                     other.name,
                     gpu.label()
                 ),

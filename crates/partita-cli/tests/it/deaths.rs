@@ -28,7 +28,10 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let world = World::in_memory();
+        Self::of(World::in_memory())
+    }
+
+    fn of(world: World) -> Self {
         let program = compile(&world, "deaths");
         let workloads = world.dir().join("workloads.ptx");
         fs::write(&workloads, partita_abi::workloads::WORKLOADS_MODULE.to_bytes()).unwrap();
@@ -153,6 +156,26 @@ fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
     let mut dying = scene.dying("none", "_exit", "on");
     die(&mut dying, "_exit");
     scene.eventually("no work", &mut neighbour, || !scene.has_tenant());
+}
+
+/// Its service is for both GPUs, and a GPU is in one service at a time.
+#[test]
+fn a_start_on_one_gpu_waits_for_a_dead_tenant_of_two() {
+    if needs_user_mode(NO_HOLDER) || is_real() {
+        return;
+    }
+    let two = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
+    let scene = Scene::of(two);
+    for _ in 0..3 {
+        let mut dying = scene.dying_with("--gpu sim:h200:all --sm 10%", "finite", "kill", "on");
+        die(&mut dying, "kill");
+        let mut next = Tenant::start(&mut scene.world.gpu("--gpu sim:h200 --sm 10%", "census"));
+        let line = next.next_line();
+        assert!(line.starts_with("sms"), "{line}");
+        assert_eq!(next.exit_code(), 0);
+    }
+    let stopped = scene.world.partita(["mps", "stop", "--gpu", "sim:h200:all"]).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
 }
 
 /// What waits at the gate of a share of time would wait for ever.
