@@ -289,23 +289,7 @@ mod tests {
     use crate::facts::GpuFacts;
 
     fn gpu() -> Gpu {
-        Gpu::of(
-            GpuFacts {
-                index: 0,
-                uuid: "GPU-12".to_owned(),
-                name: "NVIDIA H200".to_owned(),
-                pci: None,
-                compute_capability: (9, 0),
-                memory_total_bytes: 1 << 37,
-                memory_used_bytes: 0,
-                mig_enabled: None,
-                mig_instances: Vec::new(),
-                pci_device_id: None,
-                compute_mode: "default".to_owned(),
-            },
-            "580.1",
-            13000,
-        )
+        Gpu::of(GpuFacts::example(), "580.1", 13000)
     }
 
     fn measured() -> Measured {

@@ -47,6 +47,26 @@ pub struct GpuFacts {
     pub compute_mode: String,
 }
 
+impl GpuFacts {
+    /// An H200 of 128 GiB, for tests.
+    #[doc(hidden)]
+    pub fn example() -> Self {
+        Self {
+            index: 0,
+            uuid: "GPU-12".to_owned(),
+            name: "NVIDIA H200".to_owned(),
+            pci: None,
+            pci_device_id: None,
+            compute_capability: (9, 0),
+            memory_total_bytes: 1 << 37,
+            memory_used_bytes: 0,
+            mig_enabled: None,
+            mig_instances: Vec::new(),
+            compute_mode: "default".to_owned(),
+        }
+    }
+}
+
 /// A MIG instance as NVML reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceFacts {

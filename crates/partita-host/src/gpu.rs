@@ -414,15 +414,8 @@ mod tests {
             GpuFacts {
                 index: 3,
                 uuid: format!("GPU-{uuid}"),
-                name: "NVIDIA X".to_owned(),
-                pci: None,
-                compute_capability: (9, 0),
-                memory_total_bytes: 1,
-                memory_used_bytes: 0,
                 mig_enabled: Some(true),
-                mig_instances: Vec::new(),
-                pci_device_id: None,
-                compute_mode: "default".to_owned(),
+                ..GpuFacts::example()
             },
             "1",
             13000,
@@ -436,19 +429,19 @@ mod tests {
         assert!(said.contains("MIG-1") && said.contains("no GPU here is cut up"), "{said}");
         gpu.facts.mig_instances.push(facts::InstanceFacts {
             uuid: "MIG-abcd0000".to_owned(),
-            name: "NVIDIA X MIG 3g.71gb".to_owned(),
+            name: "NVIDIA H200 MIG 3g.71gb".to_owned(),
             memory_total_bytes: 1,
             memory_used_bytes: 0,
         });
         let said = asked(&gpu, "mig-abcd");
         assert!(
-            said.contains("3g.71gb of GPU 3 (NVIDIA X)") && said.contains("CUDA_VISIBLE_DEVICES=MIG-"),
+            said.contains("3g.71gb of GPU 3 (NVIDIA H200)") && said.contains("CUDA_VISIBLE_DEVICES=MIG-"),
             "{said}"
         );
         let said = asked(&gpu, &format!("MIG-GPU-{uuid}/7/0"));
         assert!(said.contains("a part of GPU 3"), "{said}");
         let said = asked(&gpu, "MIG-ef");
-        assert!(said.contains("MIG-abcd0000 is NVIDIA X MIG 3g.71gb"), "{said}");
+        assert!(said.contains("MIG-abcd0000 is NVIDIA H200 MIG 3g.71gb"), "{said}");
     }
 
     #[test]
@@ -462,15 +455,7 @@ mod tests {
         let gpus = uuids.iter().zip(0..).map(|(uuid, index)| GpuFacts {
             index,
             uuid: (*uuid).to_owned(),
-            name: "NVIDIA X".to_owned(),
-            pci: None,
-            compute_capability: (9, 0),
-            memory_total_bytes: 1,
-            memory_used_bytes: 0,
-            mig_enabled: None,
-            mig_instances: Vec::new(),
-            pci_device_id: None,
-            compute_mode: "default".to_owned(),
+            ..GpuFacts::example()
         });
         Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
     }
@@ -483,7 +468,7 @@ mod tests {
         assert_eq!(pick("1").unwrap().facts.uuid, "GPU-aa22");
         assert!(pick("GPU-aa").unwrap_err().to_string().contains("more than one"));
         let error = pick("7").unwrap_err().to_string();
-        assert!(error.contains("no GPU 7") && error.contains("0 is NVIDIA X GPU-aa11"), "{error}");
+        assert!(error.contains("no GPU 7") && error.contains("0 is NVIDIA H200 GPU-aa11"), "{error}");
         let none = choose(inventory(&[]), &Selector::Index(0)).unwrap_err().to_string();
         assert!(none.contains("sim:h200"), "{none}");
     }

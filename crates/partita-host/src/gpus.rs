@@ -231,19 +231,7 @@ mod tests {
     }
 
     fn gpu(index: u32, uuid: &str, compute_capability: (u32, u32)) -> Gpu {
-        let facts = GpuFacts {
-            index,
-            uuid: uuid.to_owned(),
-            name: "NVIDIA X".to_owned(),
-            pci: None,
-            compute_capability,
-            memory_total_bytes: 1,
-            memory_used_bytes: 0,
-            mig_enabled: None,
-            mig_instances: Vec::new(),
-            pci_device_id: None,
-            compute_mode: "default".to_owned(),
-        };
+        let facts = GpuFacts { index, uuid: uuid.to_owned(), compute_capability, ..GpuFacts::example() };
         Gpu::of(facts, "1", 13000)
     }
 
@@ -252,7 +240,7 @@ mod tests {
         let selectors: Selectors = "0,GPU-a".parse().unwrap();
         let same = gpu(0, "GPU-a", (9, 0));
         let error = check(&[same.clone(), same.clone()], &selectors).unwrap_err().to_string();
-        assert!(error.contains("GPU 0 (NVIDIA X) is named twice"), "{error}");
+        assert!(error.contains("GPU 0 (NVIDIA H200) is named twice"), "{error}");
         let error = check(&[same.clone(), gpu(1, "GPU-b", (8, 0))], &selectors).unwrap_err().to_string();
         assert!(error.contains("different kinds"), "{error}");
         let two = [gpu(1, "GPU-b", (9, 0)), same];

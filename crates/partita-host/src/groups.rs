@@ -86,8 +86,8 @@ impl GpuGroups {
         Err(Error::NotOffered {
             option: gpu.label(),
             reason: format!(
-                "only members of {} make tenants on it, and {} is in none; name another GPU with --gpu, or ask \
-                 root for {VARIABLE} or the group",
+                "only members of {} make tenants on it, and {} is in none; name another GPU with \
+                 --gpu, or ask root for {VARIABLE} or the group",
                 groups.join(", "),
                 user_name(user)
             ),
@@ -121,19 +121,7 @@ mod tests {
     use crate::facts::GpuFacts;
 
     fn gpu(index: u32, uuid: &str) -> Gpu {
-        let facts = GpuFacts {
-            index,
-            uuid: uuid.to_owned(),
-            name: "NVIDIA H200".to_owned(),
-            pci: None,
-            compute_capability: (9, 0),
-            memory_total_bytes: 1 << 37,
-            memory_used_bytes: 0,
-            mig_enabled: None,
-            mig_instances: Vec::new(),
-            pci_device_id: None,
-            compute_mode: "default".to_owned(),
-        };
+        let facts = GpuFacts { index, uuid: uuid.to_owned(), ..GpuFacts::example() };
         Gpu::of(facts, "580.1", 13000)
     }
 

@@ -68,7 +68,8 @@ fn beside_a_stopped(what: &str, start: impl Fn() -> Option<Child>, mut beside: i
         }
     }
     eprintln!(
-        "{what}: {stops} stops, the longest operation beside took {longest:?}; {over} took more than {HOLD_MAX:?}"
+        "{what}: {stops} stops, the longest operation beside took {longest:?}; {over} took more than \
+         {HOLD_MAX:?}"
     );
 }
 

@@ -87,19 +87,7 @@ pub(crate) mod tests {
     use partita_host::facts::GpuFacts;
 
     fn gpu(name: &str, compute_capability: (u32, u32)) -> Gpu {
-        let facts = GpuFacts {
-            index: 0,
-            uuid: "GPU-12".to_owned(),
-            name: name.to_owned(),
-            pci: None,
-            compute_capability,
-            memory_total_bytes: 1 << 37,
-            memory_used_bytes: 0,
-            mig_enabled: None,
-            mig_instances: Vec::new(),
-            pci_device_id: None,
-            compute_mode: "default".to_owned(),
-        };
+        let facts = GpuFacts { name: name.to_owned(), compute_capability, ..GpuFacts::example() };
         Gpu::of(facts, "580.1", 13000)
     }
 

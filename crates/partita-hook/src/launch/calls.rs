@@ -154,8 +154,8 @@ unsafe fn persistently(
 /// The code for a launch that persistent blocks cannot run, and a line that names it.
 fn not_persistently(what: &str, code: CuResult) -> CuResult {
     report::line(format_args!(
-        "{}: {what} was refused: the kernels of this tenant are persistent blocks, which take the grid's blocks one after the \
-         other; use --via mask",
+        "{}: {what} was refused: the kernels of this tenant are persistent blocks, which take the \
+         grid's blocks one after the other; use --via mask",
         report::program()
     ));
     code
@@ -426,7 +426,8 @@ pub unsafe fn multi_device(
 ) -> CuResult {
     if tenant::current().is_some() || tenant::is_refused() {
         report::once!(
-            "{}: a cooperative launch over several GPUs was refused: a partition is on one GPU; launch on each GPU by itself",
+            "{}: a cooperative launch over several GPUs was refused: a partition is on one GPU; \
+             launch on each GPU by itself",
             report::program()
         );
         return CuResult::COOPERATIVE_LAUNCH_TOO_LARGE;

@@ -26,7 +26,8 @@ in_child! {
 pub fn refused(what: &str, remedy: &str) -> Option<CuResult> {
     tenant::persistent()?;
     report::line(format_args!(
-        "{}: {what} was refused: the kernels of this tenant are persistent blocks; {remedy}, or use --via mask",
+        "{}: {what} was refused: the kernels of this tenant are persistent blocks; {remedy}, or use \
+         --via mask",
         report::program()
     ));
     Some(CuResult::NOT_SUPPORTED)

@@ -120,7 +120,8 @@ fn of_fatbin(tenant: &Tenant, bytes: &[u8]) -> Result<Image, CuResult> {
         Some(Some(text)) => rewritten(text),
         Some(None) => {
             report::line(format_args!(
-                "{}: a fat binary was refused: its PTX cannot be unpacked; compile it with nvcc -no-compress, or use --via mask",
+                "{}: a fat binary was refused: its PTX cannot be unpacked; compile it with nvcc \
+                 -no-compress, or use --via mask",
                 report::program()
             ));
             Err(CuResult::INVALID_IMAGE)
@@ -133,7 +134,8 @@ fn of_fatbin(tenant: &Tenant, bytes: &[u8]) -> Result<Image, CuResult> {
 fn without_ptx(kernel: Option<String>) -> CuResult {
     let kernel = kernel.map_or_else(|| "an image".to_owned(), |name| format!("kernel '{name}'"));
     report::line(format_args!(
-        "{}: {kernel} was refused: it has no PTX for this GPU, and persistent blocks are made of PTX; compile it with PTX \
+        "{}: {kernel} was refused: it has no PTX for this GPU, and persistent blocks are made of \
+         PTX; compile it with PTX \
          (-gencode arch=compute_80,code=compute_80), or use --via mask",
         report::program()
     ));
@@ -159,7 +161,8 @@ fn rewritten(bytes: &[u8]) -> Result<Image, CuResult> {
     let made = rewrite(&module);
     for refusal in made.refused.iter().take(NAMED_MAX) {
         report::line(format_args!(
-            "{}: {refusal}: it cannot run as persistent blocks, and the program does not find it; use --via mask",
+            "{}: {refusal}: it cannot run as persistent blocks, and the program does not find it; \
+             use --via mask",
             report::program()
         ));
     }

@@ -20,11 +20,11 @@ const INPUT_FATBINARY: c_uint = 2;
 /// Loads an image as it is rewritten, or as it is.
 fn with(
     image: Result<Image, CuResult>,
-    text: impl FnOnce(*const c_void) -> CuResult,
+    text: impl FnOnce(Vec<u8>) -> CuResult,
     as_is: impl FnOnce() -> CuResult,
 ) -> CuResult {
     match image {
-        Ok(Image::Text(bytes)) => text(bytes.as_ptr().cast()),
+        Ok(Image::Text(bytes)) => text(bytes),
         Ok(Image::AsIs) => as_is(),
         Err(code) => code,
     }
@@ -51,7 +51,7 @@ pub unsafe fn data(
     let load = |image: *const c_void| unsafe { real(module, image) };
     let Some(tenant) = tenant::persistent() else { return load(image) };
     // SAFETY: the caller's image.
-    with(unsafe { image::at(tenant, image.cast()) }, load, || load(image))
+    with(unsafe { image::at(tenant, image.cast()) }, |text| load(text.as_ptr().cast()), || load(image))
 }
 
 /// Wraps `cuModuleLoadDataEx`.
@@ -67,7 +67,7 @@ pub unsafe fn data_ex(
     let load = |image: *const c_void| unsafe { real(module, image, count, options, values) };
     let Some(tenant) = tenant::persistent() else { return load(image) };
     // SAFETY: the caller's image.
-    with(unsafe { image::at(tenant, image.cast()) }, load, || load(image))
+    with(unsafe { image::at(tenant, image.cast()) }, |text| load(text.as_ptr().cast()), || load(image))
 }
 
 /// Wraps `cuModuleLoadFatBinary`. Text goes to the call that takes it.
@@ -80,7 +80,7 @@ pub unsafe fn fat_binary(
     let load = || unsafe { real(module, image) };
     let Some(tenant) = tenant::persistent() else { return load() };
     // SAFETY: the caller's image.
-    with(unsafe { image::at(tenant, image.cast()) }, |text| load_text(module, text), load)
+    with(unsafe { image::at(tenant, image.cast()) }, |text| load_text(module, &text), load)
 }
 
 /// Wraps `cuModuleLoad`.
@@ -93,13 +93,13 @@ pub unsafe fn file(
     let load = || unsafe { real(module, name) };
     let Some(tenant) = tenant::persistent() else { return load() };
     // SAFETY: the caller's path.
-    with(unsafe { of_file(tenant, name) }, |text| load_text(module, text), load)
+    with(unsafe { of_file(tenant, name) }, |text| load_text(module, &text), load)
 }
 
-fn load_text(module: *mut *mut c_void, text: *const c_void) -> CuResult {
+fn load_text(module: *mut *mut c_void, text: &[u8]) -> CuResult {
     // SAFETY: the caller's pointer, and text of the hook.
     other!(cuModuleLoadData, c"cuModuleLoadData")
-        .map_or(CuResult::NOT_SUPPORTED, |call| unsafe { call(module, text) })
+        .map_or(CuResult::NOT_SUPPORTED, |call| unsafe { call(module, text.as_ptr().cast()) })
 }
 
 /// Wraps `cuLibraryLoadData`. The driver may keep the address of the code: the rewritten text
@@ -122,11 +122,7 @@ pub unsafe fn library(
     };
     let Some(tenant) = tenant::persistent() else { return load(code) };
     // SAFETY: the caller's image.
-    match unsafe { image::at(tenant, code.cast()) } {
-        Ok(Image::Text(text)) => load(text.leak().as_ptr().cast()),
-        Ok(Image::AsIs) => load(code),
-        Err(code) => code,
-    }
+    with(unsafe { image::at(tenant, code.cast()) }, |text| load(text.leak().as_ptr().cast()), || load(code))
 }
 
 /// Wraps `cuLibraryLoadFromFile`.
@@ -146,19 +142,15 @@ pub unsafe fn library_file(
     let load = || unsafe { real(library, name, jit_options, jit_values, jit_count, options, values, count) };
     let Some(tenant) = tenant::persistent() else { return load() };
     // SAFETY: the caller's path.
-    match unsafe { of_file(tenant, name) } {
-        Ok(Image::Text(text)) => {
-            let text: *const u8 = text.leak().as_ptr();
-            other!(cuLibraryLoadData, c"cuLibraryLoadData").map_or(CuResult::NOT_SUPPORTED, |call| {
-                // SAFETY: the caller's arguments, and text of the hook that stays.
-                unsafe {
-                    call(library, text.cast(), jit_options, jit_values, jit_count, options, values, count)
-                }
-            })
-        }
-        Ok(Image::AsIs) => load(),
-        Err(code) => code,
-    }
+    let image = unsafe { of_file(tenant, name) };
+    let load_text = |text: Vec<u8>| {
+        let text: *const u8 = text.leak().as_ptr();
+        other!(cuLibraryLoadData, c"cuLibraryLoadData").map_or(CuResult::NOT_SUPPORTED, |call| {
+            // SAFETY: the caller's arguments, and text of the hook that stays.
+            unsafe { call(library, text.cast(), jit_options, jit_values, jit_count, options, values, count) }
+        })
+    };
+    with(image, load_text, load)
 }
 
 /// Wraps `cuLinkAddData`.
@@ -184,11 +176,8 @@ pub unsafe fn link_data(
     }
     // SAFETY: the caller's data, as long as it says.
     let image = unsafe { core::slice::from_raw_parts(data.cast::<u8>().cast_const(), bytes) };
-    match part(tenant, kind, image) {
-        Ok(Image::Text(mut text)) => add(INPUT_PTX, text.as_mut_ptr().cast(), text.len()),
-        Ok(Image::AsIs) => add(kind, data, bytes),
-        Err(code) => code,
-    }
+    let add_text = |mut text: Vec<u8>| add(INPUT_PTX, text.as_mut_ptr().cast(), text.len());
+    with(part(tenant, kind, image), add_text, || add(kind, data, bytes))
 }
 
 /// Wraps `cuLinkAddFile`: the part is rewritten in memory.
@@ -206,17 +195,14 @@ pub unsafe fn link_file(
     let Some(tenant) = tenant::persistent() else { return add() };
     // SAFETY: the caller's path.
     let image = unsafe { read(path) }.and_then(|bytes| part(tenant, kind, &bytes));
-    match image {
-        Ok(Image::Text(mut text)) => {
-            other!(cuLinkAddData_v2, c"cuLinkAddData_v2").map_or(CuResult::NOT_SUPPORTED, |call| {
-                let (text, bytes) = (text.as_mut_ptr().cast(), text.len());
-                // SAFETY: the caller's arguments, and text of the hook.
-                unsafe { call(handle, INPUT_PTX, text, bytes, path, count, options, values) }
-            })
-        }
-        Ok(Image::AsIs) => add(),
-        Err(code) => code,
-    }
+    let add_text = |mut text: Vec<u8>| {
+        other!(cuLinkAddData_v2, c"cuLinkAddData_v2").map_or(CuResult::NOT_SUPPORTED, |call| {
+            let (text, bytes) = (text.as_mut_ptr().cast(), text.len());
+            // SAFETY: the caller's arguments, and text of the hook.
+            unsafe { call(handle, INPUT_PTX, text, bytes, path, count, options, values) }
+        })
+    };
+    with(image, add_text, add)
 }
 
 /// A part of what is linked.
@@ -225,8 +211,8 @@ fn part(tenant: &Tenant, kind: c_uint, bytes: &[u8]) -> Result<Image, CuResult> 
         return image::of_bytes(tenant, bytes);
     }
     report::line(format_args!(
-        "{}: an object file was refused: the driver links it without its PTX, of which persistent blocks are made; link PTX, or \
-         use --via mask",
+        "{}: an object file was refused: the driver links it without its PTX, of which persistent \
+         blocks are made; link PTX, or use --via mask",
         report::program()
     ));
     Err(CuResult::NO_BINARY_FOR_GPU)

@@ -91,7 +91,8 @@ pub unsafe fn prepare(tenant: &Tenant, gpu: &Gpu, asked: &Asked) -> Result<Prepa
     }
     if known.whole_rows && asked.block[1..] != [1, 1] && !asked.block[0].is_multiple_of(WARP) {
         report::once!(
-            "{}: a launch with blocks of {} threads in a row was refused: some threads of its kernel end before others of their \
+            "{}: a launch with blocks of {} threads in a row was refused: some threads of its kernel \
+             end before others of their \
              warp meet, unless a row is a multiple of {WARP} threads; use --via mask",
             report::program(),
             asked.block[0]

@@ -67,7 +67,8 @@ impl Part {
         let is_persistent = self.limits.mechanism == MECHANISM_PERSISTENT;
         if is_persistent && !function::is_told() {
             return Err(String::from(
-                "libcuda exports no cuFuncGetParamInfo: persistent blocks need CUDA 12.4 or later; use --via mask",
+                "libcuda exports no cuFuncGetParamInfo: persistent blocks need CUDA 12.4 or later; \
+                 use --via mask",
             ));
         }
         let usage =

@@ -138,19 +138,7 @@ mod tests {
     use crate::facts::GpuFacts;
 
     fn gpu() -> Gpu {
-        let facts = GpuFacts {
-            index: 0,
-            uuid: "GPU-1".to_owned(),
-            name: "NVIDIA H200".to_owned(),
-            pci: None,
-            compute_capability: (9, 0),
-            memory_total_bytes: 1 << 37,
-            memory_used_bytes: 0,
-            mig_enabled: Some(false),
-            mig_instances: Vec::new(),
-            pci_device_id: None,
-            compute_mode: "default".to_owned(),
-        };
+        let facts = GpuFacts::example();
         Gpu::of(facts, "580.159.04", 13000)
     }
 

@@ -96,7 +96,8 @@ pub(super) fn check(entry: &Function, body: &[Statement], facts: &Facts<'_>) -> 
         None => Ok(values.relied),
         Some(branch) => Err(refused(
             branch,
-            "some threads may end here alone (a divergent exit) before others meet at a barrier, a shuffle or a vote",
+            "some threads may end here alone (a divergent exit) before others meet at a barrier, a \
+             shuffle or a vote",
         )),
     }
 }

@@ -246,7 +246,8 @@ fn random_kernels_compute_the_same() {
         }
     }
     println!(
-        "{count} random kernels: 0 different, {outside} blocks outside of a set; {changed} with sets that changed"
+        "{count} random kernels: 0 different, {outside} blocks outside of a set; {changed} with sets \
+         that changed"
     );
     assert_eq!(outside, 0);
 }

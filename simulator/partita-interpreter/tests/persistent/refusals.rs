@@ -100,7 +100,8 @@ fn what_can_be_rewritten_is_not_refused() {
         // All threads load the same word.
         (
             false,
-            "ld.param.u64 %rd1, [out]; ld.global.u32 %r1, [%rd1]; setp.eq.u32 %p1, %r1, 0; @%p1 ret; bar.sync 0; ret;",
+            "ld.param.u64 %rd1, [out]; ld.global.u32 %r1, [%rd1]; setp.eq.u32 %p1, %r1, 0; @%p1 ret; \
+             bar.sync 0; ret;",
         ),
         // The result of a barrier is that of all threads.
         (false, "setp.eq.u32 %p1, %r0, 3; bar.red.or.pred %p2, 0, %p1; @%p2 ret; bar.sync 0; ret;"),
@@ -111,11 +112,13 @@ fn what_can_be_rewritten_is_not_refused() {
         // The first warp reduces what all have stored.
         (
             true,
-            "bar.sync 0; setp.gt.u32 %p1, %r0, 31; @%p1 bra E; shfl.sync.down.b32 %r2, %r0, 1, 31, -1; E: ret;",
+            "bar.sync 0; setp.gt.u32 %p1, %r0, 31; @%p1 bra E; shfl.sync.down.b32 %r2, %r0, 1, 31, \
+             -1; E: ret;",
         ),
         (
             true,
-            "shr.u32 %r1, %r0, 5; setp.ne.u32 %p1, %r1, 0; @%p1 ret; shfl.sync.down.b32 %r2, %r0, 1, 31, -1; ret;",
+            "shr.u32 %r1, %r0, 5; setp.ne.u32 %p1, %r1, 0; @%p1 ret; shfl.sync.down.b32 %r2, %r0, 1, \
+             31, -1; ret;",
         ),
     ] {
         let Rewritten { entries, whole_rows: rows, refused, .. } = rewritten("", "", body);

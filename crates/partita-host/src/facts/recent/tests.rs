@@ -90,15 +90,10 @@ fn inventory(uuids: &[&str]) -> Inventory {
     let gpus = uuids.iter().zip(0..).map(|(uuid, index)| GpuFacts {
         index,
         uuid: (*uuid).to_owned(),
-        name: "NVIDIA H200".to_owned(),
         pci: Some(format!("00000000:{index}E:00.0")),
-        compute_capability: (9, 0),
-        memory_total_bytes: 1 << 37,
         memory_used_bytes: 77_777,
         mig_enabled: Some(false),
-        mig_instances: Vec::new(),
-        pci_device_id: None,
-        compute_mode: "default".to_owned(),
+        ..GpuFacts::example()
     });
     Inventory { driver_version: "580.1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
 }

@@ -153,7 +153,8 @@ impl Bench {
         let cases = WAYS.len() * WORK.len();
         if !(cases..=AT_ONCE_MAX).contains(&options.at_once) || !options.at_once.is_multiple_of(cases) {
             bail!(
-                "--at-once {}: give a multiple of {cases}, one for each way to die and work, up to {AT_ONCE_MAX}",
+                "--at-once {}: give a multiple of {cases}, one for each way to die and work, up to \
+                 {AT_ONCE_MAX}",
                 options.at_once
             );
         }
@@ -297,10 +298,11 @@ impl Bench {
     fn page(&self, rounds: usize, broken: usize, rows: &Rows) -> Result<String> {
         let Options { gpu, at_once, program, holder, .. } = &self.options;
         let mut text = format!(
-            "# Violent deaths beside a victim\n\n`{gpu}`, {program:?}, holder {holder}: {rounds} rounds of {at_once} \
-             deaths at once. Times in seconds: median (most).\n\n\
+            "# Violent deaths beside a victim\n\n`{gpu}`, {program:?}, holder {holder}: {rounds} \
+             rounds of {at_once} deaths at once. Times in seconds: median (most).\n\n\
              | work | death | deaths | not shown or not released | released after \
-             the death | shown after the death | released after the victim's end |\n|---|---|---|---|---|---|---|\n"
+             the death | shown after the death | released after the victim's end \
+             |\n|---|---|---|---|---|---|---|\n"
         );
         for ((work, way), row) in rows {
             let Row { deaths, missed, released, shown, after } = row;
