@@ -34,6 +34,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Devices(arguments) => commands::devices::devices(arguments),
         Cmd::Topology(arguments) => commands::topology::topology(arguments),
         Cmd::Run(arguments) => commands::run::run(arguments),
+        Cmd::Exec(arguments) => commands::exec::exec(arguments),
         Cmd::Set(arguments) => commands::set::set(arguments),
         Cmd::Ps(arguments) => commands::ps::ps(arguments),
         Cmd::Kill(arguments) => commands::kill::kill(arguments),

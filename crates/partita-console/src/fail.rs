@@ -14,8 +14,8 @@ use partita::install::OWN_ERROR;
 pub enum Failure {
     /// An error to report in one line.
     Told(String),
-    /// A signal ended the command before its program started.
-    Signal(i32),
+    /// The same, with an exit code of its own.
+    Coded(u8, String),
     /// The reader of endless output has closed it.
     OutputClosed,
 }
@@ -28,9 +28,8 @@ impl Failure {
                 tell(&line);
                 ExitCode::from(OWN_ERROR)
             }
-            Self::Signal(signal) => {
-                let code = u8::try_from(128 + signal).unwrap_or(OWN_ERROR);
-                tell(&format!("ended by signal {signal} before the program was started"));
+            Self::Coded(code, line) => {
+                tell(&line);
                 ExitCode::from(code)
             }
             Self::OutputClosed => ExitCode::SUCCESS,
@@ -40,9 +39,9 @@ impl Failure {
 
 impl From<partita::Error> for Failure {
     fn from(error: partita::Error) -> Self {
-        match error {
-            partita::Error::Interrupted { signal } => Self::Signal(signal),
-            error => Self::Told(error.to_string()),
+        match error.exit_code() {
+            OWN_ERROR => Self::Told(error.to_string()),
+            code => Self::Coded(code, error.to_string()),
         }
     }
 }

@@ -198,6 +198,7 @@ impl From<partita::Error> for Problem {
             | Error::Name { .. }
             | Error::NotOffered { .. }
             | Error::Restrict { .. }
+            | Error::NoProgram { .. }
             | Error::Program { .. }
             | Error::Unenforceable { .. } => Kind::Invalid,
             Error::PartMissing { .. }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use partita_core::ByteSize;
 
+use crate::install::OWN_ERROR;
+
 /// An error of Partita's own, as opposed to one of the program that it runs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -199,7 +201,15 @@ pub enum Error {
         /// Why, with the remedy.
         reason: String,
     },
-    /// The program to run is missing or not executable.
+    /// There is no such program to run.
+    #[error("{program}: {reason}")]
+    NoProgram {
+        /// The program as it was given.
+        program: String,
+        /// Where it was looked for, with the remedy.
+        reason: String,
+    },
+    /// The program to run is there and cannot be executed.
     #[error("{program}: {reason}")]
     Program {
         /// The program as it was given.
@@ -284,6 +294,17 @@ impl Error {
                 Self::NotOffered { option, reason: format!("{gpu}: {reason}") }
             }
             other => other,
+        }
+    }
+
+    /// The exit code of the command that fails with it. As for shells, `env` and container tools,
+    /// it is 127 if there is no such program and 126 if the program cannot be executed.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoProgram { .. } => 127,
+            Self::Program { .. } => 126,
+            Self::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(OWN_ERROR),
+            _ => OWN_ERROR,
         }
     }
 

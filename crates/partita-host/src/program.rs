@@ -22,8 +22,8 @@ const PT_INTERP: u32 = 3;
 /// Finds `program` as a shell would and checks that limits would hold it.
 ///
 /// # Errors
-/// [`Error::Program`] if there is no such executable; [`Error::Unenforceable`]
-/// if a preloaded library would not get into it.
+/// [`Error::NoProgram`] if there is no such program, [`Error::Program`] if it is not executable;
+/// [`Error::Unenforceable`] if a preloaded library would not get into it.
 pub fn find(program: &OsStr) -> Result<PathBuf, Error> {
     let path = locate(program)?;
     check(&path, SCRIPTS_MAX)
@@ -32,15 +32,17 @@ pub fn find(program: &OsStr) -> Result<PathBuf, Error> {
 }
 
 fn locate(program: &OsStr) -> Result<PathBuf, Error> {
-    let refuse = |reason: String| Error::Program { program: program.to_string_lossy().into_owned(), reason };
+    let name = || program.to_string_lossy().into_owned();
+    let refuse = |reason: String| Error::Program { program: name(), reason };
+    let missing = |reason: &str| Error::NoProgram { program: name(), reason: reason.to_owned() };
     if program.is_empty() {
-        return Err(refuse("no program named; give one after `--`".to_owned()));
+        return Err(missing("no program named; give one after `--`"));
     }
     if program.as_bytes().contains(&b'/') {
         let path = PathBuf::from(program);
         return match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(refuse("no such program; check the path".to_owned()))
+                Err(missing("no such program; check the path"))
             }
             Err(error) => Err(refuse(format!("{error}; check the path and its permissions"))),
             Ok(meta) if meta.is_dir() => Err(refuse("it is a directory; name a program in it".to_owned())),
@@ -56,7 +58,7 @@ fn locate(program: &OsStr) -> Result<PathBuf, Error> {
         .find(|path| {
             fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
         })
-        .ok_or_else(|| refuse("no such program in PATH; check its spelling or give its path".to_owned()))
+        .ok_or_else(|| missing("no such program in PATH; check its spelling or give its path"))
 }
 
 /// Says why limits would not hold the executable, in one clause with the remedy.
@@ -213,8 +215,10 @@ mod tests {
             (dir.path().to_str().unwrap(), "is a directory"),
             (plain.to_str().unwrap(), "chmod +x"),
         ] {
-            let error = find(OsStr::new(program)).unwrap_err().to_string();
-            assert!(error.contains(expected), "{program}: {error}");
+            let error = find(OsStr::new(program)).unwrap_err();
+            assert!(error.to_string().contains(expected), "{program}: {error}");
+            let is_there = Path::new(program).exists() && !program.is_empty();
+            assert_eq!(error.exit_code(), if is_there { 126 } else { 127 }, "{program}: {error}");
         }
     }
 

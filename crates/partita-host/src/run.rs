@@ -3,26 +3,27 @@
 mod attend;
 mod client;
 mod command;
+mod exec;
 mod noter;
 mod plan;
 mod select;
 mod stall;
 mod watch;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_core::ByteSize;
 use partita_mps::Service;
-use partita_mps::partition::PARTITION_VARIABLE;
 
 use self::attend::{Started, attend};
-use self::command::{below_others, scrub, spawn};
+use self::command::{Place, command_in, spawn_owner};
 pub use self::command::{hook, variables};
+pub use self::exec::exec;
 pub(crate) use self::plan::make;
 pub use self::plan::{DryRun, dry_run};
 pub use self::select::check_usable;
@@ -67,9 +68,34 @@ pub fn run(
     let Started { tenant, registry, watch, .. } = started;
     drop(watch);
     finish(&registry, tenant);
-    let status = status?;
+    Ok(exit_code(status?))
+}
+
+/// The exit code that shells report: the program's own, or 128 and the signal's number.
+fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+/// Refuses a tenant inside a tenant.
+fn check_outside() -> Result<(), Error> {
+    let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) else {
+        return Ok(());
+    };
+    let name = Path::new(&ledger).file_name().unwrap_or(&ledger).to_string_lossy().into_owned();
+    Err(Error::NotOffered {
+        option: "a tenant inside a tenant".to_owned(),
+        reason: format!("this process runs in tenant {name} already; run the program directly"),
+    })
+}
+
+/// The file of the program that a command line begins with.
+fn find_program(words: &[OsString], command: &str) -> Result<PathBuf, Error> {
+    let first = words.first().ok_or_else(|| Error::NoProgram {
+        program: command.to_owned(),
+        reason: "no program named; give one after `--`".to_owned(),
+    })?;
+    program::find(first)
 }
 
 /// Makes a tenant; if it is refused while others leave, again until they have left.
@@ -115,19 +141,9 @@ fn start(
     say_later: Box<dyn FnMut(&str) + Send>,
     say: &mut dyn FnMut(&str),
 ) -> Result<Started, Error> {
-    if let Some(ledger) = std::env::var_os(LEDGER_VARIABLE).filter(|value| !value.is_empty()) {
-        let name = Path::new(&ledger).file_name().unwrap_or(&ledger).to_string_lossy().into_owned();
-        return Err(Error::NotOffered {
-            option: "a tenant inside a tenant".to_owned(),
-            reason: format!("this process runs in tenant {name} already; run the program directly"),
-        });
-    }
+    check_outside()?;
     // Cheap and common errors first.
-    let (program_name, arguments) = request.command.split_first().ok_or_else(|| Error::Program {
-        program: "partita run".to_owned(),
-        reason: "no program named; give one after `--`".to_owned(),
-    })?;
-    let program = program::find(program_name)?;
+    let program = find_program(&request.command, "partita run")?;
     let name = match &request.name {
         Some(name) => name.clone(),
         None => default_name(&program),
@@ -161,12 +177,15 @@ fn start(
         let make = || make(install, request, &registry, &gpus, &name, run);
         (make_after_others(&registry, make, say)?, service)
     };
-    let mut command = Command::new(&program);
-    command.arg0(program_name).args(arguments);
-    scrub(&mut command);
-    command.envs(variables(&gpus, &hook, tenant.dir(), service.as_ref()));
-    command.envs(below_others(request.limits.priority(), service.as_ref()));
-    command.envs(request.mps_partition.iter().map(|name| (PARTITION_VARIABLE, name.to_string())));
+    let place = Place {
+        gpus: &gpus,
+        hook: &hook,
+        ledger: tenant.dir(),
+        service: service.as_ref(),
+        priority: request.limits.priority(),
+        mps_partition: request.mps_partition.as_ref(),
+    };
+    let mut command = command_in(&place, &program, &request.command);
     let ready = |service: &Service| {
         mps::partitions::check_named(service, &gpus, request.mps_partition.as_ref())?;
         if !registry.is_client() {
@@ -196,7 +215,7 @@ fn start(
                 command.process_group(0);
             }
             tell_what_it_gets(request, &name, &gpus, &tenant, say);
-            spawn(&mut command, &tenant, &program)
+            spawn_owner(&mut command, &tenant, &program)
         };
         ready
             .and(holder)
@@ -258,6 +277,11 @@ fn give_up_service(service: Option<&Service>, started: bool) {
 /// Lets go of the tenant and removes it, unless processes of it live on.
 fn finish(registry: &Registry, tenant: OwnedTenant) {
     drop(tenant);
+    clean(registry);
+}
+
+/// Removes what ended tenants left.
+fn clean(registry: &Registry) {
     // Whatever goes wrong here, the next command removes the remains.
     if registry.is_client() {
         let _ = system::clean(registry);

@@ -7,6 +7,7 @@ mod batch;
 mod demo;
 mod devices;
 mod doctor;
+mod exec;
 mod limits;
 mod mig;
 mod mps;
@@ -26,6 +27,7 @@ pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, 
 pub use demo::Demo;
 pub use devices::Devices;
 pub use doctor::Doctor;
+pub use exec::Exec;
 pub use limits::SetLimits;
 pub use mig::{Mig, MigApply, MigChangeArgs, MigDestroy, MigShow, MigWanted};
 pub use mps::{
@@ -56,7 +58,8 @@ Examples:
   partita set train --sm 20%
   partita kill train
 
-Exit codes: that of the program that `run` runs; 125 for Partita's own errors."
+Exit codes: that of the program that `run` or `exec` runs; 127 if there is no such program and 126 if \
+it cannot be executed; 125 for Partita's own errors."
 )]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
 pub struct Arguments {
@@ -85,6 +88,8 @@ pub enum Cmd {
     Topology(Topology),
     /// Run a program in a partition of a GPU
     Run(Run),
+    /// Run another program in a tenant that runs
+    Exec(Exec),
     /// Change the limits of a tenant while it runs
     Set(Set),
     /// List the tenants of this machine

@@ -4,6 +4,7 @@ pub mod batch;
 pub mod demo;
 pub mod devices;
 pub mod doctor;
+pub mod exec;
 pub mod generate;
 pub mod kill;
 pub mod mig;

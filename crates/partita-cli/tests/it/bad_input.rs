@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{World, executable, is_real, needs_simulator, refusal, text};
+use common::{World, executable, is_real, needs_simulator, refusal, refusal_by, text};
 
 /// Asserts that a refusal says all of this.
 #[track_caller]
@@ -123,14 +123,14 @@ fn a_program_that_cannot_be_run_or_held() {
     let secret = world.dir().join("secret");
     fs::copy("/bin/true", &secret).unwrap();
     fs::set_permissions(&secret, PermissionsExt::from_mode(0o755)).unwrap();
-    for (program, parts) in [
-        (PathBuf::from("no-such-program-here"), &["no-such-program-here", "PATH"][..]),
-        (PathBuf::from("/no/such/program"), &["/no/such/program", "check the path"]),
-        (world.dir().to_owned(), &["is a directory"]),
-        (plain, &["not executable", "chmod +x"]),
-        (fixed, &["statically linked", "dynamically linked build"]),
+    for (code, program, parts) in [
+        (127, PathBuf::from("no-such-program-here"), &["no-such-program-here", "PATH"][..]),
+        (127, PathBuf::from("/no/such/program"), &["/no/such/program", "check the path"]),
+        (126, world.dir().to_owned(), &["is a directory"]),
+        (126, plain, &["not executable", "chmod +x"]),
+        (125, fixed, &["statically linked", "dynamically linked build"]),
     ] {
-        says(&refusal(world.partita(["run", "--"]).arg(program)), parts);
+        says(&refusal_by(code, world.partita(["run", "--"]).arg(program)), parts);
         world.assert_clean();
     }
     // Set-user-id to another user than the one who runs it: needs root.

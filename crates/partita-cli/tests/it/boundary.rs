@@ -411,3 +411,21 @@ fn limits_of_an_environment_are_not_taken_from_another_user() {
     own_by(tenant, 0);
     assert_eq!(container.allocates("a 16\n").0, ["0 48"]);
 }
+
+#[test]
+fn exec_is_for_the_tenants_user_and_root_runs_it_as_that_user() {
+    let Some(users) = Shared::new() else { return };
+    let mut command = users.as_user(VICTIM, "run --name alpha --sm 25% --isolation own -- sh -c");
+    let mut tenant = Tenant::start(command.arg("echo ready; exec sleep 1000"));
+    assert_eq!(tenant.next_line(), "ready");
+    let said = refused(&users.as_user(ATTACKER, "exec alpha -- true").output().unwrap());
+    assert!(said.contains("belongs to"), "{said}");
+    let id = "exec alpha -- sh -c";
+    for mut command in [users.as_user(VICTIM, id), users.world.partita(id.split_whitespace())] {
+        let output = succeed(command.arg("id -u; id -G; echo $PARTITA_LEDGER"));
+        let lines = text(&output.stdout);
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!(lines[..2], [VICTIM.to_string(), VICTIM.to_string()]);
+        assert!(lines[2].ends_with("/alpha"), "{lines:?}");
+    }
+}

@@ -15,6 +15,7 @@ mod common;
 mod culprits;
 mod deaths;
 mod device_runtime;
+mod exec;
 mod faults;
 mod gate;
 mod generations;

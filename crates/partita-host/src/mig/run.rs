@@ -23,7 +23,7 @@ use crate::registry::Registry;
 ///
 /// # Errors
 /// [`Error::Refused`] if no instance is free, with who has those that there are;
-/// [`Error::Program`] if the program cannot be started.
+/// [`Error::NoProgram`] or [`Error::Program`] if the program cannot be started.
 pub fn run_in_instance(
     install: &Install,
     registry: &Registry,
@@ -33,7 +33,7 @@ pub fn run_in_instance(
 ) -> Result<Infallible, Error> {
     let refuse =
         |reason: String| Error::Refused { what: format!("--mig {wanted} on {}", gpu.label()), reason };
-    let (program, arguments) = command.split_first().ok_or_else(|| Error::Program {
+    let (program, arguments) = command.split_first().ok_or_else(|| Error::NoProgram {
         program: "partita run".to_owned(),
         reason: "no program named; give one after `--`".to_owned(),
     })?;
@@ -49,9 +49,10 @@ pub fn run_in_instance(
     rustix::io::fcntl_setfd(&lock, FdFlags::empty())
         .map_err(|error| Error::io("the instance's lock")(error.into()))?;
     let error = become_it.exec();
-    Err(Error::Program {
-        program: program.to_string_lossy().into_owned(),
-        reason: format!("it cannot be started: {error}; check its path"),
+    let (program, reason) = (program.to_string_lossy().into_owned(), format!("{error}; check its path"));
+    Err(match error.kind() {
+        std::io::ErrorKind::NotFound => Error::NoProgram { program, reason },
+        _ => Error::Program { program, reason },
     })
 }
 

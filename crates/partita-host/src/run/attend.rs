@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 
 use super::client::Attended;
-use super::command::spawn;
+use super::command::spawn_owner;
 use super::watch::Watch;
 use crate::error::Error;
 use crate::install::Install;
@@ -59,7 +59,7 @@ pub(super) fn attend(
             (Some(name), Some(watch)) => check_there(watch.service(), name),
             _ => Ok(()),
         };
-        let begin = || is_there().and_then(|()| spawn(command, tenant, program));
+        let begin = || is_there().and_then(|()| spawn_owner(command, tenant, program));
         let next = again.and_then(|again| again.then(begin).transpose());
         match next {
             Ok(Some(next)) => *child = next,

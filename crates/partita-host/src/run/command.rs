@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use partita_core::time::Priority;
 use partita_mps::Service;
+use partita_mps::partition::{PARTITION_VARIABLE, PartitionName};
 use rustix::io::FdFlags;
 
 use crate::calibration::without_mps;
@@ -15,6 +17,32 @@ use crate::gpu::Gpu;
 use crate::gpus;
 use crate::install::{self, Install};
 use crate::registry::{LEDGER_VARIABLE, OwnedTenant};
+
+/// The tenant that a program is for.
+pub(super) struct Place<'a> {
+    pub gpus: &'a [Gpu],
+    pub hook: &'a Path,
+    /// The tenant's directory on the first GPU.
+    pub ledger: &'a Path,
+    /// The service whose client it is.
+    pub service: Option<&'a Service>,
+    pub priority: Priority,
+    pub mps_partition: Option<&'a PartitionName>,
+}
+
+/// The command that runs a program, found as `program` and typed as the first of `words`, in a
+/// tenant.
+pub(super) fn command_in(place: &Place<'_>, program: &Path, words: &[OsString]) -> Command {
+    let mut command = Command::new(program);
+    if let Some((typed, arguments)) = words.split_first() {
+        command.arg0(typed).args(arguments);
+    }
+    scrub(&mut command);
+    command.envs(variables(place.gpus, place.hook, place.ledger, place.service));
+    command.envs(below_others(place.priority, place.service));
+    command.envs(place.mps_partition.map(|name| (PARTITION_VARIABLE, name.to_string())));
+    command
+}
 
 /// The variables that hold a process to the limits of the tenant in `ledger`.
 pub fn variables(
@@ -60,16 +88,13 @@ fn behind_another_library(set: Option<OsString>) -> OsString {
 
 /// The gate stops no kernel that runs. As a client below normal, its blocks that still wait give
 /// way to those of others.
-pub(super) fn below_others(
-    priority: Priority,
-    service: Option<&Service>,
-) -> Option<(&'static str, &'static str)> {
+fn below_others(priority: Priority, service: Option<&Service>) -> Option<(&'static str, &'static str)> {
     (priority == Priority::Low && service.is_some()).then_some(("CUDA_MPS_CLIENT_PRIORITY", "1"))
 }
 
 /// Limits of MPS's own would come on top of ours; a percentage even changes the
 /// SM count that libraries see, and with it their results.
-pub(super) fn scrub(command: &mut Command) {
+fn scrub(command: &mut Command) {
     for (key, _) in std::env::vars_os() {
         if key.as_encoded_bytes().starts_with(b"CUDA_MPS_") {
             command.env_remove(key);
@@ -78,15 +103,24 @@ pub(super) fn scrub(command: &mut Command) {
     command.env_remove("PARTITA_GPU");
 }
 
-pub(super) fn spawn(command: &mut Command, tenant: &OwnedTenant, program: &Path) -> Result<Child, Error> {
-    // The program inherits the tenant's locks: the tenant lives as long as any
-    // of its processes, also when this one is killed.
+/// Starts a tenant's first program, which inherits the tenant's locks: the tenant lives as long as
+/// any of its processes, also when this one is killed.
+pub(super) fn spawn_owner(
+    command: &mut Command,
+    tenant: &OwnedTenant,
+    program: &Path,
+) -> Result<Child, Error> {
     let inherit =
         |flags| tenant.owner_files().try_for_each(|owner| rustix::io::fcntl_setfd(owner.as_fd(), flags));
     inherit(FdFlags::empty()).map_err(|error| Error::io("the tenant's lock")(error.into()))?;
-    let spawned = command.spawn();
+    let spawned = spawn(command, program);
     let _ = inherit(FdFlags::CLOEXEC);
-    spawned.map_err(|error| Error::Program {
+    spawned
+}
+
+/// Starts a program.
+pub(super) fn spawn(command: &mut Command, program: &Path) -> Result<Child, Error> {
+    command.spawn().map_err(|error| Error::Program {
         program: program.display().to_string(),
         reason: format!("it cannot be started: {error}; check it with `{} --help`", program.display()),
     })

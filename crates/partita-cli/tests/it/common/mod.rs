@@ -662,9 +662,14 @@ pub fn succeeds(command: &mut Command) -> String {
 
 /// Runs a command that Partita refuses: exit code 125, nothing on stdout, one line on stderr.
 pub fn refusal(command: &mut Command) -> String {
+    refusal_by(125, command)
+}
+
+/// The same with another exit code.
+pub fn refusal_by(code: i32, command: &mut Command) -> String {
     let output = command.output().expect("partita runs");
     let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(125), "{command:?}: {output:?}");
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {output:?}");
     assert_eq!(text(&output.stdout), "", "{command:?}");
     assert_eq!(stderr.lines().count(), 1, "{command:?}: {stderr}");
     let line = stderr.trim_end().strip_prefix("partita: ").unwrap_or_else(|| panic!("{stderr}"));
