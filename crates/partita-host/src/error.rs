@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use partita_core::ByteSize;
 
-use crate::install::OWN_ERROR;
+/// The exit code of Partita's own errors, as in container tools.
+pub const OWN_ERROR: u8 = 125;
 
 /// An error of Partita's own, as opposed to one of the program that it runs.
 #[derive(Debug, thiserror::Error)]

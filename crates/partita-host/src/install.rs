@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+pub use crate::error::OWN_ERROR;
 
 /// The library that is preloaded into tenants.
 pub const HOOK: &str = "libpartita.so";
@@ -23,9 +24,6 @@ pub const DAEMON: &str = "partitad";
 
 /// The command-line program.
 pub const COMMAND: &str = "partita";
-
-/// The exit code of Partita's own errors, as in container tools.
-pub const OWN_ERROR: u8 = 125;
 
 /// The parts of one installation.
 #[derive(Debug, Clone)]
