@@ -37,6 +37,7 @@ mod placement;
 mod prove;
 mod run;
 mod runtime;
+mod seeds;
 mod slurm;
 mod slurm_cluster;
 mod sm_count;
