@@ -96,7 +96,7 @@ pub fn start(
         description: Some(format!("chain of {} components", definition.components.len())),
         ..RunRequest::default()
     };
-    run(install, &request, say)
+    run(install, &request, |_, _| {}, say)
 }
 
 /// Runs the components. The hidden subcommand `internal-chain` calls this in the chain's tenant.

@@ -1,6 +1,7 @@
 //! Failures: one line on stderr, exit code 125.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -23,16 +24,21 @@ pub enum Failure {
 impl Failure {
     /// Reports the failure; returns the exit code.
     pub fn report(self) -> ExitCode {
+        let code = match self {
+            Self::Told(_) => OWN_ERROR,
+            Self::Coded(code, _) => code,
+            Self::OutputClosed => return ExitCode::SUCCESS,
+        };
+        tell(&self.to_string());
+        ExitCode::from(code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told(line) => {
-                tell(&line);
-                ExitCode::from(OWN_ERROR)
-            }
-            Self::Coded(code, line) => {
-                tell(&line);
-                ExitCode::from(code)
-            }
-            Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Told(line) | Self::Coded(_, line) => out.write_str(line),
+            Self::OutputClosed => out.write_str("the reader of the output has closed it"),
         }
     }
 }

@@ -52,18 +52,21 @@ const LEAVING_LOOK: Duration = Duration::from_millis(50);
 const SAID_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs the program until it ends and returns its exit code: its own, or 128 and the signal's
-/// number. `say` gets the messages for stderr before the program starts, and why a client of MPS
-/// lost its work after it has ended.
+/// number. `on_start` gets the tenant's name and the program's process number once it runs. `say`
+/// gets the messages for stderr before the program starts, and why a client of MPS lost its work
+/// after it has ended.
 ///
 /// # Errors
 /// Any [`Error`]; the program was not started then, and nothing is left behind.
 pub fn run(
     install: &Install,
     request: &RunRequest,
+    on_start: impl FnOnce(&str, u32),
     mut say: impl FnMut(&str) + Clone + Send + 'static,
 ) -> Result<u8, Error> {
     let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
     let mut started = start(install, request, &signals, Box::new(say.clone()), &mut say)?;
+    on_start(&started.name, started.child.id());
     let status = attend(install, request, &mut started, &mut signals, &mut say);
     let Started { tenant, registry, watch, .. } = started;
     drop(watch);

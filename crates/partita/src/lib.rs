@@ -30,7 +30,7 @@
 //!     command: vec!["python3".into(), "serve.py".into()],
 //!     ..RunRequest::default()
 //! };
-//! let exit_code = run(&install, &request, |notice| eprintln!("{notice}"))?;
+//! let exit_code = run(&install, &request, |_, _| {}, |notice| eprintln!("{notice}"))?;
 //! # let _ = exit_code;
 //! # Ok(())
 //! # }

@@ -1,6 +1,7 @@
 //! The arguments of `partita run`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
@@ -58,6 +59,10 @@ pub struct Run {
     /// 807 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub mps_deadline: Option<u64>,
+    /// Write the tenant's name and the program's process number, or the reason of a refusal, to this
+    /// file or named pipe, as a line of JSON
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["dry_run", "mig"])]
+    pub info: Option<PathBuf>,
     /// Print the partition that the program would get, and do not run it
     #[arg(long)]
     pub dry_run: bool,

@@ -6,6 +6,7 @@ pub mod devices;
 pub mod doctor;
 pub mod exec;
 pub mod generate;
+mod info;
 pub mod kill;
 pub mod mig;
 pub mod mps;

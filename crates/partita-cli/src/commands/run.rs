@@ -9,13 +9,25 @@ use partita::run::{self, DryRun, RunRequest};
 use partita::{mig, offered};
 use partita_console::{Failure, print, print_json, select_several, selectors, tell};
 use partita_core::time::Priority;
+use serde_json::json;
 
 use crate::args::Run;
+use crate::commands::info::Info;
 use crate::commands::mps::partition;
 use crate::commands::{cluster_text, move_text};
 
 /// Runs the program and ends with its exit code.
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
+    let mut info = arguments.info.as_deref().map(Info::open).transpose()?;
+    let done = run_with(arguments, &mut info);
+    if let (Err(failure), Some(info)) = (&done, info) {
+        info.write(&json!({ "error": failure.to_string() }));
+    }
+    done
+}
+
+/// Runs the program, and writes to `info` when it starts.
+fn run_with(arguments: &Run, info: &mut Option<Info>) -> Result<ExitCode, Failure> {
     if let Some(profile) = &arguments.mig {
         return run_in_instance(arguments, profile);
     }
@@ -41,7 +53,12 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let code = run::run(&Install::of_this_program()?, &request, tell)?;
+    let on_start = |name: &str, pid| {
+        if let Some(info) = info.take() {
+            info.write(&json!({ "name": name, "pid": pid }));
+        }
+    };
+    let code = run::run(&Install::of_this_program()?, &request, on_start, tell)?;
     Ok(ExitCode::from(code))
 }
 

@@ -1,0 +1,38 @@
+//! `partita run --info`: how programs that call `partita run` learn whether it has started.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use partita_console::{Failure, tell};
+use serde_json::Value;
+
+/// The file of `--info`, for one line. The program does not inherit it.
+pub struct Info {
+    file: File,
+    path: PathBuf,
+}
+
+impl Info {
+    /// Opens the file before anything is started.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+        let file = opened.map_err(|error| {
+            Failure::Told(format!(
+                "--info {}: {error}; name a file in a directory that you can write, or a named pipe",
+                path.display()
+            ))
+        })?;
+        Ok(Self { file, path: path.to_owned() })
+    }
+
+    /// Writes the line and closes the file.
+    pub fn write(mut self, line: &Value) {
+        // One write: the reader of a pipe gets the whole line.
+        if let Err(error) = self.file.write_all(format!("{line}\n").as_bytes()) {
+            tell(&format!("--info {}: {error}; the program runs without it", self.path.display()));
+        }
+    }
+}
