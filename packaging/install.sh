@@ -40,6 +40,8 @@ if $uninstall; then
     fi
     "$prefix/lib/partita/stop-services" || true
     installed=$(cat "$list")
+    # What Python has compiled.
+    rm -rf "$prefix/lib/partita/python/partita/__pycache__"
     echo "$installed" | grep -v '/$' | while IFS= read -r file; do
         rm -f "$prefix/$file"
     done

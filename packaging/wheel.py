@@ -1,4 +1,4 @@
-"""Packs an installed tree as a wheel: programs, libraries, manual pages and completions, no Python code.
+"""Packs an installed tree as a wheel: programs, libraries, manual pages, completions and the Python package.
 
 usage: wheel.py VERSION TREE OUT
 """
@@ -30,8 +30,12 @@ with zipfile.ZipFile(out / f"partita-{version}-{TAGS}.whl", "w", zipfile.ZIP_DEF
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
         place = path.relative_to(tree)
         # Programs find their libraries in ../lib/partita.
-        kind = "scripts" if place.parts[0] == "bin" else "data"
-        name = pathlib.Path(data, kind, place.name if kind == "scripts" else place)
+        if place.parts[:3] == ("lib", "partita", "python"):
+            name = place.relative_to("lib/partita/python")
+        elif place.parts[0] == "bin":
+            name = pathlib.Path(data, "scripts", place.name)
+        else:
+            name = pathlib.Path(data, "data", place)
         add(str(name), path.read_bytes(), path.stat().st_mode & 0o755)
     tags = "".join(f"Tag: py3-none-{platform}\n" for platform in TAGS.split("-")[2].split("."))
     add(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: partita\nRoot-Is-Purelib: false\n{tags}".encode())

@@ -4,7 +4,7 @@ It stands for PyTorch, CuPy or vLLM: it knows nothing of Partita.
 """
 
 import ctypes
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Set, Tuple
 
 # Each block stays for 20 µs, so that a full grid reaches every SM, and writes its SM.
 _PTX = b"""
@@ -90,7 +90,7 @@ class Gpu:
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(self._out))
         found = (ctypes.c_uint32 * self._blocks)()
         queue: Optional[ctypes.c_void_p] = ctypes.c_void_p(stream)
-        seen = set()
+        seen: Set[int] = set()
         for _ in range(_ROUNDS):
             grid, block = (self._blocks, 1, 1), (_THREADS, 1, 1)
             self._call("cuLaunchKernel", self._where, *grid, *block, 0, queue, parameters, None)

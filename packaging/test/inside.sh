@@ -197,6 +197,15 @@ case $1 in
         use
         echo "from nothing to the end of the demo: $(($(date +%s) - began)) s"
         pages /tmp/venv
+        (cd /tmp && PATH=/usr/bin:/bin /tmp/venv/bin/python3 - 2>/tmp/python.log <<'PYTHON'
+import ctypes, partita
+from partita import _install
+with partita.run(["true"], gpu="sim:h200", sm="50%", mem="1GiB") as process:
+    pass
+assert process.returncode == 0 and partita.tenants() == []
+ctypes.CDLL(_install.library("libsmctrl.so"))
+PYTHON
+        ) || fail 'the Python package'
         /tmp/venv/bin/pip uninstall --quiet --yes --disable-pip-version-check partita
         # What it measured of GPUs stays.
         rm -rf /var/cache/partita

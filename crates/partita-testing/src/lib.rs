@@ -13,6 +13,7 @@ pub mod floors;
 mod long;
 mod machine;
 pub mod modules;
+mod python;
 mod users;
 
 pub use built::build;
@@ -20,4 +21,5 @@ pub use child::{eventually, ignored_test, succeed, without_own_variables};
 pub use devices::{GENERATIONS, SIMULATED_DEVICES, devices, is_real, needs_simulator};
 pub use long::{is_for_long_runs, is_long};
 pub use machine::Machine;
+pub use python::{has_python, unittest};
 pub use users::{ATTACKER, Running, Users, VICTIM, can_be_users, make_places};

@@ -1,6 +1,6 @@
 """Where the parts of this installation are.
 
-The program ``partita`` belongs to this package if a wheel installed both. Libraries are beside the
+The program ``partita`` belongs to this package if a wheel or a package installed both. Libraries are beside the
 program (a build directory) or in ``../lib/partita`` (an installation), as for the program itself.
 ``PARTITA_LIB_DIR`` comes first.
 """
@@ -14,6 +14,8 @@ from typing import List, Optional
 from ._error import NotInstalled
 
 _LIB_DIR = "PARTITA_LIB_DIR"
+# Where packages and `install.sh` have this package.
+_PACKAGED = "/lib/partita/python/"
 
 
 @functools.lru_cache(maxsize=None)
@@ -45,6 +47,9 @@ def program() -> str:
     wheel = _of_wheel()
     candidates = [os.path.join(dir, "partita") for dir in _lib_dirs()]
     candidates += [wheel] if wheel else []
+    if _PACKAGED in os.path.realpath(__file__):
+        prefix = os.path.realpath(__file__).rsplit(_PACKAGED, 1)[0]
+        candidates.append(os.path.join(prefix, "bin", "partita"))
     for candidate in candidates:
         if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
             return candidate

@@ -1,14 +1,12 @@
 //! `research/bench/compat`: the tests of its Python, and a program of the CUDA driver that it runs
 //! on the simulated GPU, in every mode.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use partita_testing::{Machine, succeed};
+use partita_testing::{Machine, has_python, succeed, unittest};
 use serde_json::Value;
 
 fn scripts() -> PathBuf {
@@ -17,7 +15,7 @@ fn scripts() -> PathBuf {
 
 #[test]
 fn the_tests_of_the_compatibility_benchmark_pass() {
-    common::unittest(&scripts());
+    unittest(Command::new("python3"), &scripts());
 }
 
 /// A suite of one program, which launches by every route, including a cooperative grid that fills
@@ -48,7 +46,7 @@ fn tools(machine: &Machine) -> PathBuf {
 
 #[test]
 fn a_cooperative_grid_of_the_whole_gpu_differs_in_every_partition_and_in_no_other_tenant() {
-    if !common::has_python() {
+    if !has_python() {
         return;
     }
     let built = partita_testing::build();

@@ -1,12 +1,10 @@
 //! `research/bench/mps/recovery.py`, run on the simulated GPU from its first tenant to its page,
 //! and the tests of its computations.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use partita_testing::without_own_variables;
+use partita_testing::{has_python, unittest, without_own_variables};
 use serde_json::Value;
 
 fn scripts() -> PathBuf {
@@ -15,12 +13,12 @@ fn scripts() -> PathBuf {
 
 #[test]
 fn the_tests_of_the_recovery_benchmark_pass() {
-    common::unittest(&scripts());
+    unittest(Command::new("python3"), &scripts());
 }
 
 #[test]
 fn faults_on_two_gpus_are_measured_and_nothing_is_left() {
-    if !common::has_python() {
+    if !has_python() {
         return;
     }
     if !partita_testing::is_long() {
@@ -92,7 +90,7 @@ fn faults_on_two_gpus_are_measured_and_nothing_is_left() {
 
 #[test]
 fn without_a_gpu_it_says_so_and_leaves_nothing() {
-    if !common::has_python() {
+    if !has_python() {
         return;
     }
     let built = partita_testing::build();

@@ -35,6 +35,7 @@ mod own_kernels;
 mod persistent;
 mod placement;
 mod prove;
+mod python;
 mod run;
 mod runtime;
 mod seeds;
