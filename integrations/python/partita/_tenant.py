@@ -189,8 +189,8 @@ def find(name: str) -> Tenant:
     for tenant in present:
         if tenant.name == name:
             return tenant
-    names = ", ".join(tenant.name for tenant in present) or "there are no tenants"
-    raise Error(f"there is no tenant {name}: {names}; it has ended")
+    names = ", ".join(tenant.name for tenant in present) or "none"
+    raise Error(f"there is no tenant {name}: it has ended, or was never started; running: {names}")
 
 
 def current() -> Optional[Tenant]:

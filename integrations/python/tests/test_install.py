@@ -43,6 +43,17 @@ class Places(unittest.TestCase):
             with self.assertRaisesRegex(partita.NotInstalled, "usr/bin, .*usr/lib/partita; install Partita again"):
                 _install.library("libx.so")
 
+    def test_a_module_in_an_installed_package_has_its_program(self) -> None:
+        program, library = self.make("usr/bin/partita"), self.make("usr/lib/partita/libsmctrl.so")
+        self.make("bin/partita")
+        shutil.copytree(os.path.dirname(_install.__file__), self.root / "usr/lib/partita/python/partita")
+        environment = {
+            "PYTHONPATH": str(self.root / "usr/lib/partita/python"),
+            "PATH": f"{self.root}/bin:{os.environ['PATH']}",
+        }
+        code = "from partita._install import *; print(program(), library('libsmctrl.so'))"
+        self.assertEqual(self.python(code, environment).split(), [program, library])
+
     def test_the_wheel_comes_before_path(self) -> None:
         wheel, other = self.make("venv/bin/partita"), self.make("bin/partita")
         library = self.make("venv/lib/partita/libsmctrl.so")

@@ -102,6 +102,17 @@ class Run(Case):
             process.terminate()
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
 
+    def test_a_tenant_on_two_gpus_has_two_parts(self) -> None:
+        with partita.run(["sleep", "100"], gpu="sim:h200:0,1", sm="50%", mem="1GiB", name="both",
+                         options=["--isolation=own"], env={**os.environ, "PARTITA_SIM_GPUS": "2"}) as process:
+            tenant = process.tenant()
+            self.assertEqual([part.gpu for part in tenant.parts], ["sim:h200", "sim:h200:1"])
+            self.assertEqual([part.sms for part in tenant.parts], [66, 66])
+            changed = process.set(sm="25%", options=["--gpu=1"])
+            self.assertEqual([part.sms for part in changed.parts], [66, 32])
+            self.assertEqual(len(partita.tenants()), 1)
+            process.terminate()
+
 
 if __name__ == "__main__":
     unittest.main()
