@@ -5,7 +5,7 @@ import os
 import subprocess
 import threading
 import time as clock
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Optional, Sequence, Set
 
 from ._command import Size
 from ._command import options as words_of
@@ -76,6 +76,8 @@ class Hold(Named):
         except BaseException:
             self.end()
             raise
+        # Without a reference the pipe would be closed, and with it the partition.
+        _held.add(self)
 
     def __enter__(self) -> "Hold":
         return self
@@ -88,6 +90,7 @@ class Hold(Named):
 
         :meth:`kill` ends those programs too.
         """
+        _held.discard(self)
         with self._lock:
             stdin, self._process.stdin = self._process.stdin, None
         # A child that was forked has a copy; the partition is its parent's.
@@ -129,15 +132,6 @@ def hold(
     return Hold(words)
 
 
-_held: List[Hold] = []
-
-
-@atexit.register
-def _end_all() -> None:
-    while _held:
-        _held.pop().end()
-
-
 def env(
     *,
     sm: Optional[str] = None,
@@ -165,7 +159,15 @@ def env(
 
     :raises Error: as :func:`hold`.
     """
-    words = words_of(options, sm=sm, mem=mem, time=time, priority=priority, gpu=gpu, name=name)
-    held = Hold(words)
-    _held.append(held)
-    return held.env
+    return hold(
+        sm=sm, mem=mem, time=time, priority=priority, gpu=gpu, name=name, options=options
+    ).env
+
+
+_held: Set[Hold] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    for held in list(_held):
+        held.end()

@@ -52,7 +52,7 @@ class _Info:
                 line += os.read(self.file, 4096)
             except BlockingIOError:
                 pass
-            if has_ended and not line:
+            if has_ended and not line.endswith(b"\n"):
                 return ""
         return line.decode()
 
@@ -61,7 +61,8 @@ class Process(Named, _Popen):
     """A program in a partition: a :class:`subprocess.Popen` of ``partita run``.
 
     `poll`, `wait`, `communicate` and the context manager work as there; the exit code is the
-    program's own. `terminate` ends the program's work on the GPU first, so that neighbours lose nothing.
+    program's own, or 128 and the number of the signal that ended it. `terminate` ends the program's
+    work on the GPU first, so that neighbours lose nothing.
     """
 
     name: str

@@ -1,5 +1,6 @@
 """Partitions for programs that somebody else starts."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -64,6 +65,13 @@ class Held(Case):
             self.assertLessEqual({"LD_PRELOAD", "PARTITA_LEDGER", "CUDA_VISIBLE_DEVICES"}, set(held.env))
             self.assertFalse({"PWD", "SHLVL", "_", "HOME", "PYTHONPATH"} & set(held.env))
             self.assertTrue(all(type(value) is str for value in held.env.values()))
+
+    def test_it_lasts_without_a_reference_to_it(self) -> None:
+        variables = partita.hold(sm="10%", mem="1GiB", name="held").env
+        gc.collect()
+        self.assertTrue(os.path.isdir(variables["PARTITA_LEDGER"]))
+        self.assertEqual([tenant.name for tenant in partita.tenants()], ["held"])
+        partita.tenants()[0].kill(0)
 
     def test_limits_of_mps_in_the_environment_are_refused(self) -> None:
         name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
