@@ -61,7 +61,7 @@ pub use gpu::{Buffer, Gpu, GpuFacts, Grid, KERNEL_DEADLINE_MS, Launch, Place};
 pub use heap::LibcHeap;
 pub use host_buffer::HostBuffer;
 pub use launch_mask::LaunchMask;
-pub use probe::{Probe, ProbedTpc, probe, probe_with, prove_gpcs, runs_clusters};
+pub use probe::{Probe, ProbedTpc, probe, probe_with, prove_gpcs, runs_clusters, sms_without_masks};
 pub use process_masks::{PreparedMask, ProcessMasks, Scope};
 pub use spin_graph::SpinGraph;
 pub use stages::Stages;

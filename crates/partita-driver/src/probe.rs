@@ -77,10 +77,7 @@ pub fn probe_with(gpu: &Gpu<'_>, mask: &mut LaunchMask) -> Result<Probe, Error> 
     if facts.under_mps {
         return Err(Error::Disproved("under MPS the SM numbers that blocks see are not the device's".into()));
     }
-    let grid = Grid { blocks: facts.sms * 4, threads: 1024, cluster_blocks: 1 };
-    let census = Census::new(gpu, grid, CENSUS_NS)?;
-
-    let all = full_census(&census, facts.sms)?;
+    let (census, all) = all_sms(gpu)?;
     let layout = mask
         .layout(facts.compute_capability)
         .ok_or_else(|| Error::Disproved("a kernel ran without the launch callback being called".into()))??;
@@ -102,6 +99,38 @@ pub fn probe_with(gpu: &Gpu<'_>, mask: &mut LaunchMask) -> Result<Probe, Error> 
     mask.clear();
     probe.launches = mask.launches();
     Ok(probe)
+}
+
+/// How many SMs a TPC has, where the SMs are numbered from 0 without a hole.
+///
+/// For kernels that read `%smid` and keep to some SMs by themselves: no mask is proved, and a TPC
+/// is a unit of neighbouring numbers. Two SMs from Volta on and on a P100, one before
+/// (`docs/hardware.md`).
+///
+/// # Errors
+/// [`Error::Disproved`] if the numbers are others; [`Error::Hang`]; those of the driver.
+pub fn sms_without_masks(gpu: &Gpu<'_>) -> Result<u32, Error> {
+    let facts = gpu.facts();
+    if facts.under_mps {
+        return Err(Error::Disproved("under MPS the SM numbers that blocks see are not the device's".into()));
+    }
+    let (_, all) = all_sms(gpu)?;
+    let sms_per_tpc = if matches!(facts.compute_capability, 60 | 70..) { 2 } else { 1 };
+    if !all.iter().copied().eq(0..facts.sms) || !facts.sms.is_multiple_of(sms_per_tpc) {
+        return Err(Error::Disproved(format!(
+            "the {} SMs of this device are not numbered from 0, or not {sms_per_tpc} to a TPC",
+            facts.sms
+        )));
+    }
+    Ok(sms_per_tpc)
+}
+
+/// A census of the whole device, and its SMs.
+fn all_sms<'g, 'a>(gpu: &'g Gpu<'a>) -> Result<(Census<'g, 'a>, BTreeSet<u32>), Error> {
+    let sms = gpu.facts().sms;
+    let census = Census::new(gpu, Grid { blocks: sms * 4, threads: 1024, cluster_blocks: 1 }, CENSUS_NS)?;
+    let all = full_census(&census, sms)?;
+    Ok((census, all))
 }
 
 /// The SMs of the whole device. A census can miss one while another process uses the GPU, so

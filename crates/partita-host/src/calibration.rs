@@ -23,6 +23,8 @@ use crate::error::Error;
 use crate::files::{self, Durable};
 use crate::gpu::Gpu;
 use crate::install::{self, Install};
+
+pub mod counted;
 pub mod evidence;
 pub mod serve;
 pub mod streams;
@@ -232,9 +234,12 @@ fn driver_build(install: &Install, gpu: &Gpu) -> Result<String, Error> {
     ))
 }
 
+fn unproved(gpu: &Gpu, reason: String) -> Error {
+    Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason }
+}
+
 fn measure(install: &Install, gpu: &Gpu) -> Result<Measured, Error> {
-    let refuse =
-        |reason: String| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
+    let refuse = |reason: String| unproved(gpu, reason);
     let job = Job::new(install, JOB, &())?.envs(gpu.variables()).envs(without_mps()).limit(LIMIT);
     let measured: Measured = job.run()?.map_err(|error| error.or(refuse))?;
     measured.topology().map_err(refuse)?;

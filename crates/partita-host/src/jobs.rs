@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::calibration::{self, serve, streams};
+use crate::calibration::{self, counted, serve, streams};
 use crate::child::{Outcome, result_line};
 use crate::mig;
 use crate::mps::canary;
@@ -20,6 +20,7 @@ pub fn run(name: &str, request: &str) -> Option<Result<String, String>> {
     Some(match name {
         facts::JOB => job(request, |()| facts::read()),
         calibration::JOB => job(request, |()| calibration::measure_here()),
+        counted::JOB => job(request, |()| counted::count_here()),
         serve::JOB => job(request, |request| serve::keep_here(&request)),
         streams::SEARCH_JOB => job(request, |request| streams::search_here(&request)),
         streams::ASK_JOB => job(request, |request| streams::ask_here(&request)),

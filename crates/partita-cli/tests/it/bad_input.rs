@@ -173,13 +173,10 @@ fn altered(name: &str, replace: impl FnOnce(&Path)) -> World {
     })
 }
 
-#[test]
-fn a_driver_that_cannot_be_proved() {
-    if needs_simulator("the driver is altered") {
-        return;
-    }
-    // The simulated driver with another name for its table of private calls.
-    let world = altered("libpartita_simcuda.so", |path| {
+/// The simulated driver with another name for its table of private calls: no launch descriptor can
+/// be proved.
+pub fn unproved() -> World {
+    altered("libpartita_simcuda.so", |path| {
         let name = [0x2c, 0x8e, 0x0a, 0xd8, 0x07, 0x10, 0xab, 0x4e];
         let mut driver = fs::read(partita_testing::build().join("libpartita_simcuda.so")).unwrap();
         let places: Vec<usize> = driver
@@ -193,9 +190,17 @@ fn a_driver_that_cannot_be_proved() {
             driver[at] ^= 0xff;
         }
         fs::write(path, driver).unwrap();
-    });
+    })
+}
+
+#[test]
+fn a_driver_that_cannot_be_proved() {
+    if needs_simulator("the driver is altered") {
+        return;
+    }
+    let world = unproved();
     let line = world.refused("run -- true");
-    says(&line, &["could not be proved", "partita doctor"]);
+    says(&line, &["could not be proved", "--via persistent", "partita doctor"]);
     world.assert_clean();
 }
 

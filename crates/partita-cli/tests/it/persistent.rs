@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::common::{Answering, World, sms_of, text};
+use crate::bad_input;
+use crate::common::{Answering, World, is_real, sms_of, text};
 
 /// What NVIDIA's compiler made of the sample kernels.
 fn samples() -> PathBuf {
@@ -47,6 +48,31 @@ fn kernels_compute_the_same_on_their_sms() {
         let (found, allowed) = (sms(lines[2]), sms(&format!("sms {}", sms_of(set))));
         assert!(!found.is_empty() && found.is_subset(&allowed), "{found:?} of {allowed:?}");
     }
+}
+
+/// It is for drivers whose launch descriptors are unknown: nothing of them is needed.
+#[test]
+fn a_driver_that_cannot_be_proved_runs_them() {
+    if is_real() {
+        eprintln!("skipped on a real GPU: the driver is altered");
+        return;
+    }
+    let world = bad_input::unproved();
+    let mut program = start(&world, "--sm 10tpc");
+    for tpcs in ["0-9", "40,65"] {
+        world.ok(&format!("set keeps --sm tpc:{tpcs}"));
+        let allowed = set(tpcs);
+        for line in program.ask("places") {
+            let found: BTreeSet<String> = line.split_whitespace().skip(2).map(str::to_owned).collect();
+            assert!(!found.is_empty() && found.is_subset(&allowed), "{line}: not only {tpcs}");
+        }
+    }
+    let beside = world.ok("run --via persistent --isolation own --sm 30% --dry-run -- true");
+    assert!(beside.contains("38 of 132 SMs (tpc:0-18)"), "{beside}");
+    let line = world.refused("run --via persistent --isolation own --sm gpc:0-1 -- true");
+    assert!(line.contains("which TPCs share a GPC is not proved"), "{line}");
+    let line = world.refused("run --isolation own --sm 30% -- true");
+    assert!(line.contains("could not be proved"), "{line}");
 }
 
 /// `tests/hook/persistent.c` as a tenant.

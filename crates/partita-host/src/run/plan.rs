@@ -51,7 +51,18 @@ fn plan<'a>(
     name: Option<&str>,
 ) -> Result<Planned<'a>, Error> {
     let cache = Cache::open();
-    let measured = gpus.iter().map(|gpu| cache.get(install, gpu)).collect::<Result<Vec<_>, Error>>()?;
+    let measured = |gpu| match request.limits.via() {
+        // No launch descriptor is written.
+        Via::Persistent => cache.get_without_masks(install, gpu),
+        _ => cache.get(install, gpu).map_err(|error| match error {
+            Error::Unproved { driver, gpu, reason } => {
+                let reason = format!("{reason}; programs with PTX can run with --via persistent");
+                Error::Unproved { driver, gpu, reason }
+            }
+            other => other,
+        }),
+    };
+    let measured = gpus.iter().map(measured).collect::<Result<Vec<_>, Error>>()?;
     let lock = registry.lock_to_make()?;
     let tenants = lock.tenants()?;
     if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
