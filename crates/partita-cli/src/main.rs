@@ -23,6 +23,7 @@ fn main() -> ExitCode {
             forwarded.and_then(|code| code.map_or_else(|| dispatch(command), Ok))
         }
         Word::Hidden(Hidden::Generate(arguments)) => generate::generate(arguments),
+        Word::Hidden(Hidden::InternalRun(arguments)) => commands::background::attend(arguments),
         Word::Hidden(Hidden::InternalSystem) => commands::system::answer(),
         Word::Hidden(Hidden::Internal(internal)) => internal.run(Arguments::command(), partita::jobs::run),
     };
@@ -34,6 +35,9 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Devices(arguments) => commands::devices::devices(arguments),
         Cmd::Topology(arguments) => commands::topology::topology(arguments),
         Cmd::Run(arguments) => commands::run::run(arguments),
+        Cmd::Logs(arguments) => commands::background::logs(arguments),
+        Cmd::Attach(arguments) => commands::background::attach(arguments),
+        Cmd::Wait(arguments) => commands::background::wait(arguments),
         Cmd::Exec(arguments) => commands::exec::exec(arguments),
         Cmd::Set(arguments) => commands::set::set(arguments),
         Cmd::Ps(arguments) => commands::ps::ps(arguments),

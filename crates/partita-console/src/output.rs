@@ -19,8 +19,13 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// As [`print()`], for endless output: it ends with its reader.
 pub fn print_on(text: &str) -> Result<(), Failure> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print_on`], for another program's output as it is.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::OutputClosed,
         _ => Failure::Told(format!("stdout: {error}")),
     })

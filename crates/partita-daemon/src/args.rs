@@ -56,30 +56,9 @@ pub enum Cmd {
         /// The chain as JSON
         order: String,
     },
-    /// Another program, free of this one's terminal and parent
-    #[command(name = partita::mps::DETACH_SUBCOMMAND, hide = true)]
-    InternalDetach {
-        /// The CPUs that it may use, as a list
-        #[arg(long)]
-        cpus: Option<String>,
-        /// The program and its arguments
-        #[arg(last = true, required = true)]
-        command: Vec<std::ffi::OsString>,
-    },
-    /// Write the manual pages, for `partita generate`
-    #[command(hide = true)]
-    InternalGenerate {
-        /// The prefix
-        dir: PathBuf,
-    },
-    /// One job that touches a driver, in a process of its own
-    #[command(name = partita::child::SUBCOMMAND, hide = true)]
-    InternalJob {
-        /// Which job
-        name: String,
-        /// Its parameters as JSON
-        request: String,
-    },
+    /// Internal commands with which Partita's programs run themselves
+    #[command(flatten)]
+    Internal(partita_console::Internal),
 }
 
 /// Arguments of `keeper`.

@@ -2,13 +2,13 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | MIG | [`mig`]: the instances of a GPU, and programs in them |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
 //! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`groups`], [`facts`], [`calibration`], [`numerics`] |
-//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`escape`], `text`, [`error`] |
+//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`state`], [`escape`], `text`, [`error`] |
 //!
 //! A module imports modules of its own floor or of a lower one, and no two files import each other.
 
@@ -18,6 +18,7 @@ pub mod calibration;
 pub mod child;
 pub mod contexts;
 pub mod dead;
+pub mod detached;
 pub mod error;
 pub mod escape;
 pub mod facts;
@@ -48,6 +49,7 @@ pub mod sandbox;
 pub mod set;
 pub mod signals;
 pub mod simenv;
+pub mod state;
 pub mod system;
 mod terminal;
 mod text;

@@ -11,14 +11,16 @@ mod stall;
 mod watch;
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_core::ByteSize;
 use partita_mps::Service;
+use rustix::process::Signal;
 
 use self::attend::{Started, attend};
 use self::command::{Place, command_in, spawn_owner};
@@ -62,16 +64,36 @@ pub fn run(
     install: &Install,
     request: &RunRequest,
     on_start: impl FnOnce(&str, u32),
+    say: impl FnMut(&str) + Clone + Send + 'static,
+) -> Result<u8, Error> {
+    let on_start = |name: &str, pid| {
+        on_start(name, pid);
+        Ok(())
+    };
+    run_apart(install, request, None, on_start, say)
+}
+
+/// The same for a program that may be apart: without a terminal and with `output` for its stdout
+/// and stderr. An error of `on_start` ends the program.
+pub(crate) fn run_apart(
+    install: &Install,
+    request: &RunRequest,
+    output: Option<BorrowedFd<'_>>,
+    on_start: impl FnOnce(&str, u32) -> Result<(), Error>,
     mut say: impl FnMut(&str) + Clone + Send + 'static,
 ) -> Result<u8, Error> {
-    let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
-    let mut started = start(install, request, &signals, Box::new(say.clone()), &mut say)?;
-    on_start(&started.name, started.child.id());
+    let mut signals = Signals::take_over(output.is_some()).map_err(Error::io("signal handlers"))?;
+    let mut started = start(install, request, &signals, output, Box::new(say.clone()), &mut say)?;
+    let begun = on_start(&started.name, started.child.id());
+    if begun.is_err() {
+        // As if its user ended it at once.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
+    }
     let status = attend(install, request, &mut started, &mut signals, &mut say);
     let Started { tenant, registry, watch, .. } = started;
     drop(watch);
     finish(&registry, tenant);
-    Ok(exit_code(status?))
+    begun.and(status).map(exit_code)
 }
 
 /// The exit code that shells report: the program's own, or 128 and the signal's number.
@@ -141,6 +163,7 @@ fn start(
     install: &Install,
     request: &RunRequest,
     signals: &Signals,
+    output: Option<BorrowedFd<'_>>,
     say_later: Box<dyn FnMut(&str) + Send>,
     say: &mut dyn FnMut(&str),
 ) -> Result<Started, Error> {
@@ -189,6 +212,16 @@ fn start(
         mps_partition: request.mps_partition.as_ref(),
     };
     let mut command = command_in(&place, &program, &request.command);
+    if let Some(output) = output {
+        let stream = || output.try_clone_to_owned().map(Stdio::from).map_err(Error::io("its output"));
+        match (stream(), stream()) {
+            (Ok(stdout), Ok(stderr)) => _ = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr),
+            (Err(error), _) | (_, Err(error)) => {
+                finish(&registry, tenant);
+                return Err(error);
+            }
+        }
+    }
     let ready = |service: &Service| {
         mps::partitions::check_named(service, &gpus, request.mps_partition.as_ref())?;
         if !registry.is_client() {

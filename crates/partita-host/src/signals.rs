@@ -9,7 +9,7 @@
 use std::fs;
 use std::io;
 use std::process::{Child, ExitStatus};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use rustix::process::Signal;
@@ -79,20 +79,53 @@ pub fn check() -> Result<(), Error> {
     ending().map_or(Ok(()), |signal| Err(Error::Interrupted { signal }))
 }
 
+/// Ctrl-C and Ctrl-\ that come to this process, instead of ending it.
+#[derive(Debug)]
+pub struct Keys {
+    interrupts: Arc<AtomicBool>,
+    quits: Arc<AtomicBool>,
+}
+
+impl Keys {
+    /// Takes over both.
+    ///
+    /// # Errors
+    /// If the system refuses the handlers.
+    pub fn take_over() -> io::Result<Self> {
+        let keys = Self { interrupts: Arc::default(), quits: Arc::default() };
+        signal_hook::flag::register(number::SIGINT, Arc::clone(&keys.interrupts))?;
+        signal_hook::flag::register(number::SIGQUIT, Arc::clone(&keys.quits))?;
+        Ok(keys)
+    }
+
+    /// Whether Ctrl-C came since the last call.
+    pub fn interrupt(&self) -> bool {
+        self.interrupts.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether Ctrl-\ came since the last call.
+    pub fn quit(&self) -> bool {
+        self.quits.swap(false, Ordering::Relaxed)
+    }
+}
+
 /// From its creation on, signals are kept for the program instead of acting on this process.
 #[derive(Debug)]
 pub struct Signals {
     iterator: SignalsInfo<WithOrigin>,
     terminal: Option<Terminal>,
+    /// No terminal attends the program.
+    is_apart: bool,
 }
 
 impl Signals {
     /// Takes over the signals, but not those that this process was started to
-    /// ignore: under `nohup` the program is to ignore them too.
+    /// ignore: under `nohup` the program is to ignore them too. A program `is_apart` if no terminal
+    /// attends it: then requests to end go to its whole group too.
     ///
     /// # Errors
     /// If the system refuses the handlers.
-    pub fn take_over() -> io::Result<Self> {
+    pub fn take_over(is_apart: bool) -> io::Result<Self> {
         end_in_order_by(ENDING.into_iter())?;
         let ignored = ignored_signals();
         let wanted = FORWARDED
@@ -100,7 +133,8 @@ impl Signals {
             .map(|&(signal, _)| signal)
             .filter(|signal| ignored & (1 << (signal - 1)) == 0)
             .chain([number::SIGCHLD]);
-        Ok(Self { iterator: SignalsInfo::new(wanted)?, terminal: Terminal::of_job() })
+        let terminal = if is_apart { None } else { Terminal::of_job() };
+        Ok(Self { iterator: SignalsInfo::new(wanted)?, terminal, is_apart })
     }
 
     /// Call it just before the program is started: from then on the program stops and continues
@@ -115,7 +149,7 @@ impl Signals {
                 self.iterator.add_signal(signal)?;
             }
         }
-        Ok(self.terminal.is_some())
+        Ok(self.terminal.is_some() || self.is_apart)
     }
 
     /// Waits until `child` has ended, and forwards past and new signals. `before` is called for
@@ -130,7 +164,9 @@ impl Signals {
         mut before: impl FnMut(Signal, ProcessId),
     ) -> io::Result<ExitStatus> {
         let process = ProcessId::living(child.id());
-        let mut job = self.terminal.as_ref().and_then(|terminal| Job::new(terminal, child.id()));
+        let has_group = self.terminal.is_some() || self.is_apart;
+        let job = || Job::new(self.terminal.as_ref(), child.id());
+        let mut job = has_group.then(job).flatten();
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);

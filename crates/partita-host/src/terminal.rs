@@ -54,7 +54,8 @@ impl Terminal {
 /// A program in a separate process group.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
-    terminal: &'a Terminal,
+    /// `None` for a program that no terminal attends.
+    terminal: Option<&'a Terminal>,
     group: Pid,
     /// Whether it was given the terminal.
     is_given: bool,
@@ -62,7 +63,7 @@ pub(crate) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// The group that this child was started as.
-    pub fn new(terminal: &'a Terminal, child: u32) -> Option<Self> {
+    pub fn new(terminal: Option<&'a Terminal>, child: u32) -> Option<Self> {
         let group = i32::try_from(child).ok().and_then(Pid::from_raw)?;
         Some(Self { terminal, group, is_given: false })
     }
@@ -81,14 +82,15 @@ impl<'a> Job<'a> {
     /// To be called after any child has changed: the program may have been stopped, by the terminal
     /// or for want of it.
     pub fn look(&mut self) {
+        let Some(terminal) = self.terminal else { return };
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let Ok(Some(status)) = rustix::process::waitid(WaitId::Pid(self.group), options) else { return };
         let Some(signal) = status.stopping_signal() else { return };
         if signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw() {
-            if self.terminal.is_ours() {
-                self.is_given = self.terminal.give(self.group).is_ok();
+            if terminal.is_ours() {
+                self.is_given = terminal.give(self.group).is_ok();
                 self.signal(Signal::CONT);
-            } else if self.terminal.is_of(self.group) {
+            } else if terminal.is_of(self.group) {
                 self.signal(Signal::CONT);
             } else {
                 // The shell says that the job wants the terminal, and continues it in the
@@ -116,7 +118,8 @@ impl<'a> Job<'a> {
 
     /// Continues the job, in the foreground or in the background.
     pub fn go_on(&mut self) {
-        self.is_given = self.is_given && self.terminal.is_ours() && self.terminal.give(self.group).is_ok();
+        let give = |terminal: &Terminal| terminal.is_ours() && terminal.give(self.group).is_ok();
+        self.is_given = self.is_given && self.terminal.is_some_and(give);
         self.signal(Signal::CONT);
     }
 }
@@ -124,8 +127,8 @@ impl<'a> Job<'a> {
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         // For the rest of the job, such as the script around it.
-        if self.terminal.is_of(self.group) {
-            let _ = self.terminal.give(self.terminal.own);
+        if let Some(terminal) = self.terminal.filter(|terminal| terminal.is_of(self.group)) {
+            let _ = terminal.give(terminal.own);
         }
     }
 }

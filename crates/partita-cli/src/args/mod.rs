@@ -3,6 +3,7 @@
 //! Values stay text here. The commands parse them, so that every wrong value gets the same kind of
 //! error.
 
+mod background;
 mod batch;
 mod demo;
 mod devices;
@@ -23,6 +24,7 @@ use std::ffi::OsString;
 use clap::{Args, Parser, Subcommand};
 use partita_console::Internal;
 
+pub use background::{Attach, Logs, Wait};
 pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
 pub use demo::Demo;
 pub use devices::Devices;
@@ -90,6 +92,12 @@ pub enum Cmd {
     Run(Run),
     /// Run another program in a tenant that runs
     Exec(Exec),
+    /// Print the output of a detached run
+    Logs(Logs),
+    /// Follow the output of a detached run, and send Ctrl-C to its program
+    Attach(Attach),
+    /// Wait for the end of a detached run
+    Wait(Wait),
     /// Change the limits of a tenant while it runs
     Set(Set),
     /// List the tenants of this machine
@@ -134,6 +142,9 @@ pub enum Hidden {
     /// Write all completions and manual pages to a directory
     #[command(hide = true)]
     Generate(Generate),
+    /// Run a program for `partita run --detach`
+    #[command(name = partita::detached::SUBCOMMAND, hide = true)]
+    InternalRun(Run),
     /// Answer one request of a user's command, for partitad
     #[command(name = "internal-system", hide = true)]
     InternalSystem,

@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, ValueHint};
+use clap::{ArgGroup, Args, ValueHint};
 
 use super::limits::RunLimits;
 use partita_console::GpusOption;
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("answers").args(["dry_run", "detach"]))]
 #[command(after_help = "\
 Shares of compute units (--sm):
   30%, 12.5%   of the device, in whole TPCs
@@ -66,8 +67,12 @@ pub struct Run {
     /// Print the partition that the program would get, and do not run it
     #[arg(long)]
     pub dry_run: bool,
-    /// Print the dry run as JSON
-    #[arg(long, requires = "dry_run")]
+    /// Run the program in the background, without a terminal, and print the tenant's name when it
+    /// runs: `partita logs`, `attach` and `wait` come back to it
+    #[arg(long, conflicts_with_all = ["dry_run", "mig"])]
+    pub detach: bool,
+    /// Print the dry run, or the detached tenant, as JSON
+    #[arg(long, requires = "answers")]
     pub json: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required_unless_present = "dry_run", value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]

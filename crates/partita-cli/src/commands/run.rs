@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::args::Run;
 use crate::commands::info::Info;
 use crate::commands::mps::partition;
-use crate::commands::{cluster_text, move_text};
+use crate::commands::{background, cluster_text, move_text};
 
 /// Runs the program and ends with its exit code.
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
@@ -31,19 +31,10 @@ fn run_with(arguments: &Run, info: &mut Option<Info>) -> Result<ExitCode, Failur
     if let Some(profile) = &arguments.mig {
         return run_in_instance(arguments, profile);
     }
-    let limits = arguments.limits.read()?;
-    let takes_turns = limits.time.is_some() || limits.priority() != Priority::Normal;
-    offered::check(limits.via(), takes_turns, limits.share.is_some())?;
-    let request = RunRequest {
-        gpus: selectors(arguments.gpu.gpu.as_deref())?,
-        limits,
-        name: arguments.name.clone(),
-        mps_deadline: arguments.mps_deadline.map(Duration::from_secs),
-        compact: arguments.compact,
-        mps_partition: arguments.mps_partition.as_deref().map(partition).transpose()?,
-        description: None,
-        command: arguments.command.clone(),
-    };
+    if arguments.detach {
+        return background::run(arguments);
+    }
+    let request = request_of(arguments)?;
     if arguments.dry_run {
         let plans = run::dry_run(&Install::of_this_program()?, &request, tell)?;
         match plans.as_slice() {
@@ -60,6 +51,23 @@ fn run_with(arguments: &Run, info: &mut Option<Info>) -> Result<ExitCode, Failur
     };
     let code = run::run(&Install::of_this_program()?, &request, on_start, tell)?;
     Ok(ExitCode::from(code))
+}
+
+/// The request of a command line.
+pub fn request_of(arguments: &Run) -> Result<RunRequest, Failure> {
+    let limits = arguments.limits.read()?;
+    let takes_turns = limits.time.is_some() || limits.priority() != Priority::Normal;
+    offered::check(limits.via(), takes_turns, limits.share.is_some())?;
+    Ok(RunRequest {
+        gpus: selectors(arguments.gpu.gpu.as_deref())?,
+        limits,
+        name: arguments.name.clone(),
+        mps_deadline: arguments.mps_deadline.map(Duration::from_secs),
+        compact: arguments.compact,
+        mps_partition: arguments.mps_partition.as_deref().map(partition).transpose()?,
+        description: None,
+        command: arguments.command.clone(),
+    })
 }
 
 /// Becomes the program, in a MIG instance.

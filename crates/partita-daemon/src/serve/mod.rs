@@ -6,7 +6,6 @@ mod logs;
 mod socket;
 mod system;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,7 +73,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         .clone()
         .unwrap_or_else(|| partita_chain_host::daemon::socket_of(&registry, own_user()));
     let mut socket = Socket::claim(&path)?;
-    let state = arguments.state.clone().map_or_else(state_dir, Ok)?;
+    let state = arguments.state.clone().map_or_else(partita::state::dir, Ok)?;
     let store = Store::open(&state)?;
     let program = std::env::current_exe().context("the path of this program")?;
     let command = program.with_file_name(partita::install::COMMAND);
@@ -203,17 +202,4 @@ fn raise_descriptor_limit() {
 
 fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
-}
-
-fn state_dir() -> anyhow::Result<PathBuf> {
-    if own_user() == 0 {
-        return Ok(PathBuf::from("/var/lib/partita"));
-    }
-    let variable = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
-    match variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state"))) {
-        Some(base) => Ok(base.join("partita")),
-        None => bail!(
-            "neither XDG_STATE_HOME nor HOME is set: name the directory of the daemon's state with --state"
-        ),
-    }
 }

@@ -52,7 +52,7 @@ pub fn exec(
     command: &[OsString],
     mut say: impl FnMut(&str) + Clone + Send,
 ) -> Result<u8, Error> {
-    let mut signals = Signals::take_over().map_err(Error::io("signal handlers"))?;
+    let mut signals = Signals::take_over(false).map_err(Error::io("signal handlers"))?;
     check_outside()?;
     let registry = Registry::open()?;
     let parts = registry.lock()?.tenant(name)?;

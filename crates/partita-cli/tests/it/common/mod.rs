@@ -282,6 +282,7 @@ impl World {
         command
             .env("PARTITA_RUN_DIR", self.run_dir())
             .env("PARTITA_CACHE_DIR", &self.cache)
+            .env("PARTITA_STATE_DIR", self.dir().join("state"))
             .env("PARTITA_SIM_DIR", &self.boards)
             .env("PARTITA_LIB_DIR", build())
             .env("PARTITA_GPU", if is_real() { "0" } else { "sim:h200" })
