@@ -23,7 +23,7 @@ fn main() -> ExitCode {
             forwarded.and_then(|code| code.map_or_else(|| dispatch(command), Ok))
         }
         Word::Hidden(Hidden::Generate(arguments)) => generate::generate(arguments),
-        Word::Hidden(Hidden::InternalRun(arguments)) => commands::background::attend(arguments),
+        Word::Hidden(Hidden::InternalRun(arguments)) => commands::run::attend(arguments),
         Word::Hidden(Hidden::InternalSystem) => commands::system::answer(),
         Word::Hidden(Hidden::Internal(internal)) => internal.run(Arguments::command(), partita::jobs::run),
     };

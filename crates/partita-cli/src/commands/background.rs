@@ -13,7 +13,6 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::args::{Attach, Logs, Run, Wait};
-use crate::commands::run::request_of;
 
 /// How often the log is read while it is followed.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -44,12 +43,6 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
 /// Starts `partita run` with these arguments in a session of its own.
 pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<Begun, Failure> {
     Ok(detached::start(&Install::of_this_program()?, words)?)
-}
-
-/// Is the process that [`run`] starts.
-pub fn attend(arguments: &Run) -> Result<ExitCode, Failure> {
-    let code = detached::attend(&Install::of_this_program()?, &request_of(arguments)?, tell)?;
-    Ok(ExitCode::from(code))
 }
 
 /// Prints the log.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use partita::install::Install;
 use partita::registry::Registry;
 use partita::run::{self, DryRun, RunRequest};
-use partita::{mig, offered};
+use partita::{detached, mig, offered};
 use partita_console::{Failure, print, print_json, select_several, selectors, tell};
 use partita_core::time::Priority;
 use serde_json::json;
@@ -53,8 +53,14 @@ fn run_with(arguments: &Run, info: &mut Option<Info>) -> Result<ExitCode, Failur
     Ok(ExitCode::from(code))
 }
 
+/// Is the process that `run --detach` starts.
+pub fn attend(arguments: &Run) -> Result<ExitCode, Failure> {
+    let code = detached::attend(&Install::of_this_program()?, &request_of(arguments)?, tell)?;
+    Ok(ExitCode::from(code))
+}
+
 /// The request of a command line.
-pub fn request_of(arguments: &Run) -> Result<RunRequest, Failure> {
+fn request_of(arguments: &Run) -> Result<RunRequest, Failure> {
     let limits = arguments.limits.read()?;
     let takes_turns = limits.time.is_some() || limits.priority() != Priority::Normal;
     offered::check(limits.via(), takes_turns, limits.share.is_some())?;
