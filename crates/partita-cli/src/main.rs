@@ -38,6 +38,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Logs(arguments) => commands::background::logs(arguments),
         Cmd::Attach(arguments) => commands::background::attach(arguments),
         Cmd::Wait(arguments) => commands::background::wait(arguments),
+        Cmd::Apply(arguments) => commands::apply::apply(arguments),
         Cmd::Exec(arguments) => commands::exec::exec(arguments),
         Cmd::Set(arguments) => commands::set::set(arguments),
         Cmd::Ps(arguments) => commands::ps::ps(arguments),

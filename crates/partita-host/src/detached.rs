@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,18 +47,23 @@ pub enum Begun {
     Failed(u8),
 }
 
-/// Starts `partita run` with these arguments in a session of its own, and waits until its program
-/// runs.
+/// Starts `partita run` with these arguments in a session of its own, in `dir` or in the caller's
+/// directory, and waits until its program runs.
 ///
 /// # Errors
 /// [`Error::Io`] if the system refuses a process or a pipe.
-pub fn start(install: &Install, arguments: impl IntoIterator<Item = OsString>) -> Result<Begun, Error> {
+pub fn start(
+    install: &Install,
+    arguments: impl IntoIterator<Item = OsString>,
+    dir: Option<&Path>,
+) -> Result<Begun, Error> {
     let failed = || Error::io("the detached run");
     let (reader, writer) = io::pipe().map_err(failed())?;
     let program = install.program();
     let mut command = Command::new(program);
     command.args([DETACH_SUBCOMMAND, "--"]).arg(program).arg(SUBCOMMAND).args(arguments);
     command.stdin(Stdio::from(writer)).stdout(Stdio::null());
+    dir.map(|dir| command.current_dir(dir));
     let mut child = command.spawn().map_err(failed())?;
     // With it goes this process's end of the pipe.
     drop(command);

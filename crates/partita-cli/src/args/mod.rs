@@ -3,6 +3,7 @@
 //! Values stay text here. The commands parse them, so that every wrong value gets the same kind of
 //! error.
 
+mod apply;
 mod background;
 mod batch;
 mod demo;
@@ -24,6 +25,7 @@ use std::ffi::OsString;
 use clap::{Args, Parser, Subcommand};
 use partita_console::Internal;
 
+pub use apply::Apply;
 pub use background::{Attach, Logs, Wait};
 pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
 pub use demo::Demo;
@@ -98,6 +100,8 @@ pub enum Cmd {
     Attach(Attach),
     /// Wait for the end of a detached run
     Wait(Wait),
+    /// Start and change tenants as a file describes them
+    Apply(Apply),
     /// Change the limits of a tenant while it runs
     Set(Set),
     /// List the tenants of this machine

@@ -1,6 +1,5 @@
 //! Detached runs: `partita run --detach`, `logs`, `attach` and `wait`.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ struct Started<'a> {
 pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     // The first words are the program and `run`.
     let words = std::env::args_os().skip(2);
-    let name = match start(words)? {
+    let name = match detached::start(&Install::of_this_program()?, words, None)? {
         Begun::Runs(name) => name,
         Begun::Failed(code) => return Ok(ExitCode::from(code)),
     };
@@ -38,11 +37,6 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         false => print(&format!("{name}\n"))?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Starts `partita run` with these arguments in a session of its own.
-pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<Begun, Failure> {
-    Ok(detached::start(&Install::of_this_program()?, words)?)
 }
 
 /// Prints the log.

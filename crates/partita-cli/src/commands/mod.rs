@@ -1,5 +1,6 @@
 //! One file a command: arguments to requests, results to text.
 
+pub mod apply;
 pub mod background;
 pub mod batch;
 pub mod demo;

@@ -1,0 +1,160 @@
+//! `partita apply`: tenants as a file describes them.
+
+use crate::common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{World, refusal, succeeds};
+use serde_json::Value;
+
+/// A world with a file of tenants.
+struct Fixture {
+    world: World,
+    file: PathBuf,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let world = World::new();
+        let file = world.make_dir("tenants").join("tenants.toml");
+        Self { world, file }
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.file, text).unwrap();
+        self.world.give(&self.file);
+    }
+
+    fn apply(&self, options: &str) -> String {
+        let mut command = self.world.partita(["apply"]);
+        succeeds(command.arg(&self.file).args(options.split_whitespace()))
+    }
+
+    /// The message and the output of an apply that does not do everything.
+    fn apply_in_part(&self, options: &str) -> (String, String) {
+        let mut command = self.world.partita(["apply"]);
+        let output = command.arg(&self.file).args(options.split_whitespace()).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        (common::text(&output.stdout), common::text(&output.stderr))
+    }
+
+    /// The processes of a tenant's `partita run`, to see a restart.
+    fn run_of(&self, name: &str) -> Value {
+        let dir: &Path = self.world.dir();
+        let record = fs::read(dir.join("state/detached").join(name).join("run.json")).unwrap();
+        serde_json::from_slice::<Value>(&record).unwrap()["run"].clone()
+    }
+}
+
+const TWO: &str = r#"
+[profile.small]
+sm = "10%"
+mem = "1GiB"
+
+[[tenant]]
+name = "serve"
+profile = "small"
+command = ["sh", "-c", "pwd; exec sleep 1000"]
+
+[[tenant]]
+name = "train"
+profile = "small"
+sm = "20%"
+command = ["sleep", "1000"]
+"#;
+
+#[test]
+fn a_file_starts_changes_restarts_and_ends_its_tenants() {
+    let fixture = Fixture::new();
+    let world = &fixture.world;
+    fixture.write(TWO);
+    let planned = fixture.apply("--dry-run");
+    assert!(planned.contains("run --detach --name train --mem 1GiB --sm 20% -- sleep 1000\n"), "{planned}");
+    assert!(world.ps().is_empty(), "a dry run starts nothing");
+    assert_eq!(fixture.apply(""), "serve: started\ntrain: started\n");
+    assert_eq!(
+        (world.row("serve")["sms"].as_u64(), world.row("train")["sms"].as_u64()),
+        (Some(12), Some(26))
+    );
+    let dir = fixture.file.parent().unwrap().canonicalize().unwrap();
+    let mut follower = common::Tenant::start(&mut world.partita(["logs", "-f", "serve"]));
+    assert_eq!(follower.next_line(), dir.display().to_string(), "programs start beside the file");
+    drop(follower);
+    for options in ["", "--restart --prune", "--dry-run"] {
+        assert_eq!(fixture.apply(options), "", "a second apply does nothing");
+    }
+
+    // What can change does so while the programs run, however their sizes change places.
+    let runs = [fixture.run_of("serve"), fixture.run_of("train")];
+    fixture.write(&TWO.replace("sm = \"10%\"", "sm = \"85%\"").replace("sm = \"20%\"", "sm = \"10%\""));
+    let changed = fixture.apply("");
+    assert!(
+        changed.contains("serve: changed to --sm 85%") && changed.contains("train: changed"),
+        "{changed}"
+    );
+    assert_eq!(fixture.apply(""), "");
+    assert_eq!([fixture.run_of("serve"), fixture.run_of("train")], runs);
+    // A change by hand is undone.
+    world.ok("set train --sm 5%");
+    assert_eq!(fixture.apply(""), "train: changed to --sm 10%\n");
+
+    // Another program needs a restart, and that needs consent.
+    fixture.write(&TWO.replace("\"sleep\", \"1000\"", "\"sleep\", \"2000\""));
+    let (done, said) = fixture.apply_in_part("");
+    assert!(said.contains("train: command cannot"), "{said}");
+    assert!(said.contains("--restart") && done.contains("serve: changed"), "{done} {said}");
+    assert_eq!(fixture.run_of("train"), runs[1]);
+    assert_eq!(fixture.apply("--restart"), "train: restarted for command\n");
+    assert_ne!(fixture.run_of("train"), runs[1]);
+    assert_eq!(fixture.run_of("serve"), runs[0]);
+
+    // So does the end of a tenant that the file no longer names.
+    let only = TWO.split("[[tenant]]\nname = \"train\"").next().unwrap();
+    fixture.write(only);
+    let output = world.partita(["apply"]).arg(&fixture.file).output().unwrap();
+    assert!(output.status.success() && common::text(&output.stderr).contains("train: the file no longer"));
+    assert_eq!(world.ps().len(), 2);
+    assert_eq!(fixture.apply("--prune"), "train: ended\n");
+    fixture.write("");
+    assert_eq!(fixture.apply("--prune"), "serve: ended\n");
+    assert!(world.ps().is_empty());
+}
+
+#[test]
+fn tenants_of_others_are_not_touched() {
+    let fixture = Fixture::new();
+    let _held = fixture.world.idle("--name train --sm 10%");
+    fixture.write(TWO);
+    let said = refusal(fixture.world.partita(["apply", "--restart", "--prune"]).arg(&fixture.file));
+    assert!(said.contains("train") && said.contains("not started by `partita apply`"), "{said}");
+    assert_eq!(fixture.world.ps().len(), 1, "nothing is started");
+}
+
+#[test]
+fn what_fails_is_said_and_the_rest_is_done() {
+    let fixture = Fixture::new();
+    fixture.write(&TWO.replace("\"sleep\", \"1000\"", "\"/no/such/program\""));
+    let (done, said) = fixture.apply_in_part("--json");
+    let rows: Value = serde_json::from_str(&done).unwrap();
+    assert_eq!(
+        (&rows[0]["tenant"], &rows[0]["action"], &rows[0]["done"]),
+        (&"serve".into(), &"start".into(), &true.into())
+    );
+    assert_eq!((&rows[1]["tenant"], &rows[1]["done"]), (&"train".into(), &false.into()));
+    assert!(said.contains("no such program"), "{said}");
+    // The next apply tries again.
+    fixture.write(TWO);
+    assert_eq!(fixture.apply(""), "train: started\n");
+    fixture.write("");
+    fixture.apply("--prune");
+}
+
+#[test]
+fn mistakes_name_the_line() {
+    let fixture = Fixture::new();
+    fixture.write("[[tenant]]\nname = \"a\"\nsm = \"x\"\n");
+    let said = refusal(fixture.world.partita(["apply"]).arg(&fixture.file));
+    assert!(said.contains("tenants.toml:3: sm: "), "{said}");
+    assert!(fixture.world.refused("apply /no/such/file").contains("/no/such/file"));
+}

@@ -1,0 +1,60 @@
+//! `partita apply`: tenants as a file describes them.
+
+mod file;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub use self::file::{Wanted, read};
+pub use self::plan::{Action, Applied, Consent, Current, Plan, plan};
+use crate::detached::Records;
+use crate::error::Error;
+use crate::limits::{LIMITS, LimitSet};
+use crate::registry::{Registry, Tenant, acting_user};
+
+/// The living tenants of the current user.
+///
+/// # Errors
+/// As [`Registry::lock`].
+pub fn current(registry: &Registry, records: &Records) -> Result<Vec<Current>, Error> {
+    let tenants = registry.lock()?.tenants()?;
+    // One on several GPUs has the same limits on each, unless `partita set --gpu` changed them.
+    let mut own: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.user == acting_user()).collect();
+    own.sort_by(|a, b| (&a.name, a.gpu_label()).cmp(&(&b.name, b.gpu_label())));
+    own.dedup_by(|a, b| a.name == b.name);
+    let current = |tenant: &Tenant| {
+        let meta = tenant.meta.as_ref().ok();
+        // The record may be of an earlier run of the same name.
+        let is_of_record = |run| meta.is_some_and(|meta| meta.run == run);
+        let record = records.get(&tenant.name).ok().filter(|record| is_of_record(record.run));
+        Current {
+            name: tenant.name.clone(),
+            applied: record.and_then(|_| records.applied(&tenant.name)),
+            limits: limits_of(tenant),
+        }
+    };
+    Ok(own.into_iter().map(current).collect())
+}
+
+/// The limits of a tenant that can change while it runs, by the names of their options.
+fn limits_of(tenant: &Tenant) -> BTreeMap<String, String> {
+    let limits = LimitSet::of(tenant.limits.as_ref().ok(), tenant.meta.as_ref().ok());
+    let live = LIMITS.iter().filter(|limit| limit.change.is_some());
+    live.filter_map(|limit| Some((limit.name.to_owned(), limit.text(&limits)?))).collect()
+}
+
+/// Notes that a tenant is as the file describes it, with the limits that it has now.
+///
+/// # Errors
+/// As [`current`] and [`Records::note_applied`].
+pub fn note(registry: &Registry, records: &Records, file: &Path, wanted: &Wanted) -> Result<(), Error> {
+    let now = current(registry, records)?.into_iter().find(|tenant| tenant.name == wanted.name);
+    let applied = Applied {
+        file: file.to_owned(),
+        options: wanted.options.clone(),
+        command: wanted.command.clone(),
+        limits: now.map(|now| now.limits).unwrap_or_default(),
+    };
+    records.note_applied(&wanted.name, &applied)
+}
