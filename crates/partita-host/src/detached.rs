@@ -99,13 +99,10 @@ pub fn attend(
     end_with_caller(&caller, &is_begun)?;
     let exit_code = Arc::new(OnceLock::new());
     let mut writer = None;
-    let mut reader = Some(reader);
     let words: Vec<String> = request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let begun = |name: &str, _| {
         let (record, log) = records.begin(name, &words)?;
-        if let Some(reader) = reader.take() {
-            writer = Some(write_log(reader, log, record, Arc::clone(&exit_code)));
-        }
+        writer = Some(write_log(reader, log, record, Arc::clone(&exit_code)));
         is_begun.store(true, Ordering::Release);
         // The caller's stderr may be a pipe, whose reader waits for the last writer.
         rustix::stdio::dup2_stderr(&output).map_err(|error| streams()(error.into()))?;

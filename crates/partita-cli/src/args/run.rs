@@ -69,7 +69,7 @@ pub struct Run {
     pub dry_run: bool,
     /// Run the program in the background, without a terminal, and print the tenant's name when it
     /// runs: `partita logs`, `attach` and `wait` come back to it
-    #[arg(long, conflicts_with_all = ["dry_run", "mig"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "mig", "info"])]
     pub detach: bool,
     /// Print the dry run, or the detached tenant, as JSON
     #[arg(long, requires = "answers")]
