@@ -52,7 +52,13 @@ fn it_runs_in_a_session_of_its_own_without_the_callers_streams() {
     let output = command.args(["--", "sh", "-c", script]).stdin(Stdio::piped()).output().unwrap();
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((answer["name"].as_str(), text(&output.stderr)), (Some("one"), String::new()));
-    let pid = world.processes().into_iter().find(|(_, name)| name == "sleep").unwrap().0;
+    // The shell becomes it, and its start is noted, a moment after the command has answered.
+    let deadline = Instant::now() + PATIENCE;
+    let sleep = || world.processes().into_iter().find(|(_, name)| name == "sleep");
+    while sleep().is_none() || world.row("one")["started"] == false {
+        assert!(Instant::now() < deadline, "{:?}", world.processes());
+    }
+    let pid = sleep().unwrap().0;
     let field = |pid: u32, at: usize| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.rsplit_once(')').unwrap().1.split_whitespace().nth(at).unwrap().to_owned()
@@ -60,7 +66,6 @@ fn it_runs_in_a_session_of_its_own_without_the_callers_streams() {
     let (own, session, terminal) = (field(std::process::id(), 3), field(pid, 3), field(pid, 4));
     assert!(session != own && terminal == "0", "session {session}, terminal {terminal}");
     assert_eq!(fs::read_link(format!("/proc/{pid}/fd/0")).unwrap().to_str(), Some("/dev/null"));
-    assert!(world.row("one")["started"].as_bool().unwrap());
     assert!(world.ok("kill one").contains("1 process"));
     assert_eq!(exit_code(&world, "wait one"), Some(128 + 15));
 }
