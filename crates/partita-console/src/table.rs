@@ -25,31 +25,59 @@ impl Table {
 
     /// The table as text.
     pub fn render(&self) -> String {
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
+        self.lines(&self.columns())
+    }
+
+    /// The table in lines of so many characters, if that is possible: without the columns that
+    /// `least` names, the first of them first, until the last column has room for its head or
+    /// more. The last column is cut to what is left.
+    pub fn fit(&self, width: usize, least: &[&str]) -> String {
+        let mut columns = self.columns();
+        let Some(last) = self.right.len().checked_sub(1) else { return String::new() };
+        let room = |columns: &[(usize, usize)]| {
+            let taken: usize =
+                columns.iter().filter(|(column, _)| *column != last).map(|(_, wide)| wide + GAP).sum();
+            width.saturating_sub(taken)
         };
-        let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
+        for name in least {
+            let needed = self.width(last).min(LAST_MIN);
+            if room(&columns) >= needed {
+                break;
+            }
+            columns.retain(|(column, _)| self.rows[0][*column] != *name || *column == last);
+        }
+        let left = room(&columns).max(self.rows[0][last].chars().count());
+        for (column, wide) in &mut columns {
+            if *column == last {
+                *wide = left.min(*wide);
+            }
+        }
+        self.lines(&columns)
+    }
+
+    /// How wide a column is.
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+
+    /// Every column with its width.
+    fn columns(&self) -> Vec<(usize, usize)> {
+        (0..self.right.len()).map(|column| (column, self.width(column))).collect()
+    }
+
+    fn lines(&self, columns: &[(usize, usize)]) -> String {
         let mut text = String::new();
         for row in &self.rows {
             let mut line = String::new();
-            for (column, width) in widths.iter().enumerate() {
-                let cell = row.get(column).map_or("", String::as_str);
+            for (index, (column, width)) in columns.iter().enumerate() {
+                let cell = shorten(row.get(*column).map_or("", String::as_str), *width);
                 let blanks = " ".repeat(width - cell.chars().count());
-                if column > 0 {
-                    line.push_str("  ");
+                if index > 0 {
+                    line.push_str(&" ".repeat(GAP));
                 }
-                if self.right[column] {
-                    line.push_str(&blanks);
-                    line.push_str(cell);
-                } else {
-                    line.push_str(cell);
-                    line.push_str(&blanks);
-                }
+                let (before, after) = if self.right[*column] { (&*blanks, "") } else { ("", &*blanks) };
+                line.extend([before, &cell, after]);
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -57,6 +85,11 @@ impl Table {
         text
     }
 }
+
+/// Blanks between two columns.
+const GAP: usize = 2;
+/// The last column gets at least so many characters, if it needs them, before another column goes.
+const LAST_MIN: usize = 11;
 
 /// The text without control characters, cut to a number of characters.
 pub fn shorten(text: &str, chars_max: usize) -> String {
@@ -76,6 +109,23 @@ mod tests {
         assert_eq!(shorten("abcd", 4), "abcd");
         assert_eq!(shorten("abcde", 4), "abc…");
         assert_eq!(shorten("a\x1b[2Jb\n", 10), "a [2Jb ");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_fewer_columns_and_short_commands() {
+        let mut table = Table::new(&["NAME", "USER", ">SMS", "COMMAND"]);
+        table.row(["serve".into(), "root".into(), "132".into(), "python3 serve.py --port 80".into()]);
+        assert_eq!(table.fit(200, &["USER"]), table.render());
+        let fitted = table.fit(30, &["USER", "SMS"]);
+        assert_eq!(fitted, "NAME   USER  SMS  COMMAND\nserve  root  132  python3 serv…\n");
+        assert_eq!(table.fit(26, &["USER", "SMS"]), "NAME   SMS  COMMAND\nserve  132  python3 serve…\n");
+        // No column is left to leave out.
+        assert_eq!(table.fit(3, &["USER"]), "NAME   SMS  COMMAND\nserve  132  python…\n");
+        for width in 19..60 {
+            for line in table.fit(width, &["USER", "SMS"]).lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+        }
     }
 
     #[test]

@@ -10,10 +10,12 @@
 
 mod charged;
 mod gates;
+mod load;
 mod outside;
 
 use self::charged::{Charged, charged, gpu_of};
 pub use gates::{Stranger, strangers};
+pub use load::{GpuLoad, Loads, loads};
 pub use outside::Outsider;
 use partita_host::child::Job;
 use partita_host::error::Error;
@@ -45,13 +47,25 @@ pub struct Listing {
     pub gpus: Vec<ListedGpu>,
     /// Its errors for GPUs that it does not report.
     pub silent: Vec<String>,
+    /// Whether there is a driver.
+    pub has_driver: bool,
 }
 
 /// The users of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedGpu {
+    /// NVML's index of the GPU.
+    pub index: u32,
     /// The UUID of the GPU or instance.
     pub uuid: String,
+    /// The product's name.
+    pub name: String,
+    /// Its device memory and the part in use, in bytes.
+    pub memory_bytes: Option<(u64, u64)>,
+    /// The part of the driver's last sample period in which a kernel ran, in percent.
+    pub busy_percent: Option<u32>,
+    /// The part of it in which memory was read or written, in percent.
+    pub memory_busy_percent: Option<u32>,
     /// The processes, each once.
     pub processes: Vec<DriverProcess>,
 }
@@ -146,15 +160,19 @@ pub const STRANGER_REMEDY: &str = "belongs to no tenant: it can undo priorities 
 /// # Errors
 /// Why it cannot list them.
 pub fn read_here() -> Result<Listing, String> {
-    let nvml = Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
-    nvml.and_then(|nvml| listing(&nvml)).map_err(|error| format!("NVML: {error}"))
+    match Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init() {
+        Err(error @ (NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded)) => {
+            Ok(Listing { silent: vec![error.to_string()], ..Listing::default() })
+        }
+        nvml => nvml.and_then(|nvml| listing(&nvml)).map_err(|error| format!("NVML: {error}")),
+    }
 }
 
 fn listing(nvml: &Nvml) -> Result<Listing, NvmlError> {
-    let mut listing = Listing::default();
+    let mut listing = Listing { has_driver: true, ..Listing::default() };
     for index in 0..nvml.device_count()? {
         // A GPU that has fallen off the bus does not hide the others.
-        match nvml.device_by_index(index).and_then(|device| listed(&device)) {
+        match nvml.device_by_index(index).and_then(|device| listed(index, &device)) {
             Ok(gpus) => listing.gpus.extend(gpus),
             Err(error) => listing.silent.push(format!("GPU {index}: {error}")),
         }
@@ -163,21 +181,21 @@ fn listing(nvml: &Nvml) -> Result<Listing, NvmlError> {
 }
 
 /// A GPU, and its MIG instances.
-fn listed(device: &Device<'_>) -> Result<Vec<ListedGpu>, NvmlError> {
+fn listed(index: u32, device: &Device<'_>) -> Result<Vec<ListedGpu>, NvmlError> {
     let mut gpus = Vec::new();
     if device.mig_mode().is_ok_and(|mode| mode.current != 0) {
         for number in 0..device.mig_device_count()? {
             // Their numbers can have gaps.
             if let Ok(instance) = device.mig_device_by_index(number) {
-                gpus.push(of_one(&instance)?);
+                gpus.push(of_one(index, &instance)?);
             }
         }
     }
-    gpus.push(of_one(device)?);
+    gpus.push(of_one(index, device)?);
     Ok(gpus)
 }
 
-fn of_one(device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
+fn of_one(index: u32, device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
     // Clients of the MPS service are in a separate list, which older drivers do not have.
     let of_service = device.mps_running_compute_processes().unwrap_or_default();
     let mut found = BTreeMap::new();
@@ -188,7 +206,17 @@ fn of_one(device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
         };
         found.insert(process.pid, DriverProcess { pid: process.pid, used_bytes });
     }
-    Ok(ListedGpu { uuid: device.uuid()?, processes: found.into_values().collect() })
+    // Instances have no utilisation.
+    let rates = device.utilization_rates().ok();
+    Ok(ListedGpu {
+        index,
+        uuid: device.uuid()?,
+        name: device.name()?,
+        memory_bytes: device.memory_info().ok().map(|memory| (memory.total, memory.used)),
+        busy_percent: rates.as_ref().map(|rates| rates.gpu),
+        memory_busy_percent: rates.map(|rates| rates.memory),
+        processes: found.into_values().collect(),
+    })
 }
 
 /// Every process of a tenant that the driver lists, and the current state of those that had
@@ -201,8 +229,7 @@ pub fn run(install: &Install, registry: &Registry, escaped: &[Escape]) -> Result
     let mut audit = Audit::default();
     // The audit neither trusts nor follows another user's file: it may name a board that never
     // answers, or hide the GPU of other tenants.
-    let (looked_at, passed_over): (Vec<Tenant>, Vec<Tenant>) =
-        tenants.into_iter().partition(|tenant| tenant.is_own() || is_on_its_gpu(tenant));
+    let (looked_at, passed_over): (Vec<Tenant>, Vec<Tenant>) = tenants.into_iter().partition(may_be_followed);
     audit.passed_over = passed_over.iter().map(why_passed_over).collect();
     let mut tenants = looked_at;
     tenants.sort_by_key(|tenant| !tenant.is_own());
@@ -217,7 +244,7 @@ pub fn run(install: &Install, registry: &Registry, escaped: &[Escape]) -> Result
         let sim = first.sim.clone();
         let (together, others) = gpus.into_iter().partition(|gpu| gpu.sim == sim);
         gpus = others;
-        match ask(install, sim.as_ref()) {
+        match ask(install, sim.as_ref(), LIMIT) {
             Ok(listing) => audit.add(&tenants, escaped, together, &listing),
             Err(error) => audit.unseen.push(Unseen { gpus: together, error }),
         }
@@ -226,6 +253,11 @@ pub fn run(install: &Install, registry: &Registry, escaped: &[Escape]) -> Result
         (!one.escaped, &one.tenant, one.pid).cmp(&(!other.escaped, &other.tenant, other.pid))
     });
     Ok(audit)
+}
+
+/// Whether the tenant's file may say which GPU to query.
+fn may_be_followed(tenant: &Tenant) -> bool {
+    tenant.is_own() || is_on_its_gpu(tenant)
 }
 
 /// Whether the tenant's directory has the name of the real GPU that the tenant claims to be on.
@@ -243,12 +275,12 @@ fn why_passed_over(tenant: &Tenant) -> String {
 }
 
 /// Queries the management library, for the real GPUs or for a simulated machine.
-fn ask(install: &Install, sim: Option<&SimMeta>) -> Result<Listing, Error> {
+fn ask(install: &Install, sim: Option<&SimMeta>, limit: Duration) -> Result<Listing, Error> {
     let variables = match sim {
         Some(sim) => SimEnvironment::create(install, &sim.device)?.with_boards_in(&sim.dir).variables(),
         None => Vec::new(),
     };
-    let asked = Job::new(install, JOB, &())?.envs(variables).limit(LIMIT).run()?;
+    let asked = Job::new(install, JOB, &())?.envs(variables).limit(limit).run()?;
     asked.map_err(|error| {
         error.or(|reason| Error::Driver { reason: format!("the management library: {reason}") })
     })

@@ -3,14 +3,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use partita_core::TpcSet;
-use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, MECHANISM_NONE};
+use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, MECHANISM_NONE, SlotInfo};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::limits::LimitSet;
 pub use crate::partition::GpcRow;
 use crate::partition::{ClusterRow, PartitionRow};
-use crate::process::user_name;
+use crate::process::{ProcessId, user_name};
 use crate::registry::{Registry, Tenant, acting_user, memory};
 use crate::time::{self, TimeRow};
 
@@ -33,7 +33,7 @@ pub struct TenantRow {
     pub sms: Option<u32>,
     /// How many SMs the device has.
     pub sms_of_device: Option<u32>,
-    /// Device memory that its processes hold there, in bytes.
+    /// Device memory that its living processes hold there, in bytes.
     pub memory_used_bytes: Option<u64>,
     /// The most that they ever held together, in bytes.
     pub memory_peak_bytes: Option<u64>,
@@ -48,7 +48,8 @@ pub struct TenantRow {
     pub memory_driver_bytes: Option<u64>,
     /// Host memory that its living processes have beyond the quota, in bytes.
     pub memory_spilled_bytes: Option<u64>,
-    /// Kernel launches of its living processes there so far.
+    /// Kernel launches of its living processes there so far; `None` without such processes, and
+    /// for tenants whose launches carry no mask and are not counted.
     pub launches: Option<u64>,
     /// Its share of the kernels that the GPU runs at once; none without a limit.
     pub task_slot_share: Option<u32>,
@@ -65,6 +66,8 @@ pub struct TenantRow {
     pub clusters: Option<ClusterRow>,
     /// Whether its program was started.
     pub started: Option<bool>,
+    /// Whether its program is stopped, by a signal or a debugger. Its kernels may run on.
+    pub stopped: Option<bool>,
     /// Seconds since it was started.
     pub age_s: Option<u64>,
     /// The program and its arguments.
@@ -92,6 +95,14 @@ pub struct ProcessRow {
     pub refused_allocations: u64,
     /// Whether its hook proved the mask and sets it on every launch.
     pub mask_verified: bool,
+}
+
+/// The caller's tenant of that name: one row for each of its GPUs.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`], [`Error::RunDirectory`], [`Error::Io`].
+pub fn ps_named(registry: &Registry, name: &str) -> Result<Vec<TenantRow>, Error> {
+    Ok(registry.lock()?.tenant(name)?.iter().map(row).collect())
 }
 
 /// The tenant that a process is of: one row for each of its GPUs, in the order in which its
@@ -134,7 +145,10 @@ fn row(tenant: &Tenant) -> TenantRow {
     let may_look = [0, tenant.user].contains(&acting_user());
     let usage = may_look.then(|| tenant.usage().map_err(|error| problems.push(error.to_string())).ok());
     let usage = usage.flatten();
+    // First: what is released after this was counted, and is not subtracted.
     let totals = usage.as_ref().and_then(|usage| usage.totals().ok());
+    let slots: Vec<SlotInfo> = usage.iter().flat_map(|usage| usage.slots()).flatten().collect();
+    let of_the_dead = slots.iter().filter(|slot| !slot.live).map(|slot| slot.bytes).sum();
     let set = limits.map(|limits| TpcSet::from_words(limits.set));
     let sms_of_device = limits.map(|limits| limits.tpc_count * limits.sms_per_tpc);
     // Made by an environment without a core limit: nothing of the device is known but its SMs.
@@ -143,9 +157,7 @@ fn row(tenant: &Tenant) -> TenantRow {
     // Only MPS knows what MPS gives it.
     let mps_partition = meta.and_then(|meta| meta.mps_partition.clone());
     let mut processes = Vec::new();
-    for slot in
-        usage.iter().flat_map(|usage| usage.slots()).flatten().filter(|slot| slot.live && slot.pid > 0)
-    {
+    for slot in slots.iter().filter(|slot| slot.live && slot.pid > 0) {
         if slot.state.flags & HookState::REFUSED != 0 {
             problems.push(format!(
                 "process {} was refused (code {}): its limits could not be enforced; see its stderr",
@@ -182,7 +194,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             limits.zip(set).map(|(limits, set)| set.len() * limits.sms_per_tpc)
         },
         sms_of_device,
-        memory_used_bytes: totals.map(|totals| totals.used),
+        memory_used_bytes: totals.map(|totals| totals.used.saturating_sub(of_the_dead)),
         memory_peak_bytes: totals.map(|totals| totals.peak),
         memory_rest_bytes: limits.and_then(memory::rest),
         limits: LimitSet::of(limits, meta),
@@ -194,8 +206,10 @@ fn row(tenant: &Tenant) -> TenantRow {
             .map(|_| processes.iter().map(|process| process.spilled_bytes).sum()),
         launches: usage
             .as_ref()
-            .filter(|_| mps_partition.is_none())
-            .map(|_| processes.iter().map(|process| process.launches).sum()),
+            .filter(|_| mps_partition.is_none() && !processes.is_empty())
+            .map(|_| processes.iter().map(|process| process.launches).sum())
+            // The hook counts where it sets masks.
+            .filter(|&launches: &u64| launches > 0 || !limits.is_some_and(Limits::takes_turns)),
         task_slot_share: limits.map(|limits| limits.task_slots).filter(|slots| *slots != 0),
         time: limits.and_then(|limits| time::row(tenant, limits)),
         widened_launches: usage
@@ -208,6 +222,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             .and_then(|limits| PartitionRow::of(limits).ok())
             .and_then(|row| row.clusters),
         started: meta.map(|meta| meta.child.is_some()),
+        stopped: meta.and_then(|meta| meta.child).map(ProcessId::is_stopped),
         age_s: meta.map(|meta| now_s.saturating_sub(meta.started_unix_s)),
         command: meta.map(|meta| meta.command.clone()),
         problem: (!problems.is_empty()).then(|| problems.join("; ")),

@@ -174,6 +174,11 @@ fn directory() -> Result<PathBuf, Error> {
     Ok(dir)
 }
 
+/// The directory of this user's boards, if one may run: boards remove it at their end.
+pub fn running_boards() -> Option<PathBuf> {
+    directory().ok().filter(|dir| dir.is_dir())
+}
+
 /// The path beside which this user's links are: if the directory of boards is another user's, a
 /// private one.
 fn links_beside(boards: &Path) -> PathBuf {

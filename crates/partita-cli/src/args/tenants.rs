@@ -39,23 +39,40 @@ pub struct Set {
 /// Arguments of `ps`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A tenant on several GPUs has a line, or an entry in the JSON, for each of them. With --pid, JSON is one \
-entry, or an array of several.
+A tenant on several GPUs has a line, or an entry in the JSON, for each of them. With a name or --pid, JSON is \
+one entry, or an array of several.
+
+MEMORY is what the living processes hold, with +SIZE for host memory beyond the quota. BUSY is the share of \
+the GPU's time that the tenant used in about the last second, and the share that it was promised; only \
+tenants with --time have it. On a narrow terminal, columns are left out; `partita ps NAME` has them all.
+
+Programs that were started without Partita are listed below the tenants. JSON has them with --outside.
 
 Examples:
   partita ps
+  partita ps serve
+  partita ps --outside
   partita ps --json | jq '.[] | {name, sms, memory_used_bytes}'")]
 pub struct Ps {
-    /// Only the tenant of this process, with its TPCs and GPCs in full
-    #[arg(long, value_name = "PID")]
+    /// Only this tenant, in full
+    #[arg(conflicts_with_all = ["pid", "audit", "outside"])]
+    pub name: Option<String>,
+    /// Only the tenant of this process, in full
+    #[arg(long, value_name = "PID", conflicts_with = "outside")]
     pub pid: Option<u32>,
     /// Compare the driver's figures for the tenants' processes with their ledgers, and report
     /// processes that have escaped their limits
-    #[arg(long, conflicts_with = "pid")]
+    #[arg(long, conflicts_with_all = ["pid", "outside"])]
     pub audit: bool,
+    /// Only programs that use a GPU and were started without Partita: nothing limits them
+    #[arg(long)]
+    pub outside: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Fit a terminal of so many columns, instead of the one that this is printed to
+    #[arg(long, value_name = "COLUMNS", hide = true)]
+    pub columns: Option<usize>,
 }
 
 /// Arguments of `kill`.

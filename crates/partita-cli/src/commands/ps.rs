@@ -1,52 +1,59 @@
 //! `partita ps`.
 
+mod detail;
+
 use std::process::ExitCode;
 
-use partita::audit;
+use partita::audit::{self, Loads, Outsider};
 use partita::install::Install;
+use partita::limits::Spill;
 use partita::mode;
-use partita::ps::{self, GpcRow, TenantRow};
+use partita::offered::Via;
+use partita::ps::{self, TenantRow};
 use partita::registry::{Isolation, Registry};
 use partita::time::TimeRow;
-use partita_console::{Failure, Table, print, print_json, shorten, tell};
+use partita_console::{Failure, Table, print, print_json, selectors, shorten, tell};
+use partita_core::time::Priority;
 
 use crate::args::Ps;
 use crate::commands::bytes;
 
-/// Lists the tenants.
+/// Lists the tenants, and the programs that are not in one.
 pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
-    if let Some(pid) = arguments.pid {
-        return of_process(pid, arguments.json);
-    }
     if arguments.audit {
         return audited(arguments.json);
     }
     let registry = Registry::open()?;
-    let rows = ps::ps(&registry)?;
-    if arguments.json {
-        print_json(&rows)?;
+    match (&arguments.name, arguments.pid) {
+        (Some(name), _) => return detail::print_all(&ps::ps_named(&registry, name)?, arguments.json),
+        (None, Some(pid)) => return detail::print_all(&ps::ps_of(&registry, pid)?, arguments.json),
+        (None, None) => {}
+    }
+    if arguments.outside && arguments.json {
+        let Loads { outsiders, unseen, .. } = loads(&registry)?;
+        unseen.iter().for_each(|line| tell(line));
+        print_json(&outsiders)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&[
-        "NAME",
-        "USER",
-        "GPU",
-        ">SMS",
-        "TPCS",
-        ">MEMORY",
-        ">QUOTA",
-        ">DRIVER",
-        ">TIME",
-        "PRIORITY",
-        ">PROCS",
-        ">LAUNCHES",
-        ">AGE",
-        "COMMAND",
-    ]);
-    for row in &rows {
-        table.row(cells(row));
+    if arguments.json {
+        print_json(&ps::ps(&registry)?)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    print(&format!("{}{}\n", table.render(), mode::line(&registry)))?;
+    let width = arguments.columns.or_else(columns);
+    let rows = if arguments.outside { Vec::new() } else { ps::ps(&registry)? };
+    let Loads { outsiders, unseen, .. } = loads(&registry)?;
+    let mut text = String::new();
+    if !arguments.outside {
+        text.push_str(&tenants(&rows, width));
+    }
+    if !outsiders.is_empty() || arguments.outside {
+        text.push_str(&outside(&outsiders, width));
+    }
+    if !arguments.outside {
+        text.push_str(&wrapped(&mode::line(&registry), width));
+    }
+    print(&text)?;
+    unseen.iter().for_each(|line| tell(line));
     for row in &rows {
         if let Some(widened) = row.widened_launches.filter(|&widened| widened > 0) {
             tell(&format!(
@@ -64,6 +71,110 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The loads of the GPUs that this process's commands would use, and of the tenants'.
+pub fn loads(registry: &Registry) -> Result<Loads, Failure> {
+    // A wrong variable must not hide the tenants.
+    let wanted = selectors(std::env::var("PARTITA_GPU").ok().as_deref()).ok().flatten();
+    Ok(audit::loads(&Install::of_this_program()?, registry, wanted.as_ref())?)
+}
+
+/// The columns of the terminal that this is printed to; `watch` and shells tell theirs in a
+/// variable. `None` if lines may have any length.
+pub fn columns() -> Option<usize> {
+    let of_variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let of_terminal = || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col.into());
+    of_variable.or_else(of_terminal).filter(|&columns: &usize| columns > 0)
+}
+
+/// The tenants as a table.
+fn tenants(rows: &[TenantRow], width: Option<usize>) -> String {
+    let mut table = Table::new(&[
+        "NAME",
+        "USER",
+        "GPU",
+        ">SMS",
+        ">MEMORY",
+        ">QUOTA",
+        "SPILL",
+        ">BUSY",
+        "PRIORITY",
+        "VIA",
+        "ISOLATION",
+        ">PROCS",
+        ">AGE",
+        "COMMAND",
+    ]);
+    rows.iter().for_each(|row| table.row(cells(row)));
+    let Some(width) = width else { return table.render() };
+    // First the columns that tell nothing of these tenants.
+    let differs = |is_default: fn(&TenantRow) -> bool| !rows.iter().all(is_default);
+    let mut least: Vec<(bool, &str)> = vec![
+        (differs(|row| row.limits.spill != Some(Spill::Host)), "SPILL"),
+        (differs(|row| row.limits.isolation != Some(Isolation::Own)), "ISOLATION"),
+        (true, "PROCS"),
+        (true, "AGE"),
+        (differs(|row| row.limits.priority.unwrap_or_default() == Priority::Normal), "PRIORITY"),
+        (differs(|row| row.limits.via == Some(Via::Mask)), "VIA"),
+        (true, "USER"),
+        (differs(|row| row.time.is_none() && row.stopped != Some(true)), "BUSY"),
+    ];
+    least.sort_by_key(|(tells, _)| *tells);
+    table.fit(width, &least.iter().map(|(_, head)| *head).collect::<Vec<_>>())
+}
+
+/// The programs that are not in a tenant.
+fn outside(outsiders: &[Outsider], width: Option<usize>) -> String {
+    if outsiders.is_empty() {
+        return "no program uses a GPU outside of tenants\n".to_owned();
+    }
+    let mut table = Table::new(&[">PID", "USER", "GPU", ">MEMORY", "COMMAND"]);
+    for outsider in outsiders {
+        table.row([
+            outsider.pid.to_string(),
+            outsider.user.clone(),
+            short_gpu(&outsider.gpu),
+            outsider.memory_bytes.map_or_else(|| "?".to_owned(), bytes),
+            shorten(&outsider.command.join(" "), COMMAND_MAX),
+        ]);
+    }
+    let table = width.map_or_else(|| table.render(), |width| table.fit(width, &["USER"]));
+    let head = "not in a tenant: started without Partita, and nothing limits them";
+    format!("{}{table}", wrapped(head, width))
+}
+
+/// The most of a command that tables show, in characters.
+const COMMAND_MAX: usize = 40;
+
+/// A GPU in a table: the index of a real one is enough.
+pub fn short_gpu(label: &str) -> String {
+    let index = label.strip_prefix("GPU ").and_then(|rest| rest.split_once(" (")).map(|(index, _)| index);
+    index.unwrap_or(label).to_owned()
+}
+
+/// A sentence in lines of so many characters, if its words are shorter.
+fn wrapped(text: &str, width: Option<usize>) -> String {
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used > 0 && width.is_some_and(|width| used + 1 + length > width) {
+            lines.push(String::new());
+            used = 0;
+        }
+        let Some(line) = lines.last_mut() else { continue };
+        if used > 0 {
+            line.push(' ');
+            used += 1;
+        }
+        line.push_str(word);
+        used += length;
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The most of a command that a line shows, in characters.
+const COMMAND_IN_LINE_MAX: usize = 60;
+
 /// Compares the driver's figures with the ledgers'. The exit code says whether a process has
 /// escaped or has more memory than they record.
 fn audited(json: bool) -> Result<ExitCode, Failure> {
@@ -73,7 +184,7 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
     if json {
         print_json(&rows)?;
     } else {
-        let mut table = Table::new(&["TENANT", "GPU", ">PID", ">DRIVER", ">LEDGER", "LIMITS"]);
+        let mut table = Table::new(&["TENANT", "GPU", ">PID", ">BY DRIVER", ">BY LEDGER", "LIMITS"]);
         for row in &rows {
             table.row([
                 row.tenant.clone(),
@@ -128,7 +239,7 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
              may take memory that was promised; start it with `partita run`, or end it with `kill {0}`",
             outsider.pid,
             outsider.user,
-            outsider.command,
+            shorten(&outsider.command.join(" "), COMMAND_IN_LINE_MAX),
             outsider.memory_bytes.map_or_else(|| "memory".to_owned(), bytes),
             outsider.gpu
         ));
@@ -144,47 +255,6 @@ fn audited(json: bool) -> Result<ExitCode, Failure> {
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The tenant of one process, with its TPCs and GPCs in full.
-fn of_process(pid: u32, json: bool) -> Result<ExitCode, Failure> {
-    let rows = ps::ps_of(&Registry::open()?, pid)?;
-    match rows.as_slice() {
-        [row] if json => print_json(row)?,
-        rows if json => print_json(&rows)?,
-        rows => print(&rows.iter().map(|row| part_text(pid, row)).collect::<String>())?,
-    }
-    for row in rows.iter().filter(|_| !json) {
-        if let Some(problem) = &row.problem {
-            tell(&format!("{}: {problem}", row.name));
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A tenant on one GPU, in full.
-fn part_text(pid: u32, row: &TenantRow) -> String {
-    let unknown = || "?".to_owned();
-    let sms = row.sms.zip(row.sms_of_device).map_or_else(unknown, |(sms, all)| format!("{sms}/{all}"));
-    let gpcs = match &row.gpcs {
-        None => "not proved on this GPU".to_owned(),
-        Some(gpcs) => {
-            let part = |gpc: &GpcRow| match gpc.tpcs == gpc.tpcs_of_gpc {
-                true => gpc.gpc.to_string(),
-                false => format!("{} ({} of {} TPCs)", gpc.gpc, gpc.tpcs, gpc.tpcs_of_gpc),
-            };
-            gpcs.iter().map(part).collect::<Vec<_>>().join(", ")
-        }
-    };
-    let tpcs = tpcs(row).unwrap_or_else(unknown);
-    let slots = match row.task_slot_share {
-        Some(share) => format!("\n  task slots  {share}"),
-        None => String::new(),
-    };
-    format!(
-        "process {pid}: tenant {} on {}\n  SMs   {sms}\n  TPCs  {tpcs}\n  GPCs  {gpcs}{slots}\n",
-        row.name, row.gpu
-    )
-}
-
 /// Its TPCs, or the MPS partition that it has instead.
 fn tpcs(row: &TenantRow) -> Option<String> {
     let partition = || Some(format!("MPS {}", row.mps_partition.as_ref()?.split_once('/')?.1));
@@ -193,10 +263,6 @@ fn tpcs(row: &TenantRow) -> Option<String> {
 
 fn cells(row: &TenantRow) -> [String; 14] {
     let unknown = || "?".to_owned();
-    let gpu = match row.limits.isolation {
-        Some(Isolation::Own) => format!("{} (own)", row.gpu),
-        _ => row.gpu.clone(),
-    };
     let tpcs = tpcs(row);
     let quota = match (row.limits.memory, row.memory_rest_bytes, &tpcs) {
         (Some(quota), _, _) => bytes(quota.bytes()),
@@ -204,22 +270,39 @@ fn cells(row: &TenantRow) -> [String; 14] {
         (None, None, Some(_)) => "-".to_owned(),
         (None, None, None) => unknown(),
     };
+    let memory = |used| match row.memory_spilled_bytes {
+        Some(spilled) if spilled > 0 => format!("{}+{}", bytes(used), bytes(spilled)),
+        _ => bytes(used),
+    };
+    let busy = match row.stopped {
+        Some(true) => "stopped".to_owned(),
+        _ => row.time.map_or_else(|| "-".to_owned(), time),
+    };
     [
         row.name.clone(),
         row.user.clone(),
-        gpu,
+        short_gpu(&row.gpu),
         row.sms.zip(row.sms_of_device).map_or_else(unknown, |(sms, all)| format!("{sms}/{all}")),
-        tpcs.as_deref().map_or_else(unknown, |tpcs| shorten(tpcs, 16)),
-        row.memory_used_bytes.map_or_else(unknown, bytes),
+        row.memory_used_bytes.map_or_else(unknown, memory),
         quota,
-        row.memory_driver_bytes.map_or_else(unknown, bytes),
-        row.time.map_or_else(|| "-".to_owned(), time),
+        row.limits.spill.map_or_else(unknown, |spill| spill.to_string()),
+        busy,
         row.limits.priority.map_or_else(unknown, |priority| priority.to_string()),
+        via(row),
+        row.limits.isolation.map_or_else(unknown, |isolation| isolation.to_string()),
         row.processes.len().to_string(),
-        row.launches.map_or_else(unknown, |launches| launches.to_string()),
         row.age_s.map_or_else(unknown, age),
-        row.command.as_ref().map_or_else(unknown, |command| shorten(&command.join(" "), 40)),
+        row.command.as_ref().map_or_else(unknown, |command| shorten(&command.join(" "), COMMAND_MAX)),
     ]
+}
+
+/// How its partition is enforced.
+fn via(row: &TenantRow) -> String {
+    match (&row.mps_partition, row.limits.via) {
+        (Some(_), _) => "mps".to_owned(),
+        (None, Some(via)) => via.to_string(),
+        (None, None) => "-".to_owned(),
+    }
 }
 
 /// Recent use and the promised limit.

@@ -12,7 +12,8 @@ use partita::system::{self, Printed};
 use partita::{Error, answer};
 use partita_console::{Failure, print, tell};
 
-use crate::args::{Arguments, Cmd, Word};
+use crate::args::{Arguments, Cmd, Ps, Word};
+use crate::commands::ps;
 
 /// Asks `partitad` to run the command, if the run directory is in system mode and the command reads
 /// or changes files that only `partitad` may. `None` if this process must run it.
@@ -33,6 +34,12 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
     {
         // It came from the environment, which `partitad` does not share.
         arguments.insert(1, format!("--gpu={gpu}"));
+    }
+    if let Cmd::Ps(Ps { columns: None, .. }) = command
+        && let Some(columns) = ps::columns()
+    {
+        // The command that `partitad` runs prints to a file.
+        arguments.push(format!("--columns={columns}"));
     }
     match system::command(&registry, arguments) {
         Ok(Printed { code, stdout, stderr }) => {

@@ -21,6 +21,7 @@ mod exec;
 mod faults;
 mod gate;
 mod generations;
+mod glance;
 mod green;
 mod hami;
 mod hami_cores;

@@ -2,31 +2,32 @@
 
 use std::fs;
 
-use partita_host::escape::escape;
 use partita_host::process::{ProcessId, user_name};
 use partita_host::registry::GpuMeta;
+use serde::Serialize;
 
 use super::DriverProcess;
 
 /// The beginning of the names of the MPS service's processes, which the driver lists too.
 const SERVICE: &str = "nvidia-cuda-mps";
-/// The most of a command line that is shown, in characters.
-const COMMAND_MAX: usize = 60;
 
 /// A process that uses a GPU and belongs to no tenant: nothing limits it, and the memory that it
 /// holds may have been promised.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outsider {
     /// The GPU's short name.
     pub gpu: String,
+    /// The GPU's UUID.
+    pub gpu_uuid: String,
     /// The process.
     pub pid: u32,
     /// Its user.
     pub user: String,
     /// Device memory that it uses according to the driver, in bytes.
+    #[serde(rename = "memory_used_bytes")]
     pub memory_bytes: Option<u64>,
-    /// The beginning of its command line, for terminals.
-    pub command: String,
+    /// Its program and arguments; empty if the process hides them.
+    pub command: Vec<String>,
 }
 
 impl Outsider {
@@ -37,13 +38,15 @@ impl Outsider {
             return None;
         }
         let words = read("cmdline");
-        let line = String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " ");
+        let words = String::from_utf8_lossy(words.strip_suffix(&[0]).unwrap_or(&words));
+        let command = words.split('\0').filter(|_| !words.is_empty()).map(str::to_owned).collect();
         Some(Self {
             gpu: gpu.label.clone(),
+            gpu_uuid: gpu.uuid.clone(),
             pid: listed.pid,
             user: process.user().map_or_else(|| "?".to_owned(), user_name),
             memory_bytes: listed.used_bytes,
-            command: escape(&line.chars().take(COMMAND_MAX).collect::<String>()).into_owned(),
+            command,
         })
     }
 }

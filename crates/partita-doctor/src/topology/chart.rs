@@ -6,6 +6,8 @@ use partita_host::calibration::Measured;
 use partita_host::gpu::Gpu;
 use serde::Serialize;
 
+use crate::audit::Outsider;
+
 /// The version of the JSON. It changes when a field is removed or changes its meaning, but not when
 /// a field is added.
 pub const SCHEMA: u32 = 1;
@@ -51,6 +53,8 @@ pub struct Chart {
     pub disagreements: Vec<DisagreementRow>,
     /// The tenants that hold TPCs, by name.
     pub tenants: Vec<TenantRow>,
+    /// Programs that use the GPU and belong to no tenant: they run on every SM.
+    pub outsiders: Vec<Outsider>,
     /// The GPCs of the chip with their places.
     pub gpcs: Vec<GpcRow>,
     /// Every TPC in logical order.
@@ -242,6 +246,7 @@ impl Chart {
                     text: disagreement.to_string(),
                 })
                 .collect(),
+            outsiders: Vec::new(),
             gpcs: report
                 .rows
                 .iter()

@@ -21,11 +21,14 @@ use partita_host::calibration::Cache;
 pub use partita_host::calibration::evidence::{ControlRecord, Evidence, SmRecord};
 use partita_host::error::Error;
 use partita_host::gpu::Gpu;
+use partita_host::gpus::Selectors;
 use partita_host::install::Install;
 use partita_host::registry::Registry;
 pub use text::Ink;
 
 use partita_core::survey::NvdebugClaims;
+
+use crate::audit;
 
 impl Chart {
     /// The chart as lines of at most 100 columns, or a few more if numbers are long.
@@ -53,12 +56,18 @@ pub fn examine(install: &Install, gpu: &Gpu, fresh: bool, begin: Instant) -> Res
         None => cache.renew(install, gpu)?,
     };
     let report = measured.survey(nvdebug_claims(gpu)).report();
-    let tenants = Registry::open()?.lock()?.tenants()?;
+    let registry = Registry::open()?;
+    let tenants = registry.lock()?.tenants()?;
     let key = gpu.key();
     let tenants = tenants.iter().filter(|tenant| tenant.gpu_key == key);
     // `ps` reports a tenant whose limits cannot be read; such a tenant cannot launch.
     let held = tenants.filter_map(|tenant| Some((tenant.name.clone(), tenant.set().ok()?))).collect();
     let mut chart = Chart::new(gpu, &measured, &report, held);
+    chart.outsiders = audit::loads(install, &registry, Some(&Selectors::List(vec![gpu.selector()])))?
+        .outsiders
+        .into_iter()
+        .filter(|outsider| outsider.gpu_uuid == chart.uuid)
+        .collect();
     chart.fresh = fresh_now;
     chart.took_s = begin.elapsed().as_secs_f64();
     Ok(chart)
@@ -144,6 +153,24 @@ pub(crate) mod tests {
             task_slots: Some(128),
         };
         chart(&gpu("NVIDIA A100", (8, 0)), &measured, &[])
+    }
+
+    #[test]
+    fn programs_outside_of_tenants_are_named() {
+        let mut chart = a100();
+        assert!(!chart.to_text(Ink::Plain).contains("outside"));
+        chart.outsiders.push(audit::Outsider {
+            gpu: chart.gpu.clone(),
+            gpu_uuid: chart.uuid.clone(),
+            pid: 4242,
+            user: "ann".to_owned(),
+            memory_bytes: Some(3 << 29),
+            command: ["python3", "\x1b[2Jx.py"].map(str::to_owned).to_vec(),
+        });
+        let text = chart.to_text(Ink::Plain);
+        assert!(text.contains("outside   process 4242 of ann: 1.5GiB, python3 "), "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+        assert_eq!(serde_json::to_value(&chart).unwrap()["outsiders"][0]["pid"], 4242);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The chart as text.
 
-use partita_core::Count;
+use partita_core::{ByteSize, Count};
+use partita_host::escape::escape;
 
 use super::chart::{Chart, GpcRow};
 
@@ -21,6 +22,9 @@ impl Ink {
         }
     }
 }
+
+/// The most of a command line that the legend shows, in characters.
+const COMMAND_MAX: usize = 40;
 
 const DIM: &str = "2";
 const BOLD: &str = "1";
@@ -203,6 +207,17 @@ fn legend(text: &mut String, chart: &Chart, ink: Ink) {
     }
     let free = chart.free_tpcs();
     line("free", &format!("{}, {}", Count(free, "TPC"), Count(free * chart.sms_per_tpc, "SM")));
+    for (index, outsider) in chart.outsiders.iter().enumerate() {
+        let memory = outsider
+            .memory_bytes
+            .map_or_else(|| "memory unknown".to_owned(), |bytes| ByteSize(bytes).approximate().to_string());
+        let command: String = outsider.command.join(" ").chars().take(COMMAND_MAX).collect();
+        let said = format!("process {} of {}: {memory}, {command}", outsider.pid, outsider.user);
+        line(if index == 0 { "outside" } else { "" }, &escape(&said));
+    }
+    if !chart.outsiders.is_empty() {
+        line("", "started without Partita: nothing limits them, and they run on every SM");
+    }
     if chart.holes > 0 {
         let all = chart.gpcs.iter().flat_map(|row| &row.cpcs).map(|cpc| cpc.places.len()).sum::<usize>();
         let known = if chart.places_known { "" } else { ", if every GPC is as large as the largest" };

@@ -12,8 +12,8 @@ use partita_core::{
     ByteSize, ParseByteSizeError, ParseShareError, Placement, Share, UnknownWord, Words, words,
 };
 use partita_ledger::{
-    FLAG_GATED, FLAG_MEMORY_REST, FLAG_TIMED, Limits, MECHANISM_PERSISTENT, OnMisfit, SmCount, Spill,
-    TaskSlots,
+    FLAG_GATED, FLAG_MEMORY_REST, FLAG_TIMED, FLAG_TURNS, Limits, MECHANISM_MASK, MECHANISM_PERSISTENT,
+    OnMisfit, SmCount, Spill, TaskSlots,
 };
 use serde_json::Value;
 use thiserror::Error;
@@ -115,7 +115,13 @@ impl LimitSet {
             driver_allowance: limits.map(|limits| ByteSize(limits.driver_allowance_bytes)),
             isolation: meta.map(|meta| meta.isolation),
             priority: limits.map(|limits| Priority::from_number(limits.priority)),
-            via: limits.filter(|limits| limits.mechanism == MECHANISM_PERSISTENT).map(|_| Via::Persistent),
+            via: limits.and_then(|limits| match limits.mechanism {
+                MECHANISM_PERSISTENT => Some(Via::Persistent),
+                _ if limits.flags & FLAG_TURNS != 0 => Some(Via::Time),
+                MECHANISM_MASK => Some(Via::Mask),
+                // Made by an environment, which may give it a share of time.
+                _ => timed.map(|_| Via::Time),
+            }),
             restart: None,
             on_misfit: limits.map(OnMisfit::of),
             sm_count: limits.map(SmCount::of),
