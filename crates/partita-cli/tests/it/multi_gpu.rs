@@ -242,7 +242,7 @@ fn a_process_is_enough_to_name_it_and_all_is_enough_for_every_gpu() {
     assert_eq!(told[1]["tpcs"], "3,11");
     let told = ok(&world, &format!("ps --pid {pid}"));
     assert_eq!(
-        told.lines().filter(|line| line.starts_with("process ")).count(),
+        told.lines().filter(|line| line.starts_with("tenant both of ")).count(),
         program.uuids.len(),
         "{told}"
     );
