@@ -187,6 +187,21 @@ impl Stat {
     }
 }
 
+/// Whether no shell would continue this process's group if it stopped: no shell of the same session
+/// controls it.
+pub fn is_orphaned() -> bool {
+    let Some(own) = Stat::of("self") else { return true };
+    let mut at = own;
+    loop {
+        match Stat::of(&at.parent.to_string()) {
+            Some(parent) if parent.session != own.session => return true,
+            Some(parent) if parent.group != own.group => return false,
+            Some(parent) => at = parent,
+            None => return true,
+        }
+    }
+}
+
 /// The name of a user, or `user N` without one here.
 pub fn user_name(user: u32) -> String {
     let passwd = fs::read_to_string(PathBuf::from("/etc/passwd")).unwrap_or_default();

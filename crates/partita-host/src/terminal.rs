@@ -13,7 +13,7 @@ use std::io;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Number};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use crate::process::{ProcessId, Stat};
+use crate::process::{ProcessId, is_orphaned};
 
 /// The terminal of the job that this process is in.
 #[derive(Debug)]
@@ -129,21 +129,6 @@ impl Drop for Job<'_> {
         // For the rest of the job, such as the script around it.
         if let Some(terminal) = self.terminal.filter(|terminal| terminal.is_of(self.group)) {
             let _ = terminal.give(terminal.own);
-        }
-    }
-}
-
-/// Whether no shell would continue this process's group if it stopped: no shell of the same session
-/// controls it.
-fn is_orphaned() -> bool {
-    let Some(own) = Stat::of("self") else { return true };
-    let mut at = own;
-    loop {
-        match Stat::of(&at.parent.to_string()) {
-            Some(parent) if parent.session != own.session => return true,
-            Some(parent) if parent.group != own.group => return false,
-            Some(parent) => at = parent,
-            None => return true,
         }
     }
 }

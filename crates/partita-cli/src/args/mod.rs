@@ -18,6 +18,7 @@ mod run;
 mod shell;
 mod sim;
 mod tenants;
+mod top;
 mod topology;
 
 use std::ffi::OsString;
@@ -43,6 +44,7 @@ pub use run::Run;
 pub use shell::{Completions, Generate, Help, Man};
 pub use sim::Sim;
 pub use tenants::{Kill, Ps, Set};
+pub use top::Top;
 pub use topology::Topology;
 
 /// Share one NVIDIA GPU between programs that need no changes.
@@ -106,6 +108,8 @@ pub enum Cmd {
     Set(Set),
     /// List the tenants of this machine
     Ps(Ps),
+    /// Watch the GPUs and their tenants
+    Top(Top),
     /// End a tenant without harming its neighbours
     Kill(Kill),
     /// Test what works on this machine

@@ -19,6 +19,8 @@ pub mod run;
 pub mod set;
 pub mod sim;
 pub mod system;
+pub mod terminal;
+pub mod top;
 pub mod topology;
 
 use partita::partition::{ClusterRow, MoveRow};

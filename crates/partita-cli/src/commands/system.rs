@@ -48,7 +48,7 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
             print(&String::from_utf8_lossy(&stdout))?;
             Ok(Some(ExitCode::from(code)))
         }
-        Err(error @ Error::Daemon { .. }) if matches!(command, Cmd::Ps(_)) => {
+        Err(error @ Error::Daemon { .. }) if matches!(command, Cmd::Ps(_) | Cmd::Top(_)) => {
             tell(&format!("{error}; only your own tenants are shown"));
             Ok(None)
         }
@@ -61,6 +61,8 @@ fn is_forwarded(command: &Cmd) -> bool {
     match command {
         Cmd::Ps(_) | Cmd::Set(_) | Cmd::Kill(_) => true,
         Cmd::Run(run) => run.dry_run,
+        // Frames are made of such looks.
+        Cmd::Top(top) => top.once && top.json,
         _ => false,
     }
 }
@@ -82,9 +84,10 @@ fn run(arguments: &[String]) -> u8 {
         Ok(Arguments { command: Word::Cmd(command) }) if is_forwarded(&command) => {
             crate::dispatch(&command).unwrap_or_else(Failure::report)
         }
-        Ok(_) => {
-            Failure::Told("partitad runs only ps, set, kill and run --dry-run for users".to_owned()).report()
-        }
+        Ok(_) => Failure::Told(
+            "partitad runs only ps, set, kill, top --once --json and run --dry-run for users".to_owned(),
+        )
+        .report(),
         Err(code) => code,
     };
     (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(install::OWN_ERROR)

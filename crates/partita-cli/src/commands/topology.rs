@@ -1,7 +1,6 @@
 //! `partita topology`.
 
 use std::fs;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -10,6 +9,7 @@ use partita::topology::{self, Ink};
 use partita_console::{Failure, print, print_json, select};
 
 use crate::args::Topology;
+use crate::commands::terminal;
 
 /// Charts the GPU, prints the chart, and writes a picture if requested.
 pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {
@@ -25,14 +25,8 @@ pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {
     if arguments.json {
         print_json(&chart)?;
     } else {
-        print(&chart.to_text(ink()))?;
+        let ink = if terminal::has_colours() { Ink::Colour } else { Ink::Plain };
+        print(&chart.to_text(ink))?;
     }
     Ok(if chart.agree { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Colours for a terminal that has them, unless the user declines (no-color.org).
-fn ink() -> Ink {
-    let declined = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    if std::io::stdout().is_terminal() && !declined && !dumb { Ink::Colour } else { Ink::Plain }
 }

@@ -51,6 +51,7 @@ mod task_slots;
 mod tenants;
 mod terminal;
 mod time;
+mod top;
 mod topology;
 mod torque;
 mod turns;

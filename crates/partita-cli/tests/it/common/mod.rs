@@ -6,6 +6,7 @@
 #![allow(dead_code)]
 
 pub mod container;
+pub mod typist;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
