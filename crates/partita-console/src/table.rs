@@ -117,7 +117,7 @@ mod tests {
         table.row(["serve".into(), "root".into(), "132".into(), "python3 serve.py --port 80".into()]);
         assert_eq!(table.fit(200, &["USER"]), table.render());
         let fitted = table.fit(30, &["USER", "SMS"]);
-        assert_eq!(fitted, "NAME   USER  SMS  COMMAND\nserve  root  132  python3 serv…\n");
+        assert_eq!(fitted, "NAME   USER  SMS  COMMAND\nserve  root  132  python3 ser…\n");
         assert_eq!(table.fit(26, &["USER", "SMS"]), "NAME   SMS  COMMAND\nserve  132  python3 serve…\n");
         // No column is left to leave out.
         assert_eq!(table.fit(3, &["USER"]), "NAME   SMS  COMMAND\nserve  132  python…\n");

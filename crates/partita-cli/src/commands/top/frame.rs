@@ -231,10 +231,8 @@ fn outside(outsiders: &[Outside]) -> Vec<Line> {
     if outsiders.is_empty() {
         return Vec::new();
     }
-    let head = format!(
-        " {:>7} {:<10} {:<9} {:>9}  PROGRAM OUTSIDE OF TENANTS",
-        "PID", "USER", "GPU", "MEMORY"
-    );
+    let head =
+        format!(" {:>7} {:<10} {:<9} {:>9}  PROGRAM OUTSIDE OF TENANTS", "PID", "USER", "GPU", "MEMORY");
     let line = |outsider: &Outside| {
         let memory = outsider.memory_used_bytes.map_or_else(|| "?".to_owned(), bytes);
         let user = shorten(&escape(&outsider.user), 10);
