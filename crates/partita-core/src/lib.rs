@@ -55,8 +55,9 @@ pub use calendar::date_of;
 pub use count::Count;
 pub use gpc_set::GpcSet;
 pub use plan::{
-    Access, Ask, Clusters, Compaction, Holder, Move, NoneFree, NotEnough, Placement, Plan, PlanError,
-    Present, Remedy, Repacking, Resize, Store, Taken, all_free, compact, plan, repack, replan,
+    Access, Ask, Clusters, Compaction, Holder, Move, NoneFree, NotEnough, Part, Placement, Plan, PlanError,
+    Present, Remedy, Repacking, Resize, Store, Taken, all_free, compact, level, plan, plan_beside, repack,
+    replan,
 };
 pub use residence::{Misfit, Residence, resident_blocks};
 pub use share::{ParseShareError, Share, ShareError};

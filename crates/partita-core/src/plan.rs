@@ -7,6 +7,7 @@ mod order;
 mod pack;
 mod remedy;
 mod repack;
+mod rest;
 mod spread;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ pub use order::Store;
 use pack::{Room, pack};
 pub use remedy::Access;
 pub use repack::{Repacking, repack};
+pub use rest::{Part, level, plan_beside};
 use spread::spread;
 
 use crate::{Share, ShareError, Topology, TpcSet, words};
