@@ -90,7 +90,11 @@ pub fn start(
     let program = install.program().as_os_str().to_owned();
     let request = RunRequest {
         gpus: definition.gpu.as_ref().map(one).transpose()?,
-        limits: LimitSet { share: definition.share()?, memory: definition.quota()?, ..LimitSet::default() },
+        limits: LimitSet {
+            share: definition.share()?,
+            memory: definition.quota()?.map(Into::into),
+            ..LimitSet::default()
+        },
         name: Some(definition.name.clone()),
         command: vec![program, SUBCOMMAND.into(), OsString::from(json)],
         description: Some(format!("chain of {} components", definition.components.len())),

@@ -209,7 +209,7 @@ fn put(wanted: &mut LimitSet, key: &str, value: &str) -> Result<(), Fault> {
     limit
         .put(wanted, &value.to_ascii_lowercase())
         .map_err(|error| Fault::Value(name, given.clone(), error.into()))?;
-    if wanted.memory == Some(ByteSize(0)) { Err(Fault::NoMemory(given)) } else { Ok(()) }
+    if wanted.memory == Some(ByteSize(0).into()) { Err(Fault::NoMemory(given)) } else { Ok(()) }
 }
 
 /// The limits by name, `isolation` first: it is always present, so that a tenant without limits

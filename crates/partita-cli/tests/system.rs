@@ -65,6 +65,24 @@ fn can_open(user: u32, path: &Path, how: &str) -> bool {
 }
 
 #[test]
+fn two_users_without_a_share_have_even_parts() {
+    let Some(world) = machine() else { return };
+    let first = answering(&world, VICTIM, "--name first");
+    let second = idle(&world, ATTACKER, "--name second");
+    let sms = || {
+        let rows = rows(&mut world.as_root(nothing()));
+        rows.iter().map(|row| row["sms"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(sms(), [66, 66]);
+    let third = idle(&world, ATTACKER, "--name third --sm 20tpc");
+    assert_eq!(sms(), [46, 46, 40]);
+    // No user may change the tenant of another, but a start and an end divide what is left.
+    drop((second, third));
+    assert_eq!(sms(), [132]);
+    drop(first);
+}
+
+#[test]
 fn two_users_share_a_gpu_and_neither_takes_what_the_other_was_promised() {
     let Some(world) = machine() else { return };
     let _first = idle(&world, VICTIM, "--name first --sm 60% --mem 1GiB");

@@ -38,6 +38,7 @@ pub mod kept;
 pub mod memory;
 pub mod mig;
 mod plan;
+mod quota;
 mod residence;
 mod share;
 mod size;
@@ -59,6 +60,7 @@ pub use plan::{
     Present, Remedy, Repacking, Resize, Store, Taken, all_free, compact, level, plan, plan_beside, repack,
     replan,
 };
+pub use quota::Quota;
 pub use residence::{Misfit, Residence, resident_blocks};
 pub use share::{ParseShareError, Share, ShareError};
 pub use size::{ByteSize, ParseByteSizeError};

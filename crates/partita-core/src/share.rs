@@ -206,7 +206,9 @@ fn parse(text: &str) -> Result<Share, ParseReason> {
     if lower.is_empty() {
         return Err(ParseReason::Empty);
     }
-    let share = if let Some(list) = lower.strip_prefix("gpc:") {
+    let share = if lower == "all" {
+        Share::Percent(WHOLE)
+    } else if let Some(list) = lower.strip_prefix("gpc:") {
         let numbers = parse_ranges(list)?;
         Share::Gpcs(GpcSet::from_numbers(numbers))
     } else if let Some(list) = lower.strip_prefix("tpc:") {

@@ -13,9 +13,9 @@ use thiserror::Error;
 ///
 /// Units are powers of 1024, in either case: `KiB`, `MiB`, `GiB`, `TiB`, `PiB`, `EiB`; the short
 /// forms `K`/`Ki`, `M`/`Mi`, … mean the same, as they do in `CUDA_DEVICE_MEMORY_LIMIT` of HAMi
-/// (`20G` is 20 GiB). No unit, or `B`, is bytes. `KB`, `MB`, `GB`, … are refused, because some
-/// readers take them for powers of 1000. Fractions are taken, and the result rounded down to a
-/// byte.
+/// (`20G` is 20 GiB). `B` is bytes. `KB`, `MB`, `GB`, … are refused, because some readers take them
+/// for powers of 1000, and so is a number without a unit, which some mean as GiB; only 0 needs none.
+/// Fractions are taken, and the result rounded down to a byte.
 ///
 /// It prints as the shortest text that is exact, and parses back to the same number.
 ///
@@ -163,6 +163,9 @@ fn parse(text: &str) -> Result<ByteSize, Reason> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = (&text[..end], text[end..].trim_start());
     let unit = parse_unit(suffix)?;
+    if suffix.is_empty() && number.bytes().any(|byte| byte != b'0') {
+        return Err(Reason::NoUnit);
+    }
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
         return Err(Reason::NotANumber(number.into()));
@@ -198,16 +201,27 @@ fn parse_unit(suffix: &str) -> Result<usize, Reason> {
 
 /// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is not a size: {reason}; write 20GiB, 1.5GiB, 512MiB, 20G or a number of bytes")]
+#[error("`{text}` is not a size: {reason}; write 20GiB, 1.5GiB, 512MiB or 4096B")]
 pub struct ParseByteSizeError {
     text: String,
     reason: Reason,
+}
+
+impl ParseByteSizeError {
+    /// A text that ends as a percentage and is none.
+    pub(crate) fn no_percentage(text: &str) -> Self {
+        Self { text: text.into(), reason: Reason::NoPercentage }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 enum Reason {
     #[error("it is empty")]
     Empty,
+    #[error("it has no unit")]
+    NoUnit,
+    #[error("it is not a percentage above 0% and up to 100%")]
+    NoPercentage,
     #[error("it is negative")]
     Negative,
     #[error("`{0}` is not a number")]

@@ -112,7 +112,7 @@ fn act(
             }
         }
         Request::EndProcesses { name } => end_leftovers(install, &registry, &name)?,
-        Request::Clean => registry.lock()?.tenants().map(drop)?,
+        Request::Clean => registry.lock_to_plan()?.divide()?,
     }
     Ok((Answer::Done, None))
 }

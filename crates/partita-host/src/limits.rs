@@ -3,7 +3,7 @@
 mod given;
 mod table;
 
-use partita_core::{ByteSize, Share, Topology, TpcSet};
+use partita_core::{ByteSize, Quota, Share, Topology, TpcSet};
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFault, MECHANISM_MASK, NO_QUOTA};
 pub use partita_ledger::{OnMisfit, SmCount, Spill, TaskSlots};
 use thiserror::Error;
@@ -50,6 +50,29 @@ pub fn new_limits(
     limits.set_topology(topology);
     limits.set_partition(topology, set);
     Ok(limits)
+}
+
+/// A quota in bytes on a GPU of that memory, beside what the driver may take for itself.
+///
+/// # Errors
+/// [`Error::NotOffered`] for a percentage that leaves nothing beside the driver.
+pub(crate) fn quota_on(
+    quota: Quota,
+    gpu: &str,
+    total_bytes: u64,
+    driver_bytes: u64,
+) -> Result<ByteSize, Error> {
+    match quota.bytes(total_bytes, driver_bytes) {
+        ByteSize(0) if matches!(quota, Quota::Percent(_)) => Err(Error::NotOffered {
+            option: format!("--mem {quota}"),
+            reason: format!(
+                "on {gpu} that is no more than the {} that the driver may take for itself; ask for more, or \
+                 lower --mem-driver",
+                ByteSize(driver_bytes)
+            ),
+        }),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Refuses shares by GPC if the map of TPCs to GPCs is not proved.

@@ -5,9 +5,11 @@
 //! moved tenant uses its new TPCs from its next launch on, as after `partita set`; running kernels
 //! keep their TPCs until they end.
 
+use std::collections::BTreeSet;
+
 use partita_core::{
-    Access, Ask, Clusters, Compaction, Move, Placement, Plan, PlanError, Share, Store, Topology,
-    TopologyError, TpcSet,
+    Access, Ask, Clusters, Compaction, Move, Part, Placement, Plan, PlanError, Present, Share, Store,
+    Topology, TopologyError, TpcSet,
 };
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, MECHANISM_MASK};
 use serde::Serialize;
@@ -130,7 +132,8 @@ pub(crate) struct Wanted<'a> {
     pub gpu_key: &'a str,
     /// The tenant to change; `None` for a new one.
     pub name: Option<&'a str>,
-    pub share: Share,
+    /// `None` for an even part of what the shares of others leave.
+    pub share: Option<Share>,
     pub place: Placement,
     /// Whether others make room.
     pub compact: bool,
@@ -141,17 +144,55 @@ pub(crate) struct Wanted<'a> {
 /// # Errors
 /// [`Error::Plan`] in the planner's words; [`Error::DamagedTenant`].
 pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
-    let present = RegistryLock::present(wanted.tenants, wanted.gpu_key)?;
-    let ask = Ask { share: wanted.share, placement: wanted.place };
-    let planned = match (wanted.compact, wanted.name) {
-        (true, name) => partita_core::compact(wanted.topology, &present, name, ask, |tenant| {
-            let mut here = wanted.tenants.iter().filter(|other| other.gpu_key == wanted.gpu_key);
-            here.any(|other| other.name_among_all() == tenant.name && may_move(other))
-        }),
-        (false, Some(name)) => partita_core::replan(wanted.topology, &present, name, ask).map(alone),
-        (false, None) => partita_core::plan(wanted.topology, &present, ask).map(alone),
+    let &Wanted { topology, tenants, gpu_key, name, share, place, compact } = wanted;
+    let here = |present: &Present| {
+        let mut here = tenants.iter().filter(|other| other.gpu_key == gpu_key);
+        here.find(|other| other.name_among_all() == present.name)
     };
-    planned.map_err(|error| refused(error, wanted.topology, wanted.tenants, wanted.gpu_key))
+    let place_share = |share: Share, present: &[Present]| {
+        let ask = Ask { share, placement: place };
+        match (compact, name) {
+            (true, name) => partita_core::compact(topology, present, name, ask, |tenant| {
+                here(tenant).is_some_and(may_move)
+            }),
+            (false, Some(name)) => partita_core::replan(topology, present, name, ask).map(alone),
+            (false, None) => partita_core::plan(topology, present, ask).map(alone),
+        }
+    };
+    let part = match share {
+        Some(share) => Part::Share { name, plan: &move |present| place_share(share, present) },
+        None => Part::Even(place),
+    };
+    let present = RegistryLock::present(tenants, gpu_key)?;
+    partita_core::plan_beside(topology, &present, &part, |tenant| here(tenant)?.rests())
+        .map_err(|error| refused(error, topology, tenants, gpu_key))
+}
+
+/// Gives the tenants without a share of each GPU even parts of what the others leave. Returns
+/// whether that has changed any.
+///
+/// # Errors
+/// [`Error::Plan`], [`Error::DamagedTenant`].
+pub(crate) fn level(tenants: &[Tenant]) -> Result<bool, Error> {
+    let mut is_changed = false;
+    let gpus: BTreeSet<&str> = tenants
+        .iter()
+        .filter(|tenant| tenant.rests().is_some())
+        .map(|tenant| tenant.gpu_key.as_str())
+        .collect();
+    for gpu_key in gpus {
+        let here = || tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key);
+        let Some(first) = here().find(|tenant| tenant.rests().is_some()) else { continue };
+        let topology =
+            first.limits()?.topology().map_err(|error| first.damaged_limits(&error.to_string()))?;
+        let present = RegistryLock::present(tenants, gpu_key)?;
+        let rests = |present: &Present| here().find(|one| one.name_among_all() == present.name)?.rests();
+        let stores = partita_core::level(&topology, &present, rests)
+            .map_err(|error| refused(error, &topology, tenants, gpu_key))?;
+        store(&stores, tenants, gpu_key, &topology)?;
+        is_changed |= !stores.is_empty();
+    }
+    Ok(is_changed)
 }
 
 /// The refusal with the commands by which the caller can make room.
@@ -231,10 +272,11 @@ pub(crate) fn store(
     topology: &Topology,
 ) -> Result<(), Error> {
     for Store { tenant, set } in stores {
-        let here = tenants.iter().filter(|other| other.gpu_key == gpu_key && other.is_own());
-        let Some(tenant) = here.into_iter().find(|other| other.name_among_all() == *tenant) else { continue };
+        // Those of other users have no share, and in system mode root divides what is left.
+        let mut here = tenants.iter().filter(|other| other.gpu_key == gpu_key && other.is_kept_here());
+        let Some(tenant) = here.find(|other| other.name_among_all() == *tenant) else { continue };
         let damaged = |error: partita_ledger::LedgerError| tenant.damaged_limits(&error.to_string());
-        let mut file = tenant.limits_file()?;
+        let mut file = tenant.kept_limits_file()?;
         file.update(|limits| limits.set_partition(topology, set)).map_err(damaged)?;
     }
     Ok(())

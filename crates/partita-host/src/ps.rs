@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use partita_core::TpcSet;
+use partita_core::{Quota, TpcSet};
 use partita_ledger::{FLAG_GPCS_UNPROVED, HookState, Limits, MECHANISM_NONE, SlotInfo};
 use serde::Serialize;
 
@@ -74,6 +74,17 @@ pub struct TenantRow {
     pub command: Option<Vec<String>>,
     /// A problem: a damaged file, or a process that has escaped its limits.
     pub problem: Option<String>,
+}
+
+impl TenantRow {
+    /// Its memory quota in bytes, if it has one.
+    pub fn memory_quota_bytes(&self) -> Option<u64> {
+        match self.limits.memory? {
+            Quota::Bytes(bytes) => Some(bytes.0),
+            // A ledger has no percentages.
+            Quota::Percent(_) => None,
+        }
+    }
 }
 
 /// A process of a tenant that uses CUDA.

@@ -14,6 +14,7 @@ use crate::mps::ready::READY_LIMIT;
 use crate::offered::Via;
 use crate::registry::{Registry, Tenant};
 use crate::text;
+use crate::time::{self, Turn};
 
 /// What to run and how. A command sends its serialized form to `partitad` in system mode.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -45,19 +46,35 @@ impl RunRequest {
         self.limits.takes_turns() && self.mps_partition.is_none()
     }
 
-    /// Whether it gets all free TPCs because it asks for no share of anything.
-    pub(crate) fn takes_all_unasked(&self) -> bool {
-        self.limits.share.is_none() && !self.takes_turns() && self.mps_partition.is_none()
+    /// Whether its TPCs are an even part of what the shares of others leave, because it asks for no
+    /// share of anything. A chain, which has a description, divides its TPCs itself and keeps them.
+    pub(crate) fn shares_evenly(&self) -> bool {
+        let asks = self.limits.share.is_some() || self.takes_turns() || self.mps_partition.is_some();
+        !asks && self.description.is_none()
     }
 
-    /// The same with its isolation settled, if it takes turns without `--via time`: it has the
-    /// whole GPU in its turns, or runs at the same time as the tenants with masks.
+    /// The same with what depends on the tenants that are there.
+    ///
+    /// Where tenants that take turns leave no compute units, a request without `--sm` takes turns
+    /// too. Its isolation is settled if it takes turns without `--via time`: it has the whole GPU in
+    /// its turns, or runs at the same time as the tenants with masks.
     ///
     /// # Errors
     /// As [`Registry::lock`].
     pub(crate) fn settled(&self, registry: &Registry, gpus: &[Gpu]) -> Result<Self, Error> {
         let mut settled = self.clone();
-        if self.takes_turns() && self.limits.via() == Via::Auto {
+        if self.shares_evenly() && self.limits.via() == Via::Auto {
+            let tenants = registry.lock()?.tenants()?;
+            let keys = || gpus.iter().map(Gpu::key);
+            let turns =
+                keys().find_map(|key| time::join(tenants.iter().filter(|tenant| tenant.gpu_key == key)));
+            match turns {
+                Some(Turn::Time(share)) => settled.limits.time = Some(share),
+                Some(Turn::Priority(priority)) => settled.limits.priority = Some(priority),
+                None => {}
+            }
+        }
+        if settled.takes_turns() && self.limits.via() == Via::Auto {
             let has_own = |tenant: &Tenant| {
                 let is_of_mps = tenant.meta.as_ref().is_ok_and(|meta| meta.mps_partition.is_some());
                 gpus.iter().any(|gpu| gpu.key() == tenant.gpu_key)
@@ -78,7 +95,7 @@ impl RunRequest {
 #[cfg(test)]
 mod tests {
     use partita_core::time::{Policy, Priority, TimeShare};
-    use partita_core::{ByteSize, Share};
+    use partita_core::{ByteSize, Quota, Share};
 
     use super::RunRequest;
     use crate::limits::LimitSet;
@@ -89,7 +106,7 @@ mod tests {
             gpus: Some("sim:h200,1".parse().unwrap()),
             limits: LimitSet {
                 share: Some(Share::Percent(12_500)),
-                memory: Some(ByteSize((5 << 30) + 1)),
+                memory: Some(ByteSize((5 << 30) + 1).into()),
                 driver_allowance: Some(ByteSize(0)),
                 priority: Some(Priority::Low),
                 time: Some(TimeShare(125)),
@@ -100,7 +117,9 @@ mod tests {
             command: vec!["a program".into(), "--x".into()],
             ..RunRequest::default()
         };
-        for request in [request, RunRequest::default()] {
+        let percent = LimitSet { memory: Some(Quota::Percent(12_500)), ..LimitSet::default() };
+        let percent = RunRequest { limits: percent, ..RunRequest::default() };
+        for request in [request, percent, RunRequest::default()] {
             let sent = serde_json::to_string(&request).unwrap();
             let received: RunRequest = serde_json::from_str(&sent).unwrap();
             assert_eq!(format!("{received:?}"), format!("{request:?}"));

@@ -33,8 +33,6 @@ use self::select::select;
 use self::stall::Policy;
 use self::watch::Watch;
 use crate::error::Error;
-use crate::gpu::Gpu;
-use crate::gpus;
 use crate::holder;
 use crate::install::Install;
 use crate::mps;
@@ -175,13 +173,14 @@ fn start(
         None => default_name(&program),
     };
     check_name(&name)?;
-    if request.limits.memory == Some(ByteSize(0)) {
+    if request.limits.memory == Some(ByteSize(0).into()) {
         return Err(Error::QuotaZero);
     }
     let hook = hook(install)?;
     let registry = Registry::open()?;
 
     let gpus = select(install, request, &mut *say)?;
+    let asked = request;
     let request = &request.settled(&registry, &gpus)?;
     let service = || match request.limits.isolation() {
         Isolation::Shared => mps::service(install, &registry, &gpus).map(Some),
@@ -250,7 +249,7 @@ fn start(
             if signals.take_over_job().map_err(Error::io("signal handlers"))? {
                 command.process_group(0);
             }
-            tell_what_it_gets(request, &name, &gpus, &tenant, say);
+            tell_what_it_gets(asked, request, &name, &tenant, say);
             spawn_owner(&mut command, &tenant, &program)
         };
         ready
@@ -269,19 +268,26 @@ fn start(
 
 /// Says which resources the program gets without a limit that was asked for.
 fn tell_what_it_gets(
+    asked: &RunRequest,
     request: &RunRequest,
     name: &str,
-    gpus: &[Gpu],
     tenant: &OwnedTenant,
     say: &mut dyn FnMut(&str),
 ) {
-    // A chain's definition describes it, and `partita set` does not change it.
-    if request.takes_all_unasked() && request.description.is_none() {
-        say(&format!(
-            "no --sm: {name} takes every free compute unit of {}; `partita set {name} --sm 50%` makes \
-             room for others",
-            gpus::labels(gpus)
-        ));
+    if asked.shares_evenly() && request.takes_turns() {
+        let turns = request.limits.time.map_or_else(
+            || format!("--priority {}", request.limits.priority()),
+            |share| format!("--time {share}"),
+        );
+        say(&format!("no --sm: {name} takes turns with the tenants that are there, as with `{turns}`"));
+    }
+    if request.shares_evenly() {
+        for (gpu, sms, sms_of_device) in tenant.units() {
+            say(&format!(
+                "no --sm: {name} has {sms} of {sms_of_device} SMs of {gpu}, as many as each other tenant \
+                 without --sm; that changes as tenants come and go, and `--sm 100%` keeps all"
+            ));
+        }
     }
     for (gpu, bytes) in tenant.memory_rests() {
         say(&format!(
@@ -316,13 +322,13 @@ fn finish(registry: &Registry, tenant: OwnedTenant) {
     clean(registry);
 }
 
-/// Removes what ended tenants left.
+/// Removes what ended tenants left, and divides among tenants without a share what they had.
 fn clean(registry: &Registry) {
     // Whatever goes wrong here, the next command removes the remains.
     if registry.is_client() {
         let _ = system::clean(registry);
-    } else if let Ok(lock) = registry.lock() {
-        let _ = lock.tenants();
+    } else if let Ok(lock) = registry.lock_to_plan() {
+        let _ = lock.divide();
     }
 }
 

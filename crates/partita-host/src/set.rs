@@ -120,7 +120,12 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     let changes = changes.collect::<Result<Vec<_>, Error>>()?;
     let outcomes = changes.into_iter().map(|change| change.make(request, &tenants)).collect();
     let LimitSet { share, task_slots, memory, driver_allowance, .. } = request.limits;
-    if share.is_some() || task_slots.is_some() || memory.is_some() || driver_allowance.is_some() {
+    if share.is_some()
+        || request.compact
+        || task_slots.is_some()
+        || memory.is_some()
+        || driver_allowance.is_some()
+    {
         lock.divide()?;
     }
     outcomes
@@ -184,7 +189,7 @@ impl<'a> Change<'a> {
                 tenants,
                 gpu_key: &part.gpu_key,
                 name: Some(&part.name_among_all()),
-                share,
+                share: Some(share),
                 place: wanted
                     .place
                     .unwrap_or_else(|| part.meta().map_or_else(|_| Default::default(), |meta| meta.place)),
@@ -192,7 +197,7 @@ impl<'a> Change<'a> {
             })?),
             None => None,
         };
-        memory_wanted(part, before, wanted).into_iter().try_for_each(|memory| memory.check(tenants))?;
+        memory_wanted(part, before, wanted)?.into_iter().try_for_each(|memory| memory.check(tenants))?;
         if let Some(priority) = wanted.priority.filter(|_| before.flags & FLAG_GATED == 0) {
             return Err(Error::NotOffered {
                 option: format!("--priority {priority}"),
@@ -229,7 +234,7 @@ impl<'a> Change<'a> {
 
     fn make(self, request: &SetRequest, tenants: &[Tenant]) -> Result<SetOutcome, Error> {
         let Self { part, topology, planned, mut file } = self;
-        memory_wanted(part, part.limits()?, &request.limits)
+        memory_wanted(part, part.limits()?, &request.limits)?
             .into_iter()
             .try_for_each(|memory| memory.make_room(tenants))?;
         if let Some(planned) = &planned {
@@ -265,22 +270,27 @@ impl<'a> Change<'a> {
 }
 
 /// The promise of memory that a tenant is to get; `None` if that stays as it is.
-fn memory_wanted<'a>(part: &'a Tenant, before: &Limits, wanted: &LimitSet) -> Option<memory::Wanted<'a>> {
+fn memory_wanted<'a>(
+    part: &'a Tenant,
+    before: &Limits,
+    wanted: &LimitSet,
+) -> Result<Option<memory::Wanted<'a>>, Error> {
+    let total_bytes = before.memory_total_bytes;
+    let driver_allowance =
+        wanted.driver_allowance.map_or(before.driver_allowance_bytes, |allowance| allowance.0);
     let quota = match (wanted.memory, memory::promise(before)) {
-        (Some(quota), _) => quota,
+        (Some(quota), _) => limits::quota_on(quota, part.gpu_label(), total_bytes, driver_allowance)?,
         (None, Some(quota)) if wanted.driver_allowance.is_some() => ByteSize(quota),
-        _ => return None,
+        _ => return Ok(None),
     };
-    Some(memory::Wanted {
+    Ok(Some(memory::Wanted {
         gpu_key: &part.gpu_key,
         gpu: part.gpu_label(),
-        total_bytes: before.memory_total_bytes,
+        total_bytes,
         quota: Some(quota),
-        driver_allowance: wanted
-            .driver_allowance
-            .map_or(before.driver_allowance_bytes, |allowance| allowance.0),
+        driver_allowance,
         tenant: Some(part),
-    })
+    }))
 }
 
 /// The share of a tenant that only moves: the TPCs that it named, or as many as it has.

@@ -1,6 +1,7 @@
 //! Shares of time: from the request to the ledger, and their display in `ps`.
 
-use partita_core::time::{Law, TimeAccount, TimeShare};
+use partita_core::TpcSet;
+use partita_core::time::{Law, Priority, TimeAccount, TimeShare};
 use partita_ledger::{FLAG_TIMED, Limits};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -98,6 +99,32 @@ impl<'a> Turns<'a> {
             (TimeShare(0), Some(room)) => Some(format!("--time, after {room}")),
             (left, Some(_)) => Some(format!("`--time {left}` or less")),
         }
+    }
+}
+
+/// How a tenant takes turns.
+pub(crate) enum Turn {
+    /// By a share of time.
+    Time(TimeShare),
+    /// By a priority.
+    Priority(Priority),
+}
+
+/// How a tenant without `--sm` joins the caller's tenants that take turns on a GPU: with half of the
+/// time that is left, so that the next one finds some too, or with low priority. `None` if there
+/// are compute units for it, or no such tenants, or no time.
+pub(crate) fn join<'a>(tenants: impl Iterator<Item = &'a Tenant> + Clone) -> Option<Turn> {
+    let firm = tenants.clone().filter(|tenant| tenant.rests().is_none());
+    let held = firm.filter_map(|tenant| tenant.set().ok()).fold(TpcSet::EMPTY, |all, set| all | set);
+    let tpc_count = tenants.clone().find_map(|tenant| Some(tenant.limits().ok()?.tpc_count))?;
+    if held.len() < tpc_count || tenants.clone().any(|tenant| tenant.rests().is_some()) {
+        return None;
+    }
+    let turns = Turns::of(tenants).ok()?;
+    match (turns.by_priority, turns.timed.is_empty(), turns.left) {
+        (Some(_), ..) => Some(Turn::Priority(Priority::Low)),
+        (None, false, TimeShare(left @ 1..)) => Some(Turn::Time(TimeShare(left.div_ceil(2)))),
+        _ => None,
     }
 }
 

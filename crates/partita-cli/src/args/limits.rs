@@ -65,7 +65,9 @@ impl<const OF_SET: bool> Args for LimitOptions<OF_SET> {
 }
 
 fn option(limit: &Limit) -> Arg {
-    let option = Arg::new(limit.name).long(limit.name);
+    // So that `-5%` gets the error of a share, and not that of an option.
+    let is_amount = !matches!(limit.form, Form::Words { .. });
+    let option = Arg::new(limit.name).long(limit.name).allow_hyphen_values(is_amount);
     match limit.form {
         Form::Share => option.value_name("SHARE"),
         Form::Size { .. } => option.value_name("SIZE"),

@@ -264,8 +264,8 @@ fn tpcs(row: &TenantRow) -> Option<String> {
 fn cells(row: &TenantRow) -> [String; 14] {
     let unknown = || "?".to_owned();
     let tpcs = tpcs(row);
-    let quota = match (row.limits.memory, row.memory_rest_bytes, &tpcs) {
-        (Some(quota), _, _) => bytes(quota.bytes()),
+    let quota = match (row.memory_quota_bytes(), row.memory_rest_bytes, &tpcs) {
+        (Some(quota), _, _) => bytes(quota),
         (None, Some(rest), _) => format!("({})", bytes(rest)),
         (None, None, Some(_)) => "-".to_owned(),
         (None, None, None) => unknown(),

@@ -91,7 +91,7 @@ fn a_quota_that_cannot_be() {
         let gpus = devices.as_array().unwrap();
         gpus[0]["memory_total_bytes"].as_u64().unwrap()
     };
-    let most = total / 10 * 6;
+    let most = format!("{}B", total / 10 * 6);
     let _held = world.idle(&format!("--name big --sm 10% --mem {most}"));
     says(&world.refused(&format!("run --sm 10% --mem {most} -- true")), &["big", "was promised", "or less"]);
 }

@@ -55,3 +55,4 @@ mod top;
 mod topology;
 mod torque;
 mod turns;
+mod without_share;

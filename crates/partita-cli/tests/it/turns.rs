@@ -1,5 +1,5 @@
-//! A share of time or a priority without compute units means turns. A program without `--sm` locks
-//! no other out: the refusal says what to type, and that works.
+//! A share of time or a priority without compute units means turns. A refusal says what to type, and
+//! that works.
 
 use crate::common;
 
@@ -69,19 +69,13 @@ fn turns_beside_a_partition_share_what_it_leaves() {
 }
 
 #[test]
-fn a_program_that_takes_all_is_told_and_a_refusal_names_the_command_that_makes_room() {
+fn a_refusal_names_the_command_that_makes_room() {
     let world = World::new();
-    let output = world.line("run --name all -- true");
-    let said = text(&output.stderr);
-    assert!(
-        said.contains("no --sm: all takes every free compute unit") && said.lines().count() == 1,
-        "{said}"
-    );
-    for asked in ["--sm 100%", "--sm 10%"] {
+    for asked in ["--sm 100%", "--sm all", "--sm 10%"] {
         let output = world.line(&format!("run --name all {asked} -- true"));
         assert_eq!(text(&output.stderr), "", "{asked}");
     }
-    let _all = world.idle("--name all");
+    let _all = world.idle("--name all --sm 100%");
     for asked in ["", "--sm 60%", "--sm 50tpc", "--sm 120sm", "--sm tpc:0-9"] {
         let run = format!("run --name next {asked} -- true");
         let refused = world.refused(&run);
@@ -93,4 +87,28 @@ fn a_program_that_takes_all_is_told_and_a_refusal_names_the_command_that_makes_r
     }
     let refused = world.refused("run --name next --sm 100% -- true");
     assert_eq!(advised(&refused), ["kill all"], "{refused}");
+}
+
+#[test]
+fn without_a_share_a_program_takes_turns_where_others_do() {
+    let world = World::in_memory();
+    for (first, second, third) in [
+        ("--time 50%", "--time 25%", "--time 12.5%"),
+        ("--priority high", "--priority low", "--priority low"),
+    ] {
+        let _first = world.idle(&format!("--name first {first}"));
+        let _second = world.idle("--name second");
+        assert_eq!(world.row("second")["sms"], 132);
+        let option = |name: &str| match second.split_once(' ').unwrap().1 {
+            "low" => world.row(name)["priority"].as_str().unwrap().to_owned(),
+            _ => format!("{}%", world.row(name)["time"]["share_percent"].as_f64().unwrap()),
+        };
+        assert_eq!(option("second"), second.split_once(' ').unwrap().1);
+        let output = world.line("run --name third -- true");
+        assert!(output.status.success(), "{output:?}");
+        let said = text(&output.stderr);
+        let expected =
+            format!("no --sm: third takes turns with the tenants that are there, as with `{third}`");
+        assert!(said.contains(&expected) && said.lines().count() == 1, "{said}");
+    }
 }

@@ -4,14 +4,13 @@
 #[cfg(test)]
 mod tests;
 
-use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::error::{NoneFree, PlanError, Remedy};
 use super::order::{Way, order};
-use super::{Compaction, Move, Placement, Plan, Present, Request, Store, holders};
+use super::{Compaction, Placement, Plan, Present, Request, Store, holders};
 use crate::{Share, Topology, TpcSet};
 
 /// What a tenant asks for beside others, of which some have no share.
@@ -28,7 +27,8 @@ pub enum Part<'a> {
 }
 
 /// Plans for one tenant. Those for which `rests` returns a placement have no share: they get even
-/// parts of what remains, keep as many of their TPCs as they can, and each has at least one.
+/// parts of what remains, keep as many of their TPCs as they can, and each has at least one. The
+/// moves are those of the tenants with a share.
 ///
 /// # Errors
 /// As the plan of the share; [`PlanError::NoneFree`] if there is no TPC for each tenant without a
@@ -76,13 +76,12 @@ pub fn plan_beside(
     };
     let new = planned.as_ref().map_or(TpcSet::EMPTY, |planned| planned.plan.set);
     let mut parts = divide(topology, rest(topology, &then, new), &owners).ok_or_else(none_free)?;
-    let plan = match planned {
-        Some(planned) => planned.plan,
-        None => Plan::new(topology, parts.pop().unwrap_or(TpcSet::EMPTY)),
+    let (plan, moves) = match planned {
+        Some(planned) => (planned.plan, planned.moves),
+        None => (Plan::new(topology, parts.pop().unwrap_or(TpcSet::EMPTY)), Vec::new()),
     };
     let ways = firm.iter().zip(then).chain(resting.into_iter().zip(parts));
-    let (moves, stores) = stores(topology, ways, changed)?;
-    Ok(Compaction { plan, moves, stores })
+    Ok(Compaction { plan, moves, stores: stores(topology, ways)? })
 }
 
 /// The stores after which the tenants without a share have even parts again, as after another
@@ -107,7 +106,7 @@ pub fn level(
         return Ok(Vec::new());
     };
     let ways = firm.into_iter().zip(held).chain(resting.into_iter().zip(parts));
-    stores(topology, ways, None).map(|(_, stores)| stores)
+    stores(topology, ways)
 }
 
 /// A tenant without a share.
@@ -167,18 +166,13 @@ fn divide(topology: &Topology, rest: TpcSet, owners: &[Owner]) -> Option<Vec<Tpc
 fn stores<'a>(
     topology: &Topology,
     ways: impl Iterator<Item = (&'a Present, TpcSet)>,
-    changed: Option<&str>,
-) -> Result<(Vec<Move>, Vec<Store>), PlanError> {
-    let ways: Vec<Way> = ways
-        .map(|(tenant, then)| Way { name: tenant.name.clone(), now: tenant.set & topology.all(), then })
-        .collect();
-    let (moving, still): (Vec<Way>, Vec<Way>) = ways.into_iter().partition(|way| way.now != way.then);
+) -> Result<Vec<Store>, PlanError> {
+    let ways =
+        ways.map(|(tenant, then)| Way { name: tenant.name.clone(), now: tenant.set & topology.all(), then });
+    let (moving, still): (Vec<Way>, Vec<Way>) = ways.partition(|way| way.now != way.then);
     let still = still.iter().fold(TpcSet::EMPTY, |all, way| all | way.now);
     let idle = moving.iter().fold(topology.all() - still, |idle, way| idle - way.now - way.then);
-    let stores = order(&moving, still, idle).ok_or_else(|| PlanError::Deadlock {
-        tenant: moving.first().map_or_else(String::new, |way| way.name.to_owned()),
-    })?;
-    let others = moving.into_iter().filter(|way| Some(way.name.as_str()) != changed);
-    let moves = others.map(|way| Move { tenant: way.name, from: way.now - way.then, to: way.then - way.now });
-    Ok((moves.collect(), stores))
+    order(&moving, still, idle).ok_or_else(|| PlanError::Deadlock {
+        tenant: moving.first().map_or_else(String::new, |way| way.name.clone()),
+    })
 }

@@ -9,7 +9,6 @@ use super::{ByteSize, SUFFIXES};
 fn forms() {
     for (text, bytes) in [
         ("0", 0),
-        ("4096", 4096),
         ("4096B", 4096),
         ("1KiB", 1 << 10),
         ("512MiB", 512 << 20),
@@ -25,11 +24,11 @@ fn forms() {
         ("15EiB", 15 << 60),
         ("1.5GiB", 3 << 29),
         ("0.5k", 512),
-        ("4096.0", 4096),
+        ("4096.0B", 4096),
         // 107 374 182.4, rounded down.
         ("0.1GiB", 107_374_182),
-        ("18446744073709551615", u64::MAX),
-        ("0018446744073709551615", u64::MAX),
+        ("18446744073709551615B", u64::MAX),
+        ("0018446744073709551615B", u64::MAX),
         ("15.999999999999999999EiB", u64::MAX - 1),
     ] {
         assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
@@ -50,10 +49,12 @@ fn what_is_no_size_says_why() {
         ("20x", "`x` is not a unit"),
         ("20GiBs", "`GiBs` is not a unit"),
         ("20bib", "`bib` is not a unit"),
-        ("1.5", "part of a byte"),
+        ("1.5B", "part of a byte"),
+        ("40", "it has no unit"),
+        ("1.5", "it has no unit"),
         ("0.1234567890123456789GiB", "more than 18 decimals"),
         ("16EiB", "more than 64 bits hold"),
-        ("18446744073709551616", "more than 64 bits hold"),
+        ("18446744073709551616B", "more than 64 bits hold"),
         ("99999999999999999999999GiB", "more than 64 bits hold"),
     ] {
         let error = text.parse::<ByteSize>().unwrap_err().to_string();

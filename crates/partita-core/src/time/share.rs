@@ -22,10 +22,12 @@ pub struct TimeShare(pub u32);
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParseTimeShareError {
     /// It is not a percentage.
-    #[error("{0:?} is not understood: use a percentage of the device's time, as 30% or 12.5%")]
+    #[error(
+        "{0:?} is not understood: use a percentage of the device's time from 0.1% to 100%, with at most one decimal"
+    )]
     NoPercentage(String),
     /// It is 0% or above 100%.
-    #[error("{0}: a share of time is above 0% and at most 100%")]
+    #[error("{0}: a share of time is 0.1% to 100%")]
     OutOfRange(String),
 }
 

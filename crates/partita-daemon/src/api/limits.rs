@@ -25,7 +25,8 @@ impl<'de> Deserialize<'de> for Changes {
         static EXPECTED: LazyLock<Vec<&'static str>> =
             LazyLock::new(|| OTHERS.into_iter().chain(changeable().map(|limit| limit.member)).collect());
 
-        let members = Members { may: |limit| limit.change.is_some(), expected: &EXPECTED };
+        let members =
+            Members { may: |limit| limit.change.is_some(), expected: &EXPECTED, takes_percent: false };
         from.deserialize_map(members).map(Changes)
     }
 }

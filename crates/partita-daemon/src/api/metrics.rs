@@ -166,7 +166,7 @@ impl Now {
             row.memory_used_bytes.map(|bytes| bytes as f64)
         });
         each("tenant_memory_quota_bytes", "Device memory that a tenant may hold", |row| {
-            row.limits.memory.map(|quota| quota.bytes() as f64)
+            row.memory_quota_bytes().map(|bytes| bytes as f64)
         });
         each("tenant_time_share_ratio", "The part of the GPU's time that a tenant may use", |row| {
             row.time.map(|time| time.share_percent / 100.0)

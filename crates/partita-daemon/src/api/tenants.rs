@@ -199,7 +199,7 @@ impl TenantChange {
             let Refused { limit, error, .. } = refused;
             invalid(limit.member, error.to_string())
         })?;
-        if limits.memory == Some(ByteSize(0)) {
+        if limits.memory == Some(ByteSize(0).into()) {
             return Err(invalid("memory_quota_bytes", Error::QuotaZero.to_string()));
         }
         if self.limits.0.is_empty() && !self.compact {

@@ -60,6 +60,16 @@ pub struct Members {
     pub may: fn(&Limit) -> bool,
     /// The members that messages name, as they are allowed there.
     pub expected: &'static [&'static str],
+    /// Whether memory may be a percentage, as text.
+    pub takes_percent: bool,
+}
+
+/// Memory in a message between Partita's own programs.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum BytesOrPercent {
+    Bytes(u64),
+    Percent(String),
 }
 
 impl<'de> Visitor<'de> for Members {
@@ -79,6 +89,12 @@ impl<'de> Visitor<'de> for Members {
             }
             seen.push(limit.member);
             let value = match limit.form {
+                Form::Size { .. } if self.takes_percent => {
+                    members.next_value::<Option<BytesOrPercent>>()?.map(|value| match value {
+                        BytesOrPercent::Bytes(bytes) => ByteSize(bytes).to_string(),
+                        BytesOrPercent::Percent(text) => text,
+                    })
+                }
                 Form::Size { .. } => {
                     members.next_value::<Option<u64>>()?.map(|bytes| ByteSize(bytes).to_string())
                 }
@@ -129,7 +145,8 @@ impl Serialize for LimitSet {
 
 impl<'de> Deserialize<'de> for LimitSet {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let given = from.deserialize_map(Members { may: |_| true, expected: &["limits"] })?;
+        let members = Members { may: |_| true, expected: &["limits"], takes_percent: true };
+        let given = from.deserialize_map(members)?;
         given.read().map_err(D::Error::custom)
     }
 }

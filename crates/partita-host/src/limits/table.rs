@@ -9,7 +9,7 @@
 
 use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
 use partita_core::{
-    ByteSize, ParseByteSizeError, ParseShareError, Placement, Share, UnknownWord, Words, words,
+    ByteSize, ParseByteSizeError, ParseShareError, Placement, Quota, Share, UnknownWord, Words, words,
 };
 use partita_ledger::{
     FLAG_GATED, FLAG_MEMORY_REST, FLAG_TIMED, FLAG_TURNS, Limits, MECHANISM_MASK, MECHANISM_PERSISTENT,
@@ -34,7 +34,7 @@ words! {
 /// Limits of a tenant: those that a user asks for, or those that it has. The default has no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimitSet {
-    /// `--sm`, on each GPU; `None` for every TPC that is free.
+    /// `--sm`, on each GPU; `None` for an even part of what the shares of others leave.
     pub share: Option<Share>,
     /// `--place`.
     pub place: Option<Placement>,
@@ -43,7 +43,7 @@ pub struct LimitSet {
     /// `--time-policy`; without effect without a share of time.
     pub time_policy: Option<Policy>,
     /// `--mem`, on each GPU; `None` for no quota.
-    pub memory: Option<ByteSize>,
+    pub memory: Option<Quota>,
     /// `--mem-driver`; `None` for the default,
     /// [`DRIVER_ALLOWANCE_BYTES`](partita_ledger::DRIVER_ALLOWANCE_BYTES).
     pub driver_allowance: Option<ByteSize>,
@@ -74,12 +74,13 @@ impl LimitSet {
         if let Some(policy) = self.time_policy.filter(|_| limits.flags & FLAG_TIMED != 0) {
             limits.put_time_policy(policy);
         }
-        if let Some(quota) = self.memory {
-            limits.memory_quota_bytes = quota.0;
-            limits.flags &= !FLAG_MEMORY_REST;
-        }
         if let Some(allowance) = self.driver_allowance {
             limits.driver_allowance_bytes = allowance.0;
+        }
+        if let Some(quota) = self.memory {
+            let quota = quota.bytes(limits.memory_total_bytes, limits.driver_allowance_bytes);
+            limits.memory_quota_bytes = quota.0;
+            limits.flags &= !FLAG_MEMORY_REST;
         }
         if let Some(priority) = self.priority {
             limits.priority = priority as u32;
@@ -111,7 +112,7 @@ impl LimitSet {
             place: meta.map(|meta| meta.place),
             time: timed.map(|limits| TimeShare(limits.time_permille)),
             time_policy: timed.map(Limits::time_policy),
-            memory: quota.map(ByteSize),
+            memory: quota.map(|bytes| ByteSize(bytes).into()),
             driver_allowance: limits.map(|limits| ByteSize(limits.driver_allowance_bytes)),
             isolation: meta.map(|meta| meta.isolation),
             priority: limits.map(|limits| Priority::from_number(limits.priority)),
@@ -232,7 +233,8 @@ pub enum Form {
     },
     /// Compute units: `30%`, `20tpc`.
     Share,
-    /// Memory: `20GiB`; a number of bytes in JSON.
+    /// Memory: `20GiB`; a number of bytes in JSON, in messages between Partita's own programs also a
+    /// percentage.
     Size {
         /// The least number of bytes.
         least: u64,
@@ -301,7 +303,10 @@ impl Limit {
     pub fn json(&self, limits: &LimitSet) -> Option<Value> {
         let text = self.text(limits)?;
         match self.form {
-            Form::Size { .. } => text.parse().ok().map(|ByteSize(bytes)| bytes.into()),
+            // A percentage stays text.
+            Form::Size { .. } => {
+                Some(text.parse().map_or_else(|_| text.into(), |ByteSize(bytes)| bytes.into()))
+            }
             _ => Some(text.into()),
         }
     }
@@ -327,7 +332,8 @@ pub static LIMITS: &[Limit] = &[
         name: "sm",
         member: "sm",
         form: Form::Share,
-        help: "Compute units of each GPU: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9 [default: all free ones]",
+        help: "Compute units of each GPU: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9; 100% for all [default: an even part of \
+               what --sm of others leaves, with the other tenants without --sm]",
         change: Some(Change {
             help: "Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9",
             about: "Its compute units, as `--sm` takes them.",
@@ -381,10 +387,10 @@ pub static LIMITS: &[Limit] = &[
         name: "mem",
         member: "memory_quota_bytes",
         form: Form::Size { least: 1 },
-        help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB; it is kept free of \
-               others [default: what is not promised to others]",
+        help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB, 50%; it is kept \
+               free of others [default: what is not promised to others]",
         change: Some(Change {
-            help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB",
+            help: "Device memory of all its processes together, on each GPU: 20GiB, 512MiB, 50%",
             about: "Its memory quota, in bytes.",
         }),
         batch: true,

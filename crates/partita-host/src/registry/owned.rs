@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use partita_core::TpcSet;
 use partita_ledger::{
     FLAG_TIMED, GATE_FILE_NAME, GPU_LINK_PREFIX, GateMap, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile,
     Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap,
@@ -65,14 +66,22 @@ impl OwnedTenant {
         &self.parts[0].meta
     }
 
+    /// Its SMs on each GPU, and those of the device.
+    pub(crate) fn units(&self) -> impl Iterator<Item = (&str, u32, u32)> {
+        self.parts.iter().filter_map(|part| {
+            let limits = part.limits()?;
+            let tpcs = TpcSet::from_words(limits.set).len();
+            let sms = |tpcs: u32| tpcs * limits.sms_per_tpc;
+            Some((part.meta.gpu.label.as_str(), sms(tpcs), sms(limits.tpc_count)))
+        })
+    }
+
     /// The GPUs on which it is held to a part of the memory that is not promised, and the part in
     /// bytes.
     pub(crate) fn memory_rests(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.parts.iter().filter_map(|part| {
-            let path = c_path(&part.path.join(LIMITS_FILE_NAME.to_str().ok()?)).ok()?;
-            let (_, limits) = Limits::read(path.as_c_str()).ok()?;
-            Some((part.meta.gpu.label.as_str(), memory::rest(&limits)?))
-        })
+        self.parts
+            .iter()
+            .filter_map(|part| Some((part.meta.gpu.label.as_str(), memory::rest(&part.limits()?)?)))
     }
 
     /// Changes the metadata of the tenant, for readers.
@@ -105,6 +114,14 @@ impl OwnedTenant {
     /// The data for a client that gets it: see [`OwnedTenant::received`].
     pub(crate) fn handed_out(&self) -> impl Iterator<Item = (&Path, &Meta, &File)> {
         self.parts.iter().map(|part| (part.path.as_path(), &part.meta, &part.owner))
+    }
+}
+
+impl OwnedPart {
+    /// Its limits as they are now.
+    fn limits(&self) -> Option<Limits> {
+        let path = c_path(&self.path.join(LIMITS_FILE_NAME.to_str().ok()?)).ok()?;
+        Limits::read(path.as_c_str()).ok().map(|(_, limits)| limits)
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use partita_core::{Placement, TpcSet, words};
 use partita_ledger::{
-    At, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile, TIME_FILE_NAME, TimeMap, TimeView,
-    USAGE_FILE_NAME, UsageView,
+    At, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile, MECHANISM_MASK, MECHANISM_PERSISTENT,
+    TIME_FILE_NAME, TimeMap, TimeView, USAGE_FILE_NAME, UsageView,
 };
 use serde::{Deserialize, Serialize};
 
@@ -139,7 +139,7 @@ pub struct Meta {
     pub command: Vec<String>,
     /// When it was made, in seconds since 1970.
     pub started_unix_s: u64,
-    /// `--sm` as given; `None` for all that was free.
+    /// `--sm` as given; `None` for an even part of what the shares of others leave.
     pub share: Option<String>,
     /// `--place`.
     #[serde(default, with = "crate::text")]
@@ -334,6 +334,15 @@ impl Tenant {
         Error::NotYours { name: self.name.clone(), user: user_name(self.user) }
     }
 
+    /// The placement of a tenant without a share, whose TPCs this process divides: it was started
+    /// without `--sm`, and has its TPCs alone.
+    pub(crate) fn rests(&self) -> Option<Placement> {
+        let (Ok(meta), Ok(limits)) = (&self.meta, &self.limits) else { return None };
+        let is_masked = matches!(limits.mechanism, MECHANISM_MASK | MECHANISM_PERSISTENT);
+        let is_without = meta.share.is_none() && meta.mps_partition.is_none();
+        (is_without && is_masked && !limits.takes_turns() && self.is_kept_here()).then_some(meta.place)
+    }
+
     /// Stores the share and the placement that it was given last; `None` leaves one unchanged.
     pub(crate) fn update_share(&self, share: Option<String>, place: Option<Placement>) -> Result<(), Error> {
         self.check_yours()?;
@@ -409,7 +418,7 @@ impl Tenant {
     }
 
     /// Whether this process may write its limits, for its user or in the place of all users.
-    pub(super) fn is_kept_here(&self) -> bool {
+    pub(crate) fn is_kept_here(&self) -> bool {
         self.keeper == own_user()
     }
 
@@ -418,7 +427,7 @@ impl Tenant {
     ///
     /// # Errors
     /// [`Error::NotYours`], [`Error::DamagedTenant`].
-    pub(super) fn kept_limits_file(&self) -> Result<LimitsFile, Error> {
+    pub(crate) fn kept_limits_file(&self) -> Result<LimitsFile, Error> {
         if !self.is_kept_here() {
             return Err(self.not_yours());
         }

@@ -3,7 +3,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use partita_core::{Compaction, Topology};
+use partita_core::{Compaction, Share, Topology};
 use partita_ledger::{
     DRIVER_ALLOWANCE_BYTES, FLAG_MEMORY_REST, FLAG_TURNS, Limits, MECHANISM_NONE, MECHANISM_PERSISTENT,
 };
@@ -111,9 +111,13 @@ fn plan_on(
         (error, _) => error,
     };
     let share = match share {
-        Some(share) => share,
-        None => partita_core::all_free(&topology, &RegistryLock::present(&beside, &key)?)
-            .map_err(|error| or_turns(partition::refused(error, &topology, &beside, &key)))?,
+        None if takes_turns && here().any(|tenant| tenant.is_own() && time::takes_turns(tenant)) => {
+            // One more of those that share their TPCs.
+            let present = RegistryLock::present(&beside, &key)?;
+            let free = partita_core::all_free(&topology, &present);
+            Some(free.map_err(|error| partition::refused(error, &topology, &beside, &key))?)
+        }
+        share => share,
     };
     let wanted = Wanted {
         topology: &topology,
@@ -126,10 +130,12 @@ fn plan_on(
     };
     let chosen = partition::plan(&wanted).map_err(or_turns)?;
     let label = gpu.label();
-    memory_wanted(request, &key, &label, measured.memory_total_bytes).check(tenants)?;
+    let memory_wanted = memory_wanted(request, &key, &label, measured.memory_total_bytes)?;
+    memory_wanted.check(tenants)?;
+    let quota = memory_wanted.quota;
     let (name, uuid) = (name.unwrap_or("dry-run"), &gpu.facts.uuid);
     let set = &chosen.plan.set;
-    let mut limits = limits::new_limits(name, uuid, measured, &topology, set, request.limits.memory)
+    let mut limits = limits::new_limits(name, uuid, measured, &topology, set, quota)
         .map_err(|error| unproved(error.to_string()))?;
     if request.limits.memory.is_none() {
         limits.flags |= FLAG_MEMORY_REST;
@@ -158,10 +164,11 @@ fn memory_wanted<'a>(
     gpu_key: &'a str,
     gpu: &'a str,
     total_bytes: u64,
-) -> memory::Wanted<'a> {
+) -> Result<memory::Wanted<'a>, Error> {
     let LimitSet { memory: quota, driver_allowance, .. } = request.limits;
     let driver_allowance = driver_allowance.map_or(DRIVER_ALLOWANCE_BYTES, |allowance| allowance.0);
-    memory::Wanted { gpu_key, gpu, total_bytes, quota, driver_allowance, tenant: None }
+    let quota = quota.map(|quota| limits::quota_on(quota, gpu, total_bytes, driver_allowance)).transpose()?;
+    Ok(memory::Wanted { gpu_key, gpu, total_bytes, quota, driver_allowance, tenant: None })
 }
 
 /// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's
@@ -177,16 +184,22 @@ pub(crate) fn make(
     let Planned { lock, tenants, parts } = plan(install, request, registry, gpus, Some(name))?;
     for (gpu, part) in gpus.iter().zip(&parts) {
         let (key, label) = (gpu.key(), gpu.label());
-        memory_wanted(request, &key, &label, part.limits.memory_total_bytes).make_room(&tenants)?;
+        memory_wanted(request, &key, &label, part.limits.memory_total_bytes)?.make_room(&tenants)?;
     }
     for (gpu, part) in gpus.iter().zip(&parts) {
         partition::store(&part.chosen.stores, &tenants, &gpu.key(), &part.topology)?;
     }
     let new = |(gpu, part): (&Gpu, PlannedPart)| {
-        let meta = Meta { task_slots: part.task_slots, ..new_meta(request, gpu, gpus, name, run) };
+        let tpcs = part.chosen.plan.set.len();
+        let meta = Meta { task_slots: part.task_slots, ..new_meta(request, gpu, gpus, name, run, tpcs) };
         NewPart { gpu_key: gpu.key(), meta, limits: part.limits }
     };
-    lock.create(gpus.iter().zip(parts).map(new).collect())
+    let made = lock.create(gpus.iter().zip(parts).map(new).collect());
+    if made.is_err() {
+        // Those that made room for it have no reason to.
+        let _ = lock.divide();
+    }
+    made
 }
 
 /// The result of a run on one GPU.
@@ -228,7 +241,7 @@ pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -
     gpus.iter().zip(planned.parts).map(row).collect()
 }
 
-fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: ProcessId) -> Meta {
+fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: ProcessId, tpcs: u32) -> Meta {
     Meta {
         version: crate::registry::META_VERSION,
         name: name.to_owned(),
@@ -241,7 +254,11 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
             None => request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         },
         started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        share: request.limits.share.map(|share| share.to_string()),
+        share: match request.limits.share {
+            // A chain divides its TPCs itself, and so keeps their number.
+            None if request.description.is_some() => Some(Share::Tpcs(tpcs).to_string()),
+            share => share.map(|share| share.to_string()),
+        },
         place: request.limits.place.unwrap_or_default(),
         isolation: request.limits.isolation(),
         task_slots: None,
