@@ -17,6 +17,8 @@ Shares of compute units (--sm):
   40sm, 20tpc  a number of SMs or TPCs, packed by GPC
   gpc:0-2      every TPC of these GPCs
   tpc:0-9      exactly these TPCs, logical numbers
+  all, 100%    the whole device
+Programs without --sm divide what these shares leave, evenly, and that changes as tenants come and go.
 
 Examples:
   partita run --sm 50% --mem 40GiB -- python3 serve.py

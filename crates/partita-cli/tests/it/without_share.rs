@@ -3,6 +3,7 @@
 use crate::common;
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use common::{Tenant, World, text, tpcs};
 
@@ -57,34 +58,36 @@ fn a_running_program_obeys_its_smaller_and_its_larger_part() {
     let world = World::new();
     let mut tenant = Tenant::start(&mut world.gpu("--name busy --isolation own", "loop"));
     assert_eq!(common::sms(&tenant.next_line()).len(), 132);
-    let mut follows = |world: &World, count: usize| {
-        assert_eq!(set(world, "busy").len() * 2, count);
+    let mut follows = |world: &World, counts: RangeInclusive<usize>| {
+        assert!(counts.contains(&(set(world, "busy").len() * 2)), "{counts:?}");
         let expected: Vec<u32> =
             set(world, "busy").into_iter().flat_map(|tpc| [2 * tpc, 2 * tpc + 1]).collect();
         let mut lines = 0;
         while common::sms(&tenant.next_line()) != expected {
             lines += 1;
-            assert!(lines < 10_000, "{count} SMs never take hold");
+            assert!(lines < 10_000, "{counts:?} SMs never take hold");
         }
     };
     let other = world.idle("--name other --isolation own");
-    follows(&world, 66);
+    follows(&world, 66..=66);
     let share = world.idle("--name share --sm 50% --isolation own");
-    follows(&world, 34);
+    follows(&world, 32..=34);
     drop(other);
-    follows(&world, 66);
+    follows(&world, 66..=66);
     drop(share);
-    follows(&world, 132);
+    follows(&world, 132..=132);
     world.ok("kill busy");
 }
 
 #[test]
-fn parts_on_several_gpus_and_spread() {
+fn a_spread_part_has_tpcs_of_every_gpc() {
     let world = World::new();
+    let gpcs = |name: &str| world.row(name)["gpcs"].as_array().unwrap().len();
     let _wide = world.idle("--name wide --place spread");
-    let _other = world.idle("--name other --place spread");
-    let gpcs = world.row("wide")["gpcs"].as_array().unwrap().len();
-    assert_eq!((sms(&world, ["wide", "other"]), gpcs), ([66, 66], 8));
+    let all = gpcs("wide");
+    let _other = world.idle("--name other");
+    assert_eq!(sms(&world, ["wide", "other"]), [66, 66]);
+    assert!(gpcs("wide") == all && gpcs("other") <= all);
 }
 
 #[test]
@@ -112,7 +115,8 @@ fn what_is_asked_for_has_a_unit_and_a_range() {
     // Two halves fit, with what the driver takes for itself.
     let _halves = ["one", "two"].map(|name| world.idle(&format!("--name {name} --sm 10% --mem 50%")));
     let quota = world.row("two")["memory_quota_bytes"].as_u64().unwrap();
-    assert_eq!(quota, (((total - (512 << 20)) / 2) - (1 << 30)) >> 20 << 20);
+    let both = 2 * (quota + (1 << 30)) + (512 << 20);
+    assert!(both <= total && both > total / 100 * 98, "{both} of {total}");
     world.ok("set two --mem 25%");
     assert!(world.row("two")["memory_quota_bytes"].as_u64().unwrap() < quota / 2);
 }

@@ -36,7 +36,11 @@ fn follow(tenants: &[Present], planned: &[crate::Store]) -> Vec<Present> {
 /// Every second tenant has no share.
 fn rests(tenant: &Present) -> Option<Placement> {
     let number: usize = tenant.name[1..].parse().unwrap();
-    (number % 2 == 0).then_some(if number % 4 == 0 { Placement::Packed } else { Placement::Spread })
+    number.is_multiple_of(2).then_some(if number.is_multiple_of(4) {
+        Placement::Packed
+    } else {
+        Placement::Spread
+    })
 }
 
 fn assert_even(parts: impl Iterator<Item = u32> + Clone, rest: u32) {
