@@ -439,7 +439,7 @@ mod tests {
         ) {
             let request = Request::Tenant(LimitSet {
                 share: share.map(Share::Percent),
-                memory: memory.map(ByteSize),
+                memory: memory.map(|bytes| ByteSize(bytes).into()),
                 isolation: Some(if own { Isolation::Own } else { Isolation::Shared }),
                 priority: Some(Priority::VALUES[level]),
                 ..LimitSet::default()
