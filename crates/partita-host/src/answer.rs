@@ -19,6 +19,7 @@ use crate::install::Install;
 use crate::kill::end_leftovers;
 use crate::mps;
 use crate::mps::incident::{self, Incident};
+use crate::partition;
 use crate::process::ProcessId;
 use crate::registry::{self, Isolation, OwnedTenant, Registry, Tenant, check_name};
 use crate::request::RunRequest;
@@ -112,7 +113,7 @@ fn act(
             }
         }
         Request::EndProcesses { name } => end_leftovers(install, &registry, &name)?,
-        Request::Clean => registry.lock_to_plan()?.divide()?,
+        Request::Clean => partition::divide(&registry.lock_to_plan()?)?,
     }
     Ok((Answer::Done, None))
 }

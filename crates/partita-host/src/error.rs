@@ -243,6 +243,14 @@ pub enum Error {
     /// The Multi-Process Service.
     #[error("{0}")]
     Mps(#[from] partita_mps::MpsError),
+    /// The policy of the site cannot be read.
+    #[error("the policy {}: {reason}; `partita policy check` checks it", path.display())]
+    Policy {
+        /// Its file.
+        path: PathBuf,
+        /// The mistake, with its line.
+        reason: String,
+    },
     /// The request cannot be carried out as it is written.
     #[error("{what}: {reason}")]
     Refused {

@@ -6,7 +6,7 @@
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | MIG | [`mig`]: the instances of a GPU, and programs in them |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
-//! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`]: from a request to the ledger |
+//! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`], [`policy`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`groups`], [`facts`], [`calibration`], [`numerics`] |
 //! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`state`], [`escape`], `text`, [`error`] |
 //!
@@ -39,6 +39,7 @@ pub mod mps;
 pub mod numerics;
 pub mod offered;
 pub mod partition;
+pub mod policy;
 pub mod process;
 pub mod program;
 pub mod ps;

@@ -137,6 +137,8 @@ pub(crate) struct Wanted<'a> {
     pub place: Placement,
     /// Whether others make room.
     pub compact: bool,
+    /// What is reserved for others: the names of the reservations, and TPCs that these have not.
+    pub reserved: &'a [(String, u32)],
 }
 
 /// Plans.
@@ -144,12 +146,12 @@ pub(crate) struct Wanted<'a> {
 /// # Errors
 /// [`Error::Plan`] in the planner's words; [`Error::DamagedTenant`].
 pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
-    let &Wanted { topology, tenants, gpu_key, name, share, place, compact } = wanted;
+    let &Wanted { topology, tenants, gpu_key, name, share, place, compact, reserved } = wanted;
     let here = |present: &Present| {
         let mut here = tenants.iter().filter(|other| other.gpu_key == gpu_key);
         here.find(|other| other.name_among_all() == present.name)
     };
-    let place_share = |share: Share, present: &[Present]| {
+    let place_share = |present: &[Present], share: Share| {
         let ask = Ask { share, placement: place };
         match (compact, name) {
             (true, name) => partita_core::compact(topology, present, name, ask, |tenant| {
@@ -159,22 +161,59 @@ pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
             (false, None) => partita_core::plan(topology, present, ask).map(alone),
         }
     };
-    let part = match share {
-        Some(share) => Part::Share { name, plan: &move |present| place_share(share, present) },
-        None => Part::Even(place),
+    let beside = |present: &[Present], chosen: Option<&Compaction>| {
+        let rests = |tenant: &Present| here(tenant)?.rests();
+        let part = match share {
+            Some(share) => Part::Share {
+                name,
+                plan: &move |present| chosen.cloned().map_or_else(|| place_share(present, share), Ok),
+            },
+            None => Part::Even(place),
+        };
+        partita_core::plan_beside(topology, present, &part, rests)
+            .map_err(|error| refused(error, topology, tenants, gpu_key))
     };
     let present = RegistryLock::present(tenants, gpu_key)?;
-    partita_core::plan_beside(topology, &present, &part, |tenant| here(tenant)?.rests())
-        .map_err(|error| refused(error, topology, tenants, gpu_key))
+    if reserved.is_empty() {
+        return beside(&present, None);
+    }
+    // Beside tenants that stand for the reservations, to see whether there is room. Tenants without
+    // a share may then use what is reserved, until it is asked for.
+    let named = match share {
+        Some(share @ (Share::Gpcs(_) | Share::Exact(_))) => {
+            partita_core::plan(topology, &[], share).map_or(TpcSet::EMPTY, |plan| plan.set)
+        }
+        _ => TpcSet::EMPTY,
+    };
+    let firm = present.iter().filter(|tenant| {
+        Some(tenant.name.as_str()) != name && here(tenant).is_none_or(|tenant| tenant.rests().is_none())
+    });
+    let mut free = firm.fold(topology.all() - named, |free, tenant| free - tenant.set);
+    let mut all = present.clone();
+    for (name, tpcs) in reserved {
+        let set = free - free.lowest(free.len().saturating_sub(*tpcs));
+        free -= set;
+        all.push(Present { name: name.clone(), set });
+    }
+    let room = beside(&all, None)?;
+    match share {
+        Some(_) => beside(&present, Some(&Compaction { stores: Vec::new(), ..room })),
+        None => beside(&present, None),
+    }
 }
 
-/// Gives the tenants without a share of each GPU even parts of what the others leave. Returns
-/// whether that has changed any.
+/// Divides what tenants share of every GPU again, after some were changed or have left: the TPCs
+/// of those without a share, task slots, and memory. The lock is one to plan.
 ///
 /// # Errors
-/// [`Error::Plan`], [`Error::DamagedTenant`].
-pub(crate) fn level(tenants: &[Tenant]) -> Result<bool, Error> {
-    let mut is_changed = false;
+/// [`Error::Plan`], [`Error::DamagedTenant`], and those of [`RegistryLock::tenants`].
+pub(crate) fn divide(lock: &RegistryLock<'_>) -> Result<(), Error> {
+    level(&lock.tenants()?)?;
+    lock.divide()
+}
+
+/// Gives the tenants without a share of each GPU even parts of what the others leave.
+fn level(tenants: &[Tenant]) -> Result<(), Error> {
     let gpus: BTreeSet<&str> = tenants
         .iter()
         .filter(|tenant| tenant.rests().is_some())
@@ -190,9 +229,8 @@ pub(crate) fn level(tenants: &[Tenant]) -> Result<bool, Error> {
         let stores = partita_core::level(&topology, &present, rests)
             .map_err(|error| refused(error, &topology, tenants, gpu_key))?;
         store(&stores, tenants, gpu_key, &topology)?;
-        is_changed |= !stores.is_empty();
     }
-    Ok(is_changed)
+    Ok(())
 }
 
 /// The refusal with the commands by which the caller can make room.

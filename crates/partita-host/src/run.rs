@@ -36,6 +36,7 @@ use crate::error::Error;
 use crate::holder;
 use crate::install::Install;
 use crate::mps;
+use crate::partition;
 use crate::process::ProcessId;
 use crate::program;
 pub use crate::registry::LEDGER_VARIABLE;
@@ -282,10 +283,16 @@ fn tell_what_it_gets(
         say(&format!("no --sm: {name} takes turns with the tenants that are there, as with `{turns}`"));
     }
     if request.shares_evenly() {
+        let by_policy = tenant.meta().share.is_some();
         for (gpu, sms, sms_of_device) in tenant.units() {
+            let has = format!("no --sm: {name} has {sms} of {sms_of_device} SMs of {gpu}");
+            if by_policy {
+                say(&format!("{has} by the policy of this site; `partita policy show` prints it"));
+                continue;
+            }
             say(&format!(
-                "no --sm: {name} has {sms} of {sms_of_device} SMs of {gpu}, as many as each other tenant \
-                 without --sm; that changes as tenants come and go, and `--sm 100%` keeps all"
+                "{has}, as many as each other tenant without --sm; that changes as tenants come and go, and \
+                 `--sm 100%` keeps all"
             ));
         }
     }
@@ -328,7 +335,7 @@ fn clean(registry: &Registry) {
     if registry.is_client() {
         let _ = system::clean(registry);
     } else if let Ok(lock) = registry.lock_to_plan() {
-        let _ = lock.divide();
+        let _ = partition::divide(&lock);
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use partita_core::{ByteSize, Topology, TpcSet};
+use partita_core::{ByteSize, Share, Topology, TpcSet};
 use partita_ledger::{Limits, LimitsFile};
 use partita_mps::Service;
 use serde::Serialize;
@@ -100,7 +100,7 @@ impl<'a> Sandbox<'a> {
             child: None,
             command: vec!["partita".to_owned()],
             started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-            share: None,
+            share: Some(Share::Exact(*set).to_string()),
             place: Default::default(),
             isolation: Isolation::Own,
             task_slots: self.measured.task_slots,

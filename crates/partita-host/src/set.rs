@@ -14,6 +14,7 @@ use crate::gpu::Selector;
 use crate::gpus::Selectors;
 use crate::limits::{self, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
+use crate::policy::{self, Decided, Site, Wish};
 use crate::registry::{Registry, RegistryLock, Tenant, acting_user, memory};
 use crate::time::{self, TimeRow};
 
@@ -126,7 +127,7 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
         || memory.is_some()
         || driver_allowance.is_some()
     {
-        lock.divide()?;
+        partition::divide(&lock)?;
     }
     outcomes
 }
@@ -159,7 +160,7 @@ impl<'a> Change<'a> {
     fn plan(part: &'a Tenant, request: &SetRequest, tenants: &[Tenant]) -> Result<Self, Error> {
         part.check_yours()?;
         let before = part.limits()?;
-        let wanted = &request.limits;
+        let mut wanted = request.limits;
         if wanted.share.is_some() && time::takes_turns(part) {
             return Err(Error::NotOffered {
                 option: "--sm".to_owned(),
@@ -181,6 +182,26 @@ impl<'a> Change<'a> {
         }
         let topology = before.topology().map_err(|error| part.damaged_limits(&error.to_string()))?;
         let gpcs_proved = before.flags & partita_ledger::FLAG_GPCS_UNPROVED == 0;
+        let rules = policy::present_rules()?;
+        let site = Site {
+            topology: &topology,
+            gpu: &part.meta()?.gpu,
+            gpu_key: &part.gpu_key,
+            memory_bytes: before.memory_total_bytes,
+            driver_bytes: before.driver_allowance_bytes,
+            tenants,
+            changed: Some(part),
+        };
+        let wish = Wish {
+            share: wanted.share,
+            memory: wanted.memory,
+            place: wanted.place,
+            priority: wanted.priority(),
+            takes_turns: time::takes_turns(part),
+            is_change: true,
+        };
+        let Decided { share, memory, place } = rules.decide(&site, &wish)?;
+        wanted = LimitSet { share, memory, place, ..wanted };
         limits::check_share(wanted.share.as_ref(), gpcs_proved)?;
         partition::check_place(wanted.place, wanted.share.as_ref(), gpcs_proved)?;
         let planned = match wanted.share.or_else(|| request.compact.then(|| share_of(part, before))) {
@@ -194,10 +215,11 @@ impl<'a> Change<'a> {
                     .place
                     .unwrap_or_else(|| part.meta().map_or_else(|_| Default::default(), |meta| meta.place)),
                 compact: request.compact,
+                reserved: &rules.reserved_for_others(&site),
             })?),
             None => None,
         };
-        memory_wanted(part, before, wanted)?.into_iter().try_for_each(|memory| memory.check(tenants))?;
+        memory_wanted(part, before, &wanted)?.into_iter().try_for_each(|memory| memory.check(tenants))?;
         if let Some(priority) = wanted.priority.filter(|_| before.flags & FLAG_GATED == 0) {
             return Err(Error::NotOffered {
                 option: format!("--priority {priority}"),

@@ -25,7 +25,6 @@ use super::root::{Registry, Role};
 use super::tenant::{Patience, Tenant, has_live_slot};
 use super::{memory, task_slots};
 use crate::error::Error;
-use crate::partition;
 use crate::process::{ProcessId, user_name};
 
 /// Holders need milliseconds; this covers a machine that swaps.
@@ -352,16 +351,12 @@ impl<'a> RegistryLock<'a> {
         Ok(OwnedTenant { parts: made.into() })
     }
 
-    /// Divides what tenants share of every GPU again, after some were changed or have left: TPCs
-    /// without a share, task slots, and memory. The lock is one to plan.
+    /// Divides the task slots and the memory of every GPU again, after tenants were changed.
     ///
     /// # Errors
-    /// As [`RegistryLock::tenants`], and [`Error::Plan`].
+    /// As [`RegistryLock::tenants`].
     pub(crate) fn divide(&self) -> Result<(), Error> {
-        let mut tenants = self.tenants()?;
-        if partition::level(&tenants)? {
-            tenants = self.tenants()?;
-        }
+        let tenants = self.tenants()?;
         task_slots::divide(&tenants);
         memory::divide_all(&tenants);
         Ok(())

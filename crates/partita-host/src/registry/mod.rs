@@ -59,4 +59,4 @@ pub use self::name::check_name;
 pub use self::owned::{NewPart, OwnedTenant};
 pub use self::root::Registry;
 pub use self::tenant::{GpuMeta, Isolation, META_VERSION, Meta, SimMeta, Tenant};
-pub(crate) use self::user::{act_for, acting_user};
+pub(crate) use self::user::{act_for, acting_user, acts_for_user};

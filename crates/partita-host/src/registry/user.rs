@@ -14,6 +14,11 @@ pub(crate) fn act_for(user: u32) {
     let _ = ACTS_FOR.set(user);
 }
 
+/// Whether `partitad` has started this process for a user's request.
+pub(crate) fn acts_for_user() -> bool {
+    ACTS_FOR.get().is_some()
+}
+
 /// The user for whom this process acts: its own, unless `partitad` has started it for another.
 pub(crate) fn acting_user() -> u32 {
     ACTS_FOR.get().copied().unwrap_or_else(own_user)

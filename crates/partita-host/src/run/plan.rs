@@ -18,6 +18,7 @@ use crate::install::Install;
 use crate::limits::LimitSet;
 use crate::offered::Via;
 use crate::partition::{self, MoveRow, PartitionRow, Wanted};
+use crate::policy::{self, Decided, Rules, Site, Wish};
 use crate::process::ProcessId;
 use crate::registry::{
     GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, memory,
@@ -38,6 +39,8 @@ struct PlannedPart {
     topology: Topology,
     chosen: Compaction,
     limits: Limits,
+    /// The request, as the site's policy has completed it.
+    request: RunRequest,
     /// How many kernels the GPU runs at once, where that was measured.
     task_slots: Option<u32>,
 }
@@ -71,8 +74,9 @@ fn plan<'a>(
     if request.limits.isolation() == Isolation::Shared {
         mps::check_shared(registry, gpus, &tenants)?;
     }
+    let rules = policy::present_rules()?;
     let parts = gpus.iter().zip(&measured).map(|(gpu, measured)| {
-        plan_on(gpu, measured, request, &tenants, name).map_err(|error| match gpus.len() {
+        plan_on(gpu, measured, &rules, request, &tenants, name).map_err(|error| match gpus.len() {
             1 => error,
             // Otherwise it would not say which.
             _ => error.on_gpu(&gpu.label()),
@@ -85,17 +89,35 @@ fn plan<'a>(
 fn plan_on(
     gpu: &Gpu,
     measured: &Measured,
+    rules: &Rules,
     request: &RunRequest,
     tenants: &[Tenant],
     name: Option<&str>,
 ) -> Result<PlannedPart, Error> {
     let unproved = |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
     let topology = measured.topology().map_err(unproved)?;
+    let key = gpu.key();
+    let takes_turns = request.takes_turns();
+    let site = Site {
+        topology: &topology,
+        gpu: &GpuMeta::of(gpu),
+        gpu_key: &key,
+        memory_bytes: measured.memory_total_bytes,
+        driver_bytes: driver_allowance(request),
+        tenants,
+        changed: None,
+    };
+    let mut request = request.clone();
+    if request.description.is_none() && request.mps_partition.is_none() {
+        let LimitSet { share, memory, place, .. } = request.limits;
+        let priority = request.limits.priority();
+        let wish = Wish { share, memory, place, priority, takes_turns, is_change: false };
+        let Decided { share, memory, place } = rules.decide(&site, &wish)?;
+        request.limits = LimitSet { share, memory, place, ..request.limits };
+    }
     let LimitSet { share, place, .. } = request.limits;
     limits::check_share(share.as_ref(), measured.gpcs_proved)?;
     partition::check_place(place, share.as_ref(), measured.gpcs_proved)?;
-    let key = gpu.key();
-    let takes_turns = request.takes_turns();
     // Tenants that take turns share their TPCs. MPS plans its own partitions.
     let is_in_way = |tenant: &&Tenant| match request.mps_partition {
         Some(_) => false,
@@ -127,10 +149,11 @@ fn plan_on(
         share,
         place: place.unwrap_or_default(),
         compact: request.compact,
+        reserved: &rules.reserved_for_others(&site),
     };
     let chosen = partition::plan(&wanted).map_err(or_turns)?;
     let label = gpu.label();
-    let memory_wanted = memory_wanted(request, &key, &label, measured.memory_total_bytes)?;
+    let memory_wanted = memory_wanted(&request, &key, &label, measured.memory_total_bytes)?;
     memory_wanted.check(tenants)?;
     let quota = memory_wanted.quota;
     let (name, uuid) = (name.unwrap_or("dry-run"), &gpu.facts.uuid);
@@ -156,7 +179,13 @@ fn plan_on(
         limits.mechanism = MECHANISM_NONE;
         limits.set = Default::default();
     }
-    Ok(PlannedPart { topology, chosen, limits, task_slots: measured.task_slots })
+    let task_slots = measured.task_slots;
+    Ok(PlannedPart { topology, chosen, limits, request, task_slots })
+}
+
+/// What the driver may take for itself in each process, in bytes.
+fn driver_allowance(request: &RunRequest) -> u64 {
+    request.limits.driver_allowance.map_or(DRIVER_ALLOWANCE_BYTES, |allowance| allowance.0)
 }
 
 fn memory_wanted<'a>(
@@ -165,8 +194,8 @@ fn memory_wanted<'a>(
     gpu: &'a str,
     total_bytes: u64,
 ) -> Result<memory::Wanted<'a>, Error> {
-    let LimitSet { memory: quota, driver_allowance, .. } = request.limits;
-    let driver_allowance = driver_allowance.map_or(DRIVER_ALLOWANCE_BYTES, |allowance| allowance.0);
+    let driver_allowance = driver_allowance(request);
+    let quota = request.limits.memory;
     let quota = quota.map(|quota| limits::quota_on(quota, gpu, total_bytes, driver_allowance)).transpose()?;
     Ok(memory::Wanted { gpu_key, gpu, total_bytes, quota, driver_allowance, tenant: None })
 }
@@ -184,20 +213,21 @@ pub(crate) fn make(
     let Planned { lock, tenants, parts } = plan(install, request, registry, gpus, Some(name))?;
     for (gpu, part) in gpus.iter().zip(&parts) {
         let (key, label) = (gpu.key(), gpu.label());
-        memory_wanted(request, &key, &label, part.limits.memory_total_bytes)?.make_room(&tenants)?;
+        memory_wanted(&part.request, &key, &label, part.limits.memory_total_bytes)?.make_room(&tenants)?;
     }
     for (gpu, part) in gpus.iter().zip(&parts) {
         partition::store(&part.chosen.stores, &tenants, &gpu.key(), &part.topology)?;
     }
     let new = |(gpu, part): (&Gpu, PlannedPart)| {
         let tpcs = part.chosen.plan.set.len();
-        let meta = Meta { task_slots: part.task_slots, ..new_meta(request, gpu, gpus, name, run, tpcs) };
+        let meta =
+            Meta { task_slots: part.task_slots, ..new_meta(&part.request, gpu, gpus, name, run, tpcs) };
         NewPart { gpu_key: gpu.key(), meta, limits: part.limits }
     };
     let made = lock.create(gpus.iter().zip(parts).map(new).collect());
     if made.is_err() {
         // Those that made room for it have no reason to.
-        let _ = lock.divide();
+        let _ = partition::divide(&lock);
     }
     made
 }

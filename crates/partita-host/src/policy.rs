@@ -1,0 +1,102 @@
+//! The policy of a site: what users get without an option, what they may have at most, and what is
+//! kept for some of them.
+//!
+//! Root writes it to [`PATH`]. [`Policy::parse`] reads it, [`decide`] applies it; both are pure. In
+//! system mode `partitad` reads the file and every plan obeys it. In user mode each command reads it
+//! itself, so it is then a default and no boundary.
+
+mod decide;
+mod file;
+mod hours;
+mod now;
+#[cfg(test)]
+mod tests;
+
+use partita_core::{Placement, Quota, Share};
+
+pub use self::decide::{Decided, Device, Held, Wish, decide};
+pub use self::file::PolicyError;
+pub use self::hours::{Hours, Moment, ParseHoursError};
+pub use self::now::{EXAMPLE, PATH, TEXT_VARIABLE, VARIABLE, load, moment, path, unknown_names};
+pub(crate) use self::now::{Rules, Site, present_rules};
+
+/// A policy. The default is that of a machine without a file: no maximum, no reservation.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Policy {
+    /// `[default]`: `sm`.
+    pub default_share: Option<Share>,
+    /// `[default]`: `mem`.
+    pub default_memory: Option<Quota>,
+    /// `[default]`: `place`.
+    pub default_place: Option<Placement>,
+    /// `[[rule]]`, in the order of the file.
+    pub rules: Vec<Rule>,
+    /// `[[reservation]]`, in the order of the file.
+    pub reservations: Vec<Reservation>,
+}
+
+/// Maxima. All rules that hold for a user at a time apply.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// The line of the file, for messages.
+    pub line: usize,
+    /// For whom.
+    pub who: Who,
+    /// When.
+    pub hours: Option<Hours>,
+    /// `sm_max`: all tenants of a user on a GPU together.
+    pub share_max: Option<Share>,
+    /// `mem_max`, likewise.
+    pub memory_max: Option<Quota>,
+    /// `priorities`: those that are allowed.
+    pub priorities: Option<Vec<partita_core::time::Priority>>,
+}
+
+/// Something that is kept for users, whether they run a program or not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reservation {
+    /// The line of the file, for messages.
+    pub line: usize,
+    /// For whom: all of them together.
+    pub who: Who,
+    /// When.
+    pub hours: Option<Hours>,
+    /// On which GPU, as `--gpu` names it; `None` for each.
+    pub gpu: Option<String>,
+    /// How much of it.
+    pub share: Share,
+}
+
+/// The users that an entry is for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Who {
+    /// These users; with no user and no group, all.
+    pub users: Vec<String>,
+    /// Members of these groups.
+    pub groups: Vec<String>,
+}
+
+impl Who {
+    /// Whether it is for a user.
+    pub fn includes(&self, user: &User) -> bool {
+        self.is_everyone()
+            || self.users.contains(&user.name)
+            || self.groups.iter().any(|group| user.groups.contains(group))
+    }
+
+    /// Whether it is for every user.
+    pub fn is_everyone(&self) -> bool {
+        self.users.is_empty() && self.groups.is_empty()
+    }
+}
+
+/// A user, and the groups of that user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The name.
+    pub name: String,
+    /// The groups' names.
+    pub groups: Vec<String>,
+    /// Whether this is root, for whom no maximum holds.
+    pub is_root: bool,
+}
