@@ -39,6 +39,11 @@ if $uninstall; then
         systemctl disable --now partitad.service || true
     fi
     "$prefix/lib/partita/stop-services" || true
+    # Unless the administrator has changed it.
+    if [ "$(id -u)" = 0 ] && cmp -s "$prefix/share/doc/partita/policy.toml" /etc/partita/policy.toml; then
+        rm -f /etc/partita/policy.toml
+        rmdir /etc/partita 2>/dev/null || true
+    fi
     installed=$(cat "$list")
     # What Python has compiled.
     rm -rf "$prefix/lib/partita/python/partita/__pycache__"
@@ -133,6 +138,11 @@ if [ ! -e /proc/driver/nvidia/version ]; then
     echo "note: no NVIDIA driver here, so partita uses a simulated GPU; try \`partita demo\`"
 elif ! command -v nvidia-cuda-mps-control >/dev/null; then
     echo "note: nvidia-cuda-mps-control is missing, without which tenants take turns; it is a part of NVIDIA's driver packages"
+fi
+if $system && [ "$(id -u)" = 0 ] && [ ! -e /etc/partita/policy.toml ]; then
+    mkdir -p /etc/partita
+    cp "$prefix/share/doc/partita/policy.toml" /etc/partita/policy.toml
+    chmod 644 /etc/partita/policy.toml
 fi
 if $system && has_systemd; then
     systemctl daemon-reload

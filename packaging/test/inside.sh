@@ -153,6 +153,18 @@ case $1 in
         tenant bob third --sm 40%
         goes_on third 52
 
+        # The policy: as installed it changes nothing, a change holds at once, and a mistake leaves the old one.
+        partita policy check
+        printf '[[rule]]\nusers = ["bob"]\nsm_max = "25%%"\n' >/etc/partita/policy.toml
+        as bob partita run --sm 50% -- true 2>/tmp/policy.log && fail 'bob has more than the policy allows'
+        grep -q 'policy (line 1) allows bob' /tmp/policy.log || fail 'the refusal does not name the policy'
+        printf '[[rule]]\nsm_most = "50%%"\n' >/etc/partita/policy.toml
+        partita policy check 2>/tmp/check.log && fail 'a policy with a mistake passes'
+        grep -q 'line 2: sm_most' /tmp/check.log || fail 'the check does not name the line and the key'
+        as bob partita run --sm 50% -- true 2>/tmp/policy.log && fail 'the old policy does not stay'
+        cat /tmp/policy.log /tmp/check.log
+        cp /usr/share/doc/partita/policy.toml /etc/partita/policy.toml
+
         # A group for a GPU.
         as bob partita kill third
         stop_daemon

@@ -7,6 +7,8 @@
 mod common;
 #[path = "it/live.rs"]
 mod live;
+#[path = "it/policy.rs"]
+mod policy;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;

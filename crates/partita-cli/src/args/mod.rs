@@ -13,6 +13,7 @@ mod exec;
 mod limits;
 mod mig;
 mod mps;
+mod policy;
 mod prove;
 mod run;
 mod shell;
@@ -39,6 +40,7 @@ pub use mps::{
     ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsPartitions, MpsPartitionsAdd, MpsPartitionsRemove,
     MpsRecover, MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate, PartitionsVerb, PolicyArg,
 };
+pub use policy::PolicyVerb;
 pub use prove::{Prove, RouteArg};
 pub use run::Run;
 pub use shell::{Completions, Generate, Help, Man};
@@ -126,6 +128,9 @@ pub enum Cmd {
     /// Divide a GPU into MIG instances
     #[command(subcommand)]
     Mig(Mig),
+    /// Check and print the policy of the site
+    #[command(subcommand)]
+    Policy(PolicyVerb),
     /// Run chains of components that pass on frames in GPU memory
     Chain(External),
     /// Prolog and epilog for jobs of Slurm, Torque and PBS

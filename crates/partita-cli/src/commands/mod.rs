@@ -13,6 +13,7 @@ pub mod kill;
 pub mod mig;
 pub mod mps;
 pub mod other;
+pub mod policy;
 pub mod prove;
 pub mod ps;
 pub mod run;

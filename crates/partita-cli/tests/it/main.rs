@@ -37,6 +37,7 @@ mod multi_gpu;
 mod own_kernels;
 mod persistent;
 mod placement;
+mod policy;
 mod prove;
 mod python;
 mod run;

@@ -3,6 +3,7 @@
 mod connection;
 mod end;
 mod logs;
+mod policy;
 mod socket;
 mod system;
 
@@ -116,8 +117,10 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     }
     let mut requests = requests.as_deref().map(Socket::claim).transpose()?;
     if let Some(socket) = &mut requests {
+        let policy = policy::SitePolicy::begin(partita::policy::path())?;
+        policy.follow(ended.clone()).context("signal handlers")?;
         let listener = Guarded::new(socket.listen()?, limits, own_user());
-        let answering = system::Answering { command, gpu_groups: arguments.gpu_groups.to_string() };
+        let answering = system::Answering { command, gpu_groups: arguments.gpu_groups.to_string(), policy };
         serving.spawn(system::accept(listener, answering, ended.clone()));
     }
     let listener = socket.listen()?;

@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::connection::Guarded;
+use super::policy::SitePolicy;
 use crate::caller::Peer;
 
 /// Concurrent requests of one user. Others wait. Root has no limit, so that no user can lock root
@@ -34,6 +35,8 @@ pub(super) struct Answering {
     pub command: PathBuf,
     /// Who may use which GPUs.
     pub gpu_groups: String,
+    /// The policy of the site.
+    pub policy: SitePolicy,
 }
 
 /// Accepts requests until the daemon ends.
@@ -70,7 +73,7 @@ pub(super) async fn accept(
 
 /// Starts a separate process that answers a request. It continues if this daemon ends.
 async fn answer(answering: &Answering, stream: UnixStream, user: u32) {
-    let Answering { command, gpu_groups } = answering;
+    let Answering { command, gpu_groups, policy } = answering;
     let blocking = |stream: UnixStream| {
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
@@ -80,6 +83,7 @@ async fn answer(answering: &Answering, stream: UnixStream, user: u32) {
         Command::new(command)
             .arg(SUBCOMMAND)
             .env(partita::groups::VARIABLE, gpu_groups)
+            .env(partita::policy::TEXT_VARIABLE, policy.text())
             .stdin(Stdio::from(OwnedFd::from(stream)))
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())

@@ -1,0 +1,94 @@
+//! `partita policy`.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use partita::policy::{self, Hours, Policy, Who};
+use partita_console::{Failure, print, tell};
+
+use crate::args::PolicyVerb;
+
+/// Checks or prints the policy of the site.
+pub fn policy(verb: &PolicyVerb) -> Result<ExitCode, Failure> {
+    match verb {
+        PolicyVerb::Check(arguments) => {
+            let path = arguments.file.clone().unwrap_or_else(policy::path);
+            if arguments.file.is_some() && !path.exists() {
+                return Err(Failure::Told(format!("{}: there is no such file", path.display())));
+            }
+            let (policy, _) = policy::load(&path)?;
+            let unknown = policy::unknown_names(&policy);
+            unknown.iter().for_each(|line| tell(&format!("{}: {line}", path.display())));
+            if !unknown.is_empty() {
+                return Ok(ExitCode::FAILURE);
+            }
+            print(&format!(
+                "{}: {} and {}, without mistakes\n",
+                path.display(),
+                count(policy.rules.len(), "rule"),
+                count(policy.reservations.len(), "reservation")
+            ))?;
+        }
+        PolicyVerb::Show => {
+            let path = policy::path();
+            let (policy, _) = policy::load(&path)?;
+            let source =
+                if path.exists() { path.display().to_string() } else { format!("no {}", path.display()) };
+            print(&format!("{source}\n{}", text(&policy)))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn count(number: usize, word: &str) -> String {
+    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A policy in sentences, one a line.
+fn text(policy: &Policy) -> String {
+    let Policy { default_share, default_memory, default_place, rules, reservations } = policy;
+    let or = |value: Option<&dyn Display>, otherwise: &str| {
+        value.map_or_else(|| otherwise.to_owned(), ToString::to_string)
+    };
+    let share =
+        or(default_share.as_ref().map(|it| it as _), "an even part of what the shares of others leave");
+    let memory =
+        or(default_memory.as_ref().map(|it| it as _), "what is not promised to others, in even parts");
+    let mut text = format!("without --sm: {share}\nwithout --mem: {memory}\n");
+    if let Some(place) = default_place {
+        text.push_str(&format!("without --place: {place}\n"));
+    }
+    for rule in rules {
+        let mut limits = Vec::new();
+        limits.extend(rule.share_max.map(|most| format!("at most {most}")));
+        limits.extend(rule.memory_max.map(|most| format!("at most {most} of memory")));
+        limits.extend(rule.priorities.as_ref().map(|allowed| {
+            let words: Vec<&str> = allowed.iter().map(|priority| priority.name()).collect();
+            format!("priority {}", words.join(" or "))
+        }));
+        let (line, who) = (rule.line, who(&rule.who));
+        text.push_str(&format!("line {line}: {who}{}: {}\n", when(rule.hours), limits.join(", ")));
+    }
+    for entry in reservations {
+        let gpu = entry.gpu.as_ref().map_or_else(|| "each GPU".to_owned(), |gpu| format!("GPU {gpu}"));
+        let (line, who) = (entry.line, who(&entry.who));
+        text.push_str(&format!(
+            "line {line}: {} of {gpu} is kept for {who}{}\n",
+            entry.share,
+            when(entry.hours)
+        ));
+    }
+    text
+}
+
+fn who(who: &Who) -> String {
+    if who.is_everyone() {
+        return "everyone but root".to_owned();
+    }
+    let groups = who.groups.iter().map(|group| format!("group {group}"));
+    who.users.iter().cloned().chain(groups).collect::<Vec<_>>().join(", ")
+}
+
+fn when(hours: Option<Hours>) -> String {
+    hours.map_or_else(String::new, |hours| format!(" ({hours})"))
+}
