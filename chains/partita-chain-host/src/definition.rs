@@ -54,8 +54,8 @@ pub struct Definition {
     /// The GPU, in the form of `--gpu`; by default the default GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// The compute units of all components together, in the form of `--sm`; by default every free
-    /// TPC.
+    /// The compute units of all components together, in the form of `--sm`; by default an even
+    /// part of what other tenants' shares leave, which it keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm: Option<String>,
     /// The memory of all components together, in the form of `--mem`; by default without a quota.
@@ -283,7 +283,7 @@ impl Definition {
         Ok(())
     }
 
-    /// The compute units; `None` for every free TPC.
+    /// The compute units; `None` for the part that a program without `--sm` gets at its start.
     ///
     /// # Errors
     /// [`Error::Refused`].

@@ -45,13 +45,13 @@ fn defaults_are_given_and_a_change_of_the_file_holds_at_once() {
     let output = world.line("run --name said -- true");
     let said = text(&output.stderr);
     assert!(
-        said.contains("said has 34 of 132 SMs of ") && said.contains("by the policy of this site"),
+        said.contains("said has 32 of 132 SMs of ") && said.contains("by the policy of this site"),
         "{said}"
     );
     let _one = world.idle("--name one");
     assert_eq!(
         (&world.row("one")["sms"], &world.row("one")["memory_quota_bytes"]),
-        (&34.into(), &(10u64 << 30).into())
+        (&32.into(), &(10u64 << 30).into())
     );
     let _two = world.idle("--name two --sm 10tpc --mem 1GiB");
     assert_eq!(
@@ -60,8 +60,8 @@ fn defaults_are_given_and_a_change_of_the_file_holds_at_once() {
     );
     fs::write(&file, "[default]\nsm = \"10%\"\n").unwrap();
     let _three = world.idle("--name three");
-    assert_eq!(world.row("three")["sms"], 14);
-    assert_eq!(world.row("one")["sms"], 34, "what runs keeps what it has");
+    assert_eq!(world.row("three")["sms"], 12);
+    assert_eq!(world.row("one")["sms"], 32, "what runs keeps what it has");
 }
 
 #[test]
@@ -135,14 +135,14 @@ fn a_file_with_a_mistake_names_line_and_key_and_the_old_one_stays() {
     assert!(said.contains("line 3: memory: ") && said.contains("unknown field"), "{said}");
     if world.system.is_some() {
         let _two = world.idle("--name two");
-        assert_eq!(world.row("two")["sms"], 34, "the old policy stays");
+        assert_eq!(world.row("two")["sms"], 32, "the old policy stays");
     } else {
         let said = world.refused("run --name two -- true");
         assert!(said.contains("line 3: memory: ") && said.contains("partita policy check"), "{said}");
     }
     fs::write(&file, "[default]\nsm = \"10%\"\n").unwrap();
     let _three = world.idle("--name three");
-    assert_eq!(world.row("three")["sms"], 14);
+    assert_eq!(world.row("three")["sms"], 12);
     // Names that nobody has.
     let other = world.dir().join("other.toml");
     fs::write(&other, "[[rule]]\nusers = [\"nobody-of-here\"]\nsm_max = \"5%\"\n").unwrap();
