@@ -37,6 +37,10 @@ pub struct GpuFacts {
     /// Device memory in use by all processes at the time of the query, in bytes. 0 in a cached
     /// answer.
     pub memory_used_bytes: u64,
+    /// The part of the last sampling period of NVML in which at least one kernel ran, in percent.
+    /// `None` in a cached answer, and where NVML does not report it, as with MIG.
+    #[serde(default)]
+    pub utilization_percent: Option<u32>,
     /// Whether MIG is on; `None` if the GPU does not support it.
     pub mig_enabled: Option<bool>,
     /// The instances into which it is cut up.
@@ -60,6 +64,7 @@ impl GpuFacts {
             compute_capability: (9, 0),
             memory_total_bytes: 1 << 37,
             memory_used_bytes: 0,
+            utilization_percent: None,
             mig_enabled: None,
             mig_instances: Vec::new(),
             compute_mode: "default".to_owned(),
@@ -160,6 +165,7 @@ fn facts(nvml: &Nvml, index: u32) -> Result<GpuFacts, NvmlError> {
         compute_capability: (number(capability.major), number(capability.minor)),
         memory_total_bytes: memory.total,
         memory_used_bytes: memory.used,
+        utilization_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
         mig_enabled: device.mig_mode().ok().map(|mode| mode.current != 0),
         mig_instances: instances(&device)?,
         compute_mode: match device.compute_mode()? {

@@ -15,7 +15,7 @@ use crate::registry::{Registry, Tenant, acting_user, memory};
 use crate::time::{self, TimeRow};
 
 /// A tenant on one GPU as `ps` shows it. Values of a damaged file are missing.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct TenantRow {
     /// Its name.
     pub name: String,

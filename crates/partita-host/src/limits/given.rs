@@ -53,7 +53,8 @@ impl Given {
 }
 
 /// Reads the members of a JSON object, which must all be limits. One that is `null` is as good as
-/// missing.
+/// missing. A size is a number of bytes, or a text as commands take it under the option's name:
+/// `"memory_quota_bytes": 1073741824` or `"mem": "1GiB"`.
 #[derive(Debug, Clone, Copy)]
 pub struct Members {
     /// The limits that are allowed.
@@ -82,7 +83,8 @@ impl<'de> Visitor<'de> for Members {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Given, A::Error> {
         let (mut given, mut seen) = (Given::default(), Vec::new());
         while let Some(name) = members.next_key::<String>()? {
-            let limit = LIMITS.iter().find(|limit| limit.member == name && (self.may)(limit));
+            let is_it = |limit: &&Limit| limit.member == name || is_written(limit, &name);
+            let limit = LIMITS.iter().find(|limit| is_it(limit) && (self.may)(limit));
             let limit = limit.ok_or_else(|| A::Error::unknown_field(&name, self.expected))?;
             if seen.contains(&limit.member) {
                 return Err(A::Error::duplicate_field(limit.member));
@@ -95,7 +97,7 @@ impl<'de> Visitor<'de> for Members {
                         BytesOrPercent::Percent(text) => text,
                     })
                 }
-                Form::Size { .. } => {
+                Form::Size { .. } if !is_written(limit, &name) => {
                     members.next_value::<Option<u64>>()?.map(|bytes| ByteSize(bytes).to_string())
                 }
                 _ => members.next_value::<Option<String>>()?,
@@ -109,6 +111,11 @@ impl<'de> Visitor<'de> for Members {
         }
         Ok(given)
     }
+}
+
+/// Whether this is the member for a limit's size as a text.
+fn is_written(limit: &Limit, name: &str) -> bool {
+    matches!(limit.form, Form::Size { .. }) && limit.name == name
 }
 
 impl LimitSet {
