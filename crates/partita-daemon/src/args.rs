@@ -95,6 +95,8 @@ pub enum Handles {
 
 /// How to serve.
 #[derive(Debug, Clone, Args)]
+#[group(skip)]
+#[command(group = clap::ArgGroup::new("tokens").multiple(true))]
 pub struct Serve {
     /// Share this machine between users: only this daemon makes and changes tenants, for every
     /// user, in /run/partita
@@ -115,12 +117,20 @@ pub struct Serve {
     /// The Unix socket [default: .partitad-UID.sock in the run directory]
     #[arg(long, env = "PARTITAD_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Listen on TCP too, for those who have the token
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "token_file")]
+    /// Listen on TCP too, for those who have a token; a browser shows the page there
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "tokens")]
     pub listen: Option<SocketAddr>,
     /// The file with the token of --listen; only its owner may read it
-    #[arg(long, value_name = "FILE", requires = "listen")]
+    #[arg(long, value_name = "FILE", requires = "listen", group = "tokens")]
     pub token_file: Option<PathBuf>,
+    /// The file with a second token of --listen, which reads and changes nothing: for Prometheus and
+    /// for those who look at the page
+    #[arg(long, value_name = "FILE", requires = "listen", group = "tokens")]
+    pub read_token_file: Option<PathBuf>,
+    /// Another name by which clients of --listen reach this machine, such as a proxy's; may be
+    /// repeated [default: addresses, localhost and the machine's own name]
+    #[arg(long, value_name = "NAME", requires = "listen", value_parser = host_name)]
+    pub allow_host: Vec<String>,
     /// Let --listen name an address that other machines reach: the token then crosses the network
     /// in the clear
     #[arg(long, requires = "listen")]
@@ -177,6 +187,14 @@ fn selectors(text: &str) -> Result<Selectors, String> {
     text.parse().map_err(|error: partita::Error| error.to_string())
 }
 
+fn host_name(text: &str) -> Result<String, String> {
+    let is_one = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_one) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    Err("give a host name without a port, such as gpus.example.org".to_owned())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<u64>() {
         Ok(seconds @ 0..=3600) => Ok(Duration::from_secs(seconds)),
@@ -209,8 +227,21 @@ mod tests {
 
     #[test]
     fn tcp_is_served_with_a_token_or_not_at_all() {
-        parse("partitad --listen 127.0.0.1:1 --token-file t").unwrap();
-        for line in ["partitad --listen 127.0.0.1:1", "partitad --token-file t", "partitad --allow-remote"] {
+        for line in [
+            "partitad --listen 127.0.0.1:1 --token-file t",
+            "partitad --listen 127.0.0.1:1 --read-token-file t",
+            "partitad --listen 127.0.0.1:1 --token-file t --read-token-file u --allow-host A.b --allow-host c",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "partitad --listen 127.0.0.1:1",
+            "partitad --token-file t",
+            "partitad --read-token-file t",
+            "partitad --allow-remote",
+            "partitad --allow-host a",
+            "partitad --listen 127.0.0.1:1 --token-file t --allow-host a:80",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::problem::{Kind, Problem};
+pub use crate::token::Rights;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,8 @@ impl Peer {
 pub struct Caller {
     /// The user; over TCP, where the token counts, the daemon's own.
     pub user: u32,
+    /// What the caller's token allows; over the Unix socket, where the user counts, everything.
+    pub rights: Rights,
 }
 
 impl Caller {

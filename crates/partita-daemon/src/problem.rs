@@ -48,6 +48,10 @@ kinds! {
     BadJson = 400 "bad-json" "The body is not JSON";
     /// No token, or not this daemon's.
     Unauthorized = 401 "unauthorized" "The request carries no valid token";
+    /// The token reads, and this changes something.
+    ReadOnly = 403 "read-only" "This token only reads";
+    /// A page of another origin has sent it.
+    CrossOrigin = 403 "cross-origin" "A page of another origin has sent this";
     /// It belongs to another user.
     Forbidden = 403 "forbidden" "This belongs to another user";
     /// No such resource.
@@ -68,6 +72,8 @@ kinds! {
     UriTooLong = 414 "uri-too-long" "The path is too long";
     /// The body is of another type.
     UnsupportedMediaType = 415 "unsupported-media-type" "The body must be application/json";
+    /// `Host` names another machine.
+    WrongHost = 421 "wrong-host" "This daemon does not have that name";
     /// The body is JSON and not what this path takes.
     Invalid = 422 "invalid" "The request cannot be carried out as it is written";
     /// Too many at once.

@@ -10,14 +10,16 @@ use partita::install::Install;
 use partita::registry::Registry;
 use tokio::sync::{Mutex, broadcast, watch};
 
+use super::live::Live;
 use super::looks::Looks;
 use super::metrics::Metrics;
+use super::streams::Streams;
 use crate::chains::Chains;
 use crate::memory::Memory;
 use crate::problem::{Kind, Problem};
 use crate::store::Store;
 use crate::store::history::Entry;
-use crate::token::Token;
+use crate::token::Tokens;
 
 /// How long data about the GPUs is cached.
 const GPUS_FRESH: Duration = Duration::from_secs(5);
@@ -41,8 +43,11 @@ pub struct Parts {
     pub memory: Box<dyn Memory>,
     /// The user that it runs as.
     pub user: u32,
-    /// The token of clients on TCP.
-    pub token: Option<Token>,
+    /// The tokens of clients on TCP.
+    pub tokens: Tokens,
+    /// The names of this machine that clients on TCP may use, in lower case, beside addresses and
+    /// `localhost`.
+    pub hosts: Vec<String>,
     /// The interval of audits; `None` for no audits.
     pub audit_every: Option<Duration>,
     /// How long the answer to a request may take.
@@ -59,6 +64,8 @@ pub struct App {
     parts: Parts,
     pub(super) metrics: Metrics,
     pub(super) looks: Looks,
+    pub(super) live: Live,
+    pub(super) streams: Streams,
     pub(super) events: broadcast::Sender<Arc<Entry>>,
     gpus: Mutex<Option<(Instant, Arc<Vec<Gpu>>)>>,
     in_flight: AtomicUsize,
@@ -73,6 +80,8 @@ impl App {
             parts,
             metrics: Metrics::new(),
             looks: Looks::default(),
+            live: Live::default(),
+            streams: Streams::default(),
             events: broadcast::channel(EVENTS_BEHIND_MAX).0,
             gpus: Mutex::default(),
             in_flight: AtomicUsize::new(0),
@@ -114,8 +123,12 @@ impl App {
         self.parts.user
     }
 
-    pub(super) fn token(&self) -> Option<&Token> {
-        self.parts.token.as_ref()
+    pub(super) fn tokens(&self) -> &Tokens {
+        &self.parts.tokens
+    }
+
+    pub(super) fn hosts(&self) -> &[String] {
+        &self.parts.hosts
     }
 
     pub(super) fn audit_every(&self) -> Option<Duration> {

@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use axum::extract::State;
 use partita::gpu::{Gpu, Selector};
+use partita::ps::TenantRow;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Shared;
 use super::extract::{Output, Segments, short};
+use super::units::Units;
+use super::{App, Shared};
 use crate::problem::{Kind, Problem};
 
 /// A GPU.
@@ -39,6 +41,13 @@ pub(super) struct GpuView {
     memory_total_bytes: u64,
     /// What of it is in use by anybody, in bytes.
     memory_used_bytes: u64,
+    /// SMs; null if the GPU was never measured and has no tenant.
+    sms: Option<u32>,
+    /// SMs that no tenant has; null also where MPS divides them.
+    free_sms: Option<u32>,
+    /// The part of the last moments in which at least one kernel ran, in percent, as NVML reports
+    /// it; null if it does not.
+    utilization_percent: Option<u32>,
     /// Whether MIG is enabled; null if the GPU does not support it.
     mig_enabled: Option<bool>,
     /// Its compute mode.
@@ -48,8 +57,10 @@ pub(super) struct GpuView {
 }
 
 impl GpuView {
-    fn of(gpu: &Gpu) -> Self {
+    /// `tenants`: those of all GPUs.
+    pub fn of(app: &App, gpu: &Gpu, tenants: &[TenantRow]) -> Self {
         let facts = &gpu.facts;
+        let Units { sms, free_sms } = Units::of(app, gpu, tenants);
         Self {
             selector: gpu.selector().to_string(),
             index: facts.index,
@@ -62,6 +73,9 @@ impl GpuView {
             compute_capability: gpu.compute_capability_text(),
             memory_total_bytes: facts.memory_total_bytes,
             memory_used_bytes: facts.memory_used_bytes,
+            sms,
+            free_sms,
+            utilization_percent: facts.utilization_percent,
             mig_enabled: facts.mig_enabled,
             compute_mode: facts.compute_mode.clone(),
             simulated: gpu.sim().is_some(),
@@ -73,7 +87,12 @@ impl GpuView {
 #[utoipa::path(get, path = "/v1/gpus", tag = "machine", operation_id = "list_gpus",
     responses((status = 200, body = [GpuView])))]
 pub(super) async fn list(State(app): State<Shared>) -> Result<Output<Vec<GpuView>>, Problem> {
-    Ok(Output(app.gpus().await?.iter().map(GpuView::of).collect()))
+    let gpus = app.gpus().await?;
+    let views = app.blocking(move |app| {
+        let tenants = partita::ps::ps(app.registry())?;
+        Ok(gpus.iter().map(|gpu| GpuView::of(app, gpu, &tenants)).collect())
+    });
+    Ok(Output(views.await?))
 }
 
 /// One GPU
@@ -84,7 +103,9 @@ pub(super) async fn get(
     State(app): State<Shared>,
     Segments(gpu): Segments<String>,
 ) -> Result<Output<GpuView>, Problem> {
-    Ok(Output(GpuView::of(&find(&app, &gpu).await?)))
+    let gpu = find(&app, &gpu).await?;
+    let view = app.blocking(move |app| Ok(GpuView::of(app, &gpu, &partita::ps::ps(app.registry())?)));
+    Ok(Output(view.await?))
 }
 
 /// Where the units of a GPU lie, who holds them, and how that is known

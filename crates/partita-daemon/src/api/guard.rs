@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, Version, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -15,6 +15,7 @@ use super::Shared;
 use super::extract::short;
 use crate::caller::{Caller, Peer};
 use crate::problem::{Kind, Problem};
+use crate::token::Rights;
 
 /// Concurrent requests of all users but root and the daemon's own: fewer than there are threads for
 /// blocking work.
@@ -26,8 +27,8 @@ const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a path with its query.
 const URI_BYTES_MAX: usize = 4 << 10;
 
-/// Paths that need no token: the API document, and the health.
-const OPEN_PATHS: [&str; 3] = ["/healthz", "/openapi.json", "/docs"];
+/// Paths that need no token: the page, which asks for it, the API document, and the health.
+const OPEN_PATHS: [&str; 5] = ["/", "/page", "/healthz", "/openapi.json", "/docs"];
 
 /// Numbers, counts and logs a request.
 pub(super) async fn account(State(app): State<Shared>, request: Request, next: Next) -> Response {
@@ -109,14 +110,19 @@ fn explained(response: Response, path: &str) -> Response {
 /// Identifies the client, or refuses it.
 pub(super) async fn who(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let caller = match request.extensions().get::<Peer>() {
-        Some(Peer::Process { user, .. }) => Some(Caller { user: *user }),
+        Some(Peer::Process { user, .. }) => Some(Caller { user: *user, rights: Rights::All }),
         Some(Peer::Network(_)) => match token(&app, &request) {
-            Ok(()) => Some(Caller { user: app.user() }),
+            Ok(rights) => Some(Caller { user: app.user(), rights }),
             Err(_) if is_open(request.method(), request.uri().path()) => None,
             Err(problem) => return problem.into_response(),
         },
         None => None,
     };
+    let is_read = [Method::GET, Method::HEAD].contains(request.method());
+    if !is_read && caller.is_some_and(|caller| caller.rights == Rights::Read) {
+        let detail = "the token of --read-token-file changes nothing; send the token of --token-file";
+        return Problem::new(Kind::ReadOnly, detail).into_response();
+    }
     if let Some(caller) = caller {
         request.extensions_mut().insert(caller);
     }
@@ -129,13 +135,13 @@ fn is_open(method: &Method, path: &str) -> bool {
     method == Method::GET && OPEN_PATHS.iter().any(|open| below(open))
 }
 
-fn token(app: &Shared, request: &Request) -> Result<(), Problem> {
+fn token(app: &Shared, request: &Request) -> Result<Rights, Problem> {
     let refuse = |reason: &str| {
         Problem::new(
             Kind::Unauthorized,
             format!(
                 "{reason}; send `Authorization: Bearer TOKEN` with the token of the daemon's \
-                --token-file"
+                --token-file or --read-token-file"
             ),
         )
     };
@@ -144,10 +150,8 @@ fn token(app: &Shared, request: &Request) -> Result<(), Problem> {
     };
     let given = given.as_bytes();
     let is_bearer = given.len() > 7 && given[..7].eq_ignore_ascii_case(b"bearer ");
-    match app.token() {
-        Some(token) if is_bearer && token.is(given[7..].trim_ascii()) => Ok(()),
-        _ => Err(refuse("the token is not this daemon's")),
-    }
+    let rights = if is_bearer { app.tokens().rights(given[7..].trim_ascii()) } else { None };
+    rights.ok_or_else(|| refuse("the token is not this daemon's"))
 }
 
 /// Bounds a request.
@@ -232,55 +236,6 @@ fn counts(app: &Shared) -> MutexGuard<'_, HashMap<u32, usize>> {
     app.in_flight_of_user.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Refuses a request whose `Host` is missing, repeated or malformed (RFC 9112, section 3.2).
-pub(super) async fn host(request: Request, next: Next) -> Response {
-    let mut hosts = request.headers().get_all(header::HOST).iter();
-    let problem = match (hosts.next(), hosts.next()) {
-        (None, _) if request.version() < Version::HTTP_11 => None,
-        (None, _) => Some("it is missing"),
-        (Some(_), Some(_)) => Some("it occurs more than once"),
-        (Some(host), None) if is_host(host.as_bytes()) => None,
-        (Some(_), None) => Some("it is not a host with an optional port"),
-    };
-    match problem {
-        None => next.run(request).await,
-        Some(reason) => {
-            let detail = format!("Host: {reason}; send one, such as `Host: partitad`");
-            Problem::new(Kind::BadRequest, detail).into_response()
-        }
-    }
-}
-
-/// Whether this is a host as in URIs, with an optional port, or empty, as clients without a name
-/// send it.
-fn is_host(value: &[u8]) -> bool {
-    let (host, port) = match value.iter().rposition(|&byte| byte == b':') {
-        // The colons of an IPv6 address are in brackets.
-        Some(at) if !value.ends_with(b"]") => (&value[..at], &value[at + 1..]),
-        _ => (value, &b""[..]),
-    };
-    let is_address = |inner: &[u8]| {
-        let text = std::str::from_utf8(inner).unwrap_or_default();
-        text.parse::<std::net::Ipv6Addr>().is_ok()
-    };
-    let is_name = || {
-        let mut left = host;
-        while let Some((&byte, rest)) = left.split_first() {
-            left = match (byte, rest) {
-                (b'%', [high, low, rest @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest,
-                (byte, rest) if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte) => rest,
-                _ => return false,
-            };
-        }
-        true
-    };
-    let is_host = match host {
-        [b'[', inner @ .., b']'] => is_address(inner),
-        _ => is_name(),
-    };
-    is_host && port.iter().all(u8::is_ascii_digit)
-}
-
 /// What no route has.
 pub(super) async fn no_route(request: Request) -> Problem {
     Problem::new(
@@ -299,24 +254,4 @@ pub(super) async fn no_method(request: Request) -> Problem {
             request.method()
         ),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_host;
-
-    #[test]
-    fn hosts_are_those_of_uris() {
-        for host in
-            ["", "x", "a.b-c_d:80", "x:", "127.0.0.1:7878", "[::1]", "[::1]:1", "%41b", "a,b", "~$&'()"]
-        {
-            assert!(is_host(host.as_bytes()), "{host}");
-        }
-        for host in [
-            "a b", "x:8a", "x:-1", "u@x", "::1", "[::1", "[x]", "[::1]x:1", "[::1]:x", "x/y", "x?", "%4",
-            "%zz", "é", "a\tb", "<x>",
-        ] {
-            assert!(!is_host(host.as_bytes()), "{host}");
-        }
-    }
 }

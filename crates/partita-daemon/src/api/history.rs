@@ -19,6 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::Shared;
 use super::chains::owned;
 use super::extract::{Asked, Input, Name, Output, Segments, header_text};
+use super::streams::Open;
 use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
 use crate::store::history::{self, Entry};
@@ -151,9 +152,11 @@ pub(super) async fn history(
     responses((status = 200, body = Entry, content_type = "text/event-stream")))]
 pub(super) async fn events(
     State(app): State<Shared>,
+    caller: Caller,
     Segments(Name(name)): Segments<Name>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let open = Open::count(&app, caller)?;
     let from = match header_text(&headers, "last-event-id")? {
         None => None,
         Some(text) => Some(text.parse::<i64>().map_err(|_| {
@@ -168,7 +171,9 @@ pub(super) async fn events(
     let live = app.events.subscribe();
     let (sender, receiver) = mpsc::channel(EVENTS_WAITING_MAX);
     tokio::spawn(send(app, name, from, live, sender));
-    Ok(Sse::new(Events(receiver)).keep_alive(KeepAlive::new().interval(ALIVE)).into_response())
+    Ok(Sse::new(Events { entries: receiver, _open: open })
+        .keep_alive(KeepAlive::new().interval(ALIVE))
+        .into_response())
 }
 
 /// Sends the history from `from` on, and then new entries, until the reader leaves or the daemon
@@ -222,13 +227,16 @@ async fn send(
 }
 
 /// Entries as events.
-struct Events(mpsc::Receiver<Arc<Entry>>);
+struct Events {
+    entries: mpsc::Receiver<Arc<Entry>>,
+    _open: Open,
+}
 
 impl Stream for Events {
     type Item = Result<Event, axum::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let event = |entry: Arc<Entry>| Event::default().id(entry.id.to_string()).json_data(&*entry);
-        self.0.poll_recv(context).map(|entry| entry.map(event))
+        self.entries.poll_recv(context).map(|entry| entry.map(event))
     }
 }

@@ -22,8 +22,11 @@ fn changeable() -> impl Iterator<Item = &'static Limit> {
 
 impl<'de> Deserialize<'de> for Changes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        static EXPECTED: LazyLock<Vec<&'static str>> =
-            LazyLock::new(|| OTHERS.into_iter().chain(changeable().map(|limit| limit.member)).collect());
+        static EXPECTED: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+            let members = changeable().map(|limit| limit.member);
+            let written = changeable().filter(|limit| matches!(limit.form, Form::Size { .. }));
+            OTHERS.into_iter().chain(members).chain(written.map(|limit| limit.name)).collect()
+        });
 
         let members =
             Members { may: |limit| limit.change.is_some(), expected: &EXPECTED, takes_percent: false };
@@ -47,6 +50,8 @@ pub(super) fn describe(document: &mut OpenApi, change: &str, part: &str) {
     if let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(change) {
         let members = changeable().filter_map(|limit| Some((limit, changed(limit, limit.change?.about))));
         object.properties.extend(members.map(|(limit, schema)| (limit.member.to_owned(), schema)));
+        let written = changeable().filter_map(|limit| Some((limit.name.to_owned(), written(limit)?)));
+        object.properties.extend(written);
         object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
     }
     if let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(part) {
@@ -85,6 +90,15 @@ fn changed(limit: &Limit, about: &str) -> RefOr<Schema> {
     let mut object = object.description(Some(about)).build();
     object.example = example.map(Into::into);
     RefOr::T(Schema::Object(object))
+}
+
+/// The schema of a size as a text, under the name of its option; `None` for other limits.
+fn written(limit: &Limit) -> Option<RefOr<Schema>> {
+    let Form::Size { .. } = limit.form else { return None };
+    let about = format!("The same as `{}`, as `--{}` takes it.", limit.member, limit.name);
+    let mut object = nullable(Type::String).min_length(Some(1)).description(Some(about)).build();
+    object.example = Some("20GiB".into());
+    Some(RefOr::T(Schema::Object(object)))
 }
 
 fn nullable(kind: Type) -> ObjectBuilder {

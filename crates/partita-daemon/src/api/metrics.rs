@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
+use partita::gpu::Gpu;
 use partita::mps::metrics::{Family as MpsFamily, Kind as MpsKind};
 use partita::mps::status::ServiceStatus;
 use partita::ps::TenantRow;
@@ -21,6 +22,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::Shared;
+use super::units::Units;
 use crate::audit::Finding;
 use crate::audit::change::Open;
 use crate::chains::Running;
@@ -148,6 +150,33 @@ impl Now {
             family.get_or_create(&labels).inc_by(value);
         }
         self.registry.register(name, help, family);
+    }
+
+    fn gpus(&mut self, gpus: &[(&Gpu, Units)]) {
+        let labels = |gpu: &Gpu| {
+            vec![
+                ("gpu", gpu.facts.uuid.clone()),
+                ("index", gpu.facts.index.to_string()),
+                ("name", gpu.facts.name.clone()),
+            ]
+        };
+        let mut each = |name: &str, help: &str, of: fn(&Gpu, Units) -> Option<f64>| {
+            let samples = gpus.iter().filter_map(|&(gpu, units)| Some((labels(gpu), of(gpu, units)?)));
+            self.gauge(name, help, samples);
+        };
+        each("gpu_sms", "SMs of a GPU", |_, units| units.sms.map(f64::from));
+        each("gpu_free_sms", "SMs of a GPU that no tenant has", |_, units| units.free_sms.map(f64::from));
+        each("gpu_memory_bytes", "Device memory of a GPU", |gpu, _| {
+            Some(gpu.facts.memory_total_bytes as f64)
+        });
+        each("gpu_memory_used_bytes", "Device memory of a GPU that is in use by anybody", |gpu, _| {
+            Some(gpu.facts.memory_used_bytes as f64)
+        });
+        each(
+            "gpu_utilization_ratio",
+            "The part of the last moments in which at least one kernel ran, as NVML reports it",
+            |gpu, _| gpu.facts.utilization_percent.map(|percent| f64::from(percent) / 100.0),
+        );
     }
 
     fn tenants(&mut self, rows: &[TenantRow]) {
@@ -327,12 +356,15 @@ pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Probl
     };
     let text = app.blocking(move |app| {
         let mut now = Now::new();
-        if let Ok(gpus) = gpus
-            && let Ok(services) = partita::mps::status::all(app.install(), app.registry(), &gpus)
+        let gpus = gpus.as_ref().map_or(&[][..], |gpus| gpus);
+        if !gpus.is_empty()
+            && let Ok(services) = partita::mps::status::all(app.install(), app.registry(), gpus)
         {
             now.mps(&services);
         }
         if let Ok(rows) = partita::ps::ps(app.registry()) {
+            let gpus: Vec<_> = gpus.iter().map(|gpu| (gpu, Units::of(app, gpu, &rows))).collect();
+            now.gpus(&gpus);
             now.tenants(&rows);
             if let Some(findings) = findings {
                 now.findings(&findings, &rows);

@@ -13,18 +13,23 @@ mod guard;
 mod health;
 mod history;
 mod limits;
+mod live;
 mod looks;
 mod memory;
 mod metrics;
+mod origin;
+mod page;
 mod partitions;
 mod reference;
 mod sm;
+mod streams;
 mod tenants;
+mod units;
 mod watch;
 
 use std::sync::{Arc, LazyLock};
 
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::Html;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -36,9 +41,10 @@ use utoipa_axum::routes;
 pub use app::{App, Parts};
 pub use document::openapi_text;
 pub use escapes::audit;
+pub use live::sample;
 pub use watch::follow;
 
-pub use crate::caller::Caller;
+pub use crate::caller::{Caller, Rights};
 
 /// What handlers share.
 pub(crate) type Shared = Arc<App>;
@@ -53,6 +59,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gpus::topology))
         .routes(routes!(partitions::list))
         .routes(routes!(events::list))
+        .routes(routes!(live::live))
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::get, tenants::change, tenants::end))
         .routes(routes!(chains::list, chains::define))
@@ -81,6 +88,8 @@ static PAGE: LazyLock<String> = LazyLock::new(|| reference::page(&DOCUMENT));
 pub fn router(app: Shared) -> Router {
     let (router, _) = routes().split_for_parts();
     router
+        .route("/", get(page::index))
+        .route("/page/{*name}", get(page::file))
         .route("/openapi.json", get(async || Json(&*DOCUMENT)))
         .route("/docs", get(async || Html(PAGE.as_str())))
         .route("/docs/", get(async || Html(PAGE.as_str())))
@@ -88,7 +97,7 @@ pub fn router(app: Shared) -> Router {
         .method_not_allowed_fallback(guard::no_method)
         .layer(from_fn_with_state(Arc::clone(&app), guard::bounds))
         .layer(from_fn_with_state(Arc::clone(&app), guard::who))
-        .layer(from_fn(guard::host))
+        .layer(from_fn_with_state(Arc::clone(&app), origin::origin))
         .layer(from_fn_with_state(Arc::clone(&app), guard::account))
         .with_state(app)
 }

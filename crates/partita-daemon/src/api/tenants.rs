@@ -122,7 +122,7 @@ impl TenantPart {
 }
 
 /// Rows of the same name and user are one tenant.
-fn views(rows: &[TenantRow]) -> Vec<TenantView> {
+pub(super) fn views(rows: &[TenantRow]) -> Vec<TenantView> {
     let mut views: Vec<TenantView> = Vec::new();
     for row in rows {
         let at = views
@@ -203,10 +203,7 @@ impl TenantChange {
             return Err(invalid("memory_quota_bytes", Error::QuotaZero.to_string()));
         }
         if self.limits.0.is_empty() && !self.compact {
-            return Err(Problem::new(
-                Kind::Invalid,
-                "nothing to change; give sm, memory_quota_bytes or another limit",
-            ));
+            return Err(Problem::new(Kind::Invalid, "nothing to change; give sm, mem or another limit"));
         }
         let gpus = self.gpu.as_deref().map(str::parse).transpose()?;
         Ok(SetRequest { whose: Whose::Name(name), gpus, limits, compact: self.compact })

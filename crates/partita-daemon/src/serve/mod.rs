@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use crate::caller::Peer;
-pub use crate::token::Token;
+pub use crate::token::Tokens;
 
 use crate::api::{self, App};
 use crate::args::Serve;
@@ -62,10 +62,7 @@ pub fn run(arguments: &Serve) -> anyhow::Result<()> {
 async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     // First, so that no signal is missed from here on.
     let signals = end::Signals::new().context("signal handlers")?;
-    let token = match &arguments.token_file {
-        Some(path) => Some(Token::read(path)?),
-        None => None,
-    };
+    let tokens = Tokens::read(arguments.token_file.as_deref(), arguments.read_token_file.as_deref())?;
     arguments.gpu_groups.check_exist().map_err(|reason| anyhow::anyhow!("--gpu-groups: {reason}"))?;
     let registry = if arguments.system { Registry::open_system()? } else { Registry::open()? };
     let left = mode::left_in_user_mode(&registry);
@@ -90,7 +87,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         chains: Box::new(chains),
         memory: Box::new(keepers),
         user: own_user(),
-        token,
+        tokens,
+        hosts: hosts(&arguments.allow_host),
         audit_every: arguments.audit_every.0,
         answer_limit: arguments.answer_s,
         body_limit: arguments.body_s,
@@ -138,6 +136,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     app.look_at_health();
     let following = tokio::spawn(api::follow(Arc::clone(&app)));
     let auditing = tokio::spawn(api::audit(Arc::clone(&app)));
+    let sampling = tokio::spawn(api::sample(Arc::clone(&app)));
     let watchdog = end::tell_ready();
 
     let why = signals.wait().await;
@@ -155,6 +154,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     }
     let _ = following.await;
     let _ = auditing.await;
+    let _ = sampling.await;
     if let Some(watchdog) = watchdog {
         watchdog.abort();
     }
@@ -201,6 +201,15 @@ fn raise_descriptor_limit() {
     {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
+}
+
+/// The names of this machine: its own, with and without its domain, and those of `--allow-host`.
+fn hosts(allowed: &[String]) -> Vec<String> {
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let own = own.trim().to_ascii_lowercase();
+    let short = own.split('.').next().unwrap_or_default().to_owned();
+    let names = [own, short].into_iter().chain(allowed.iter().cloned());
+    names.filter(|name| !name.is_empty()).collect()
 }
 
 fn own_user() -> u32 {

@@ -47,7 +47,7 @@ fn every_path_of_the_document_is_there_and_says_what_it_answers() {
         assert_eq!(problem["schema"]["$ref"], "#/components/schemas/Problem", "{method} {path}");
         // With names that nothing has, each is a route that refuses, and no route that is missing.
         let concrete = path.replace("{gpu}", "99").replace(['{', '}'], "");
-        if path.ends_with("/optimizer/events") || path == "/metrics" {
+        if path.ends_with("/optimizer/events") || ["/metrics", "/v1/live"].contains(&&*path) {
             // Streams and pages that are no JSON have tests of their own.
             continue;
         }
@@ -177,6 +177,10 @@ fn tenants_are_listed_changed_and_ended_as_by_the_commands() {
     let now = daemon.ok("PATCH", path, Some(json!({ "sm": "50%", "memory_quota_bytes": 2_u64 << 30 })));
     assert_eq!((&now[0]["sms"], &now[0]["memory_quota_bytes"]), (&json!(66), &json!(2_u64 << 30)));
     assert_eq!(daemon.get(path)["parts"][0]["sms"], 66);
+    // As the command takes it.
+    let now = daemon.ok("PATCH", path, Some(json!({ "mem": "3GiB", "mem-driver": "512MiB" })));
+    assert_eq!(now[0]["memory_quota_bytes"], 3_u64 << 30);
+    assert_eq!(daemon.get(path)["parts"][0]["memory_driver_allowance_bytes"], 512 << 20);
 
     let before = daemon.get(path);
     for (status, change) in [
@@ -187,6 +191,11 @@ fn tenants_are_listed_changed_and_ended_as_by_the_commands() {
         (422, json!({ "memory_quota_bytes": 0 })),
         (422, json!({ "memory_quota_bytes": 1_u64 << 50 })),
         (422, json!({ "memory_quota_bytes": -1 })),
+        (422, json!({ "memory_quota_bytes": "1GiB" })),
+        (422, json!({ "mem": 1_u64 << 30 })),
+        (422, json!({ "mem": "0B" })),
+        (422, json!({ "mem": "1GB" })),
+        (422, json!({ "mem": "1GiB", "memory_quota_bytes": 1_u64 << 30 })),
         (422, json!({ "priority": "high" })),
         (422, json!({ "priority": "urgent" })),
         (422, json!({ "time": "30" })),
@@ -205,8 +214,16 @@ fn tenants_are_listed_changed_and_ended_as_by_the_commands() {
     assert!(page.ends_with("# EOF\n"), "{page}");
     let is = |line: &&str| line.starts_with("partita_tenant_sms{tenant=\"train\"") && line.ends_with(" 66.0");
     assert_eq!(page.lines().filter(is).count(), 1, "{page}");
+    let gpu = |name: &str| {
+        let line = page.lines().find(|line| line.starts_with(&format!("partita_gpu_{name}{{")));
+        let line = line.unwrap_or_else(|| panic!("no partita_gpu_{name} in {page}"));
+        line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+    };
+    assert_eq!((gpu("sms"), gpu("free_sms")), (132.0, 66.0));
+    assert!(gpu("memory_bytes") > 1e11 && gpu("memory_used_bytes") < gpu("memory_bytes"));
+    assert!((0.0..=1.0).contains(&gpu("utilization_ratio")));
     assert!(page.contains(
-        "partitad_requests_total{method=\"PATCH\",route=\"/v1/tenants/{tenant}\",status=\"200\"} 1"
+        "partitad_requests_total{method=\"PATCH\",route=\"/v1/tenants/{tenant}\",status=\"200\"} 2"
     ));
 
     let ended = daemon.ok("DELETE", "/v1/tenants/train?grace_s=1", None);

@@ -106,7 +106,7 @@ fn a_name_is_no_proof_of_whose_a_keeper_is() {
         keepers.keepers().unwrap().iter().map(|keeper| (keeper.user, keeper.pid)).collect();
     assert_eq!(shown, [(own, mine.0.id())]);
     // Nor is it asked for anything.
-    let caller = partita_daemon::api::Caller { user: 0 };
+    let caller = partita_daemon::api::Caller { user: 0, rights: partita_daemon::api::Rights::All };
     let problem = keepers.take_back(caller, theirs.0.id(), 1).unwrap_err();
     assert_eq!(problem.code(), partita_daemon::Kind::NotFound, "{}", problem.detail);
 }

@@ -14,5 +14,6 @@ mod hostile;
 mod keeper;
 mod leases;
 mod metrics;
+mod page;
 mod serve;
 mod spite;

@@ -172,11 +172,99 @@ fn the_service_manager_hears_of_beginning_life_and_end() {
 fn over_tcp(address: &str, head: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(format!("{head}\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).unwrap();
+    let host = if head.contains("\r\nhost:") { String::new() } else { format!("\r\nhost: {address}") };
+    stream.write_all(format!("{head}{host}\r\nconnection: close\r\n\r\n").as_bytes()).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let (status, _, body) = parse(&answer).unwrap();
     (status, body)
+}
+
+/// A file with this token.
+fn token_file(world: &World, name: &str, token: &str) -> String {
+    let path = world.dir().join(name);
+    fs::write(&path, token).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Where a daemon listens on TCP.
+fn address(daemon: &Daemon) -> String {
+    let log = daemon.log();
+    log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap().to_owned()
+}
+
+#[test]
+fn the_second_token_reads_and_changes_nothing() {
+    let world = World::new();
+    let all = token_file(&world, "all", "0123456789abcdef0123456789abcdef");
+    let read = token_file(&world, "read", "fedcba9876543210fedcba9876543210");
+    let same = world.refused(["--listen", "127.0.0.1:0", "--token-file", &all, "--read-token-file", &all]);
+    assert!(same.contains("--read-token-file") && same.contains("another token"), "{same}");
+    fs::set_permissions(&read, Permissions::from_mode(0o640)).unwrap();
+    let shown = world.refused(["--listen", "127.0.0.1:0", "--read-token-file", &read]);
+    assert!(shown.contains("--read-token-file") && shown.contains("chmod 600"), "{shown}");
+    fs::set_permissions(&read, Permissions::from_mode(0o600)).unwrap();
+
+    for with_all in [true, false] {
+        let more: &[&str] = if with_all { &["--token-file", &all] } else { &[] };
+        let listen = ["--listen", "127.0.0.1:0", "--read-token-file", &read];
+        let daemon = world.start_with(listen.iter().chain(more));
+        let address = address(&daemon);
+        let ask = |head: &str, token: &str| {
+            over_tcp(&address, &format!("{head} HTTP/1.1\r\nauthorization: bearer {token}"))
+        };
+        let (reads, changes) = ("fedcba9876543210fedcba9876543210", "0123456789abcdef0123456789abcdef");
+        for path in ["/metrics", "/v1/tenants", "/v1/gpus", "/v1/chains", "/v1/events"] {
+            assert_eq!(ask(&format!("GET {path}"), reads).0, 200, "{path}");
+        }
+        for head in
+            ["DELETE /v1/tenants/a", "PATCH /v1/tenants/a", "POST /v1/chains/a/start", "PUT /v1/chains/a"]
+        {
+            let (status, body) = ask(head, reads);
+            assert_eq!(status, 403, "{head}: {body}");
+            assert!(body.contains("urn:partita:problem:read-only"), "{head}: {body}");
+            let (status, body) = ask(head, changes);
+            assert!(if with_all { ![401, 403].contains(&status) } else { status == 401 }, "{head}: {body}");
+        }
+        daemon.end();
+    }
+}
+
+#[test]
+fn other_names_and_origins_are_refused_over_tcp() {
+    let world = World::new();
+    let token = token_file(&world, "token", "0123456789abcdef0123456789abcdef");
+    let listen = ["--listen", "127.0.0.1:0", "--token-file", &token, "--allow-host", "gpus.example.org"];
+    let daemon = world.start_with(listen);
+    let address = address(&daemon);
+    let ask = |headers: &str| {
+        let with = "authorization: bearer 0123456789abcdef0123456789abcdef";
+        over_tcp(&address, &format!("GET /v1/tenants HTTP/1.1\r\n{with}{headers}"))
+    };
+    for headers in [
+        "",
+        "\r\nhost: localhost:1",
+        "\r\nhost: gpus.example.org",
+        &format!("\r\nhost: {address}\r\norigin: http://{address}"),
+        "\r\nhost: gpus.example.org\r\norigin: https://gpus.example.org",
+    ] {
+        assert_eq!(ask(headers), (200, "[]".to_owned()), "{headers}");
+    }
+    for (headers, status) in [
+        ("\r\nhost: evil.example", 421),
+        ("\r\nhost: evil.example\r\norigin: http://evil.example", 421),
+        ("\r\norigin: http://evil.example", 403),
+        ("\r\norigin: null", 403),
+        ("\r\nhost: localhost\r\norigin: http://localhost:1", 403),
+    ] {
+        let (refused, body) = ask(headers);
+        assert_eq!(refused, status, "{headers}: {body}");
+        check_problem(status, &serde_json::from_str(&body).unwrap());
+    }
+    // The paths without a token are no exception.
+    let rebound = over_tcp(&address, "GET /healthz HTTP/1.1\r\nhost: evil.example");
+    assert!(rebound.0 == 421 && rebound.1.contains("--allow-host evil.example"), "{rebound:?}");
 }
 
 #[test]
@@ -191,6 +279,7 @@ fn over_tcp_the_token_counts() {
     for head in [
         "GET /v1/chains HTTP/1.1",
         "GET /metrics HTTP/1.1",
+        "GET /v1/live HTTP/1.1",
         "GET /nowhere HTTP/1.1",
         "DELETE /healthz HTTP/1.1",
         "GET /v1/chains HTTP/1.1\r\nauthorization: Bearer 0123456789abcdef0123456789abcdee",
@@ -205,7 +294,7 @@ fn over_tcp_the_token_counts() {
         assert_eq!(status, expected, "{head}: {body}");
         check_problem(status, &serde_json::from_str(&body).unwrap());
     }
-    for path in ["/healthz", "/openapi.json", "/docs/"] {
+    for path in ["/", "/page/main.js", "/healthz", "/openapi.json", "/docs/"] {
         let (status, _) = over_tcp(address, &format!("GET {path} HTTP/1.1"));
         assert!(status == 200 || (path == "/healthz" && status == 503), "{path}: {status}");
     }
