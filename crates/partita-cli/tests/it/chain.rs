@@ -114,7 +114,7 @@ fn definitions_are_checked_kept_and_forgotten() {
         let refused = chains.refused(&words);
         assert!(refused.contains(expected), "{words:?}: {refused}");
     }
-    fs::write(&file, example.replace("frames = 16", "frames = 1").replace("4MiB", "4194304")).unwrap();
+    fs::write(&file, example.replace("frames = 16", "frames = 1").replace("4MiB", "4194304B")).unwrap();
     let told = chains.ok(&["chain", "define", file.to_str().unwrap()]);
     assert!(told.contains("1 frame of 4MiB"), "{told}");
     fs::write(&file, "colour = 7").unwrap();
