@@ -21,7 +21,9 @@ def main() -> None:
     free, total = gpu.memory()
     wanted = int(total * arguments.gpu_memory_utilization)
     if free < wanted:
-        raise SystemExit(f"{free >> 30} of {total >> 30} GiB are free, fewer than the wanted {wanted >> 30} GiB")
+        raise SystemExit(
+            f"{free >> 30} of {total >> 30} GiB are free, fewer than the wanted {wanted >> 30} GiB"
+        )
     gpu.allocate(wanted)
     lock = threading.Lock()
 

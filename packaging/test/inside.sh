@@ -209,10 +209,10 @@ case $1 in
         use
         echo "from nothing to the end of the demo: $(($(date +%s) - began)) s"
         pages /tmp/venv
-        (cd /tmp && PATH=/usr/bin:/bin /tmp/venv/bin/python3 - 2>/tmp/python.log <<'PYTHON'
+        (cd /tmp && PATH=/usr/bin:/bin PARTITA_RUN_DIR=/tmp/run /tmp/venv/bin/python3 -B - 2>/tmp/python.log <<'PYTHON'
 import ctypes, partita
 from partita import _install
-with partita.run(["true"], gpu="sim:h200", sm="50%", mem="1GiB") as process:
+with partita.run(["true"], gpu="sim:h200", sm="50%", mem="1GiB", options=["--isolation=own"]) as process:
     pass
 assert process.returncode == 0 and partita.tenants() == []
 ctypes.CDLL(_install.library("libsmctrl.so"))

@@ -45,5 +45,7 @@ def call(*words: str) -> str:
     if done.returncode:
         prefix = "partita: "
         said = done.stderr.strip()
-        raise Error(said[len(prefix) :] if said.startswith(prefix) else said or f"exit code {done.returncode}")
+        raise Error(
+            said[len(prefix) :] if said.startswith(prefix) else said or f"exit code {done.returncode}"
+        )
     return done.stdout

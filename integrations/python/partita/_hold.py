@@ -159,9 +159,7 @@ def env(
 
     :raises Error: as :func:`hold`.
     """
-    return hold(
-        sm=sm, mem=mem, time=time, priority=priority, gpu=gpu, name=name, options=options
-    ).env
+    return hold(sm=sm, mem=mem, time=time, priority=priority, gpu=gpu, name=name, options=options).env
 
 
 _held: Set[Hold] = set()

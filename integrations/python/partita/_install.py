@@ -1,7 +1,8 @@
 """Where the parts of this installation are.
 
-The program ``partita`` belongs to this package if a wheel or a package installed both. Libraries are beside the
-program (a build directory) or in ``../lib/partita`` (an installation), as for the program itself.
+The program ``partita`` belongs to this package if a wheel or a package installed both. Libraries are
+beside the program (a build directory) or in ``../lib/partita`` (an installation), as for the program
+itself.
 ``PARTITA_LIB_DIR`` comes first.
 """
 

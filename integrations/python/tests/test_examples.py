@@ -73,7 +73,8 @@ class Examples(Case):
             """What a cell prints, as JSON."""
             said: List[str] = []
             client.execute_interactive(
-                code, timeout=60, output_hook=lambda message: said.append(message["content"].get("text", "")))
+                code, timeout=60, output_hook=lambda message: said.append(message["content"].get("text", ""))
+            )
             return json.loads("".join(said))
 
         try:
@@ -92,7 +93,9 @@ class Examples(Case):
             while reply["parent_header"]["msg_id"] != endless:
                 reply = client.get_shell_msg(timeout=60)
             self.assertEqual(reply["content"]["ename"], "KeyboardInterrupt")
-            self.assertEqual(value("print(json.dumps([partita.current().set(sm='10%').sms, len(gpu.where())]))"), [12, 12])
+            self.assertEqual(
+                value("print(json.dumps([partita.current().set(sm='10%').sms, len(gpu.where())]))"), [12, 12]
+            )
             manager.restart_kernel()
             client.wait_for_ready(timeout=60)
             self.assertEqual(value("import partita; print(partita.current().sms)"), 32)

@@ -13,7 +13,9 @@ import partita
 from common import ANSWERING, PIPES, Answering, Case, sms_of
 
 # Holds a partition until it is killed.
-HOLDER = "import partita, sys; partita.env(sm='25%', mem='1GiB', name='held'); print(flush=True); sys.stdin.read()"
+HOLDER = (
+    "import partita, sys; partita.env(sm='25%', mem='1GiB', name='held'); print(flush=True); sys.stdin.read()"
+)
 
 
 class Held(Case):

@@ -37,10 +37,15 @@ class Places(unittest.TestCase):
         program, library = self.make("usr/bin/partita"), self.make("usr/lib/partita/libsmctrl.so")
         os.symlink(self.root / "usr/bin", self.root / "bin")
         environment = {"PATH": str(self.root / "bin")}
-        with mock.patch.dict(os.environ, environment, clear=True), mock.patch.object(_install, "_of_wheel", lambda: None):
+        with (
+            mock.patch.dict(os.environ, environment, clear=True),
+            mock.patch.object(_install, "_of_wheel", lambda: None),
+        ):
             self.assertEqual(os.path.realpath(_install.program()), program)
             self.assertEqual(_install.library("libsmctrl.so"), library)
-            with self.assertRaisesRegex(partita.NotInstalled, "usr/bin, .*usr/lib/partita; install Partita again"):
+            with self.assertRaisesRegex(
+                partita.NotInstalled, "usr/bin, .*usr/lib/partita; install Partita again"
+            ):
                 _install.library("libx.so")
 
     def test_a_module_in_an_installed_package_has_its_program(self) -> None:
@@ -81,7 +86,9 @@ class Places(unittest.TestCase):
     def test_a_missing_program_is_named_with_the_places(self) -> None:
         environment = {"PATH": str(self.root), "PARTITA_LIB_DIR": str(self.root / "debug")}
         with mock.patch.dict(os.environ, environment, clear=True):
-            with self.assertRaisesRegex(partita.NotInstalled, "program partita was not found in .*/debug/partita, the"):
+            with self.assertRaisesRegex(
+                partita.NotInstalled, "program partita was not found in .*/debug/partita, the"
+            ):
                 partita.tenants()
 
 

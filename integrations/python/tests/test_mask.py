@@ -107,8 +107,9 @@ class Mask(Case):
             pass
 
     def test_in_a_tenant_masks_only_narrow(self) -> None:
-        with partita.run([sys.executable, "-B", "-c", IN_TENANT], sm="25%", mem="1GiB",
-                         stdout=subprocess.PIPE, text=True) as process:
+        with partita.run(
+            [sys.executable, "-B", "-c", IN_TENANT], sm="25%", mem="1GiB", stdout=subprocess.PIPE, text=True
+        ) as process:
             self.assertEqual(process.communicate()[0].split(), ["True", "True"])
 
 

@@ -33,7 +33,9 @@ class Guide(Case):
         for block in runnable:
             with self.subTest(block=block):
                 command = [sys.executable, "-B", "-c", block]
-                done = subprocess.run(command, cwd=EXAMPLES, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                done = subprocess.run(
+                    command, cwd=EXAMPLES, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
                 self.assertEqual(done.returncode, 0, done.stderr)
                 # Comments behind a call of print have its output.
                 says = re.findall(r"\)\s+# ([0-9].*)", block)

@@ -67,20 +67,37 @@ class Run(Case):
         code = "import os, sys; print(sys.stdin.read(), os.environ['GREETING'], os.getcwd()); sys.exit(3)"
         command = [sys.executable, "-c", code]
         environment = {**os.environ, "GREETING": "hello"}
-        with partita.run(command, sm="10%", mem="1GiB", env=environment, cwd="/",
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with partita.run(
+            command,
+            sm="10%",
+            mem="1GiB",
+            env=environment,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
             self.assertEqual(process.communicate("in"), ("in hello /\n", None))
         self.assertEqual(process.returncode, 3)
         # The program inherits none of the package's descriptors.
-        with partita.run(["ls", "/proc/self/fd"], sm="10%", mem="1GiB", stdout=subprocess.PIPE, text=True,
-                         stdin=subprocess.DEVNULL) as process:
+        with partita.run(
+            ["ls", "/proc/self/fd"],
+            sm="10%",
+            mem="1GiB",
+            stdout=subprocess.PIPE,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        ) as process:
             said = process.communicate()[0]
         bare = subprocess.run(["ls", "/proc/self/fd"], stdout=subprocess.PIPE, text=True, check=True).stdout
         # Its own lock keeps the tenant alive.
         self.assertLessEqual(len(said.split()), len(bare.split()) + 1, said)
 
     def test_kill_ends_a_program_that_ignores_signals(self) -> None:
-        code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
+        code = (
+            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+            "print(flush=True); time.sleep(1000)"
+        )
         process = partita.run([sys.executable, "-c", code], sm="10%", mem="1GiB", stdout=subprocess.PIPE)
         assert process.stdout
         process.stdout.readline()
@@ -92,8 +109,14 @@ class Run(Case):
             process.tenant()
 
     def test_further_options_and_all_values_of_a_tenant(self) -> None:
-        with partita.run(["sleep", "100"], time="30%", priority="high", mem="1GiB", name="timed",
-                         options=["--on-misfit=widen"]) as process:
+        with partita.run(
+            ["sleep", "100"],
+            time="30%",
+            priority="high",
+            mem="1GiB",
+            name="timed",
+            options=["--on-misfit=widen"],
+        ) as process:
             tenant = process.tenant()
             self.assertEqual((tenant.time_percent, tenant.priority), (30.0, "high"))
             self.assertEqual(tenant.parts[0].row["on_misfit"], "widen")
@@ -103,8 +126,15 @@ class Run(Case):
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
 
     def test_a_tenant_on_two_gpus_has_two_parts(self) -> None:
-        with partita.run(["sleep", "100"], gpu="sim:h200:0,1", sm="50%", mem="1GiB", name="both",
-                         options=["--isolation=own"], env={**os.environ, "PARTITA_SIM_GPUS": "2"}) as process:
+        with partita.run(
+            ["sleep", "100"],
+            gpu="sim:h200:0,1",
+            sm="50%",
+            mem="1GiB",
+            name="both",
+            options=["--isolation=own"],
+            env={**os.environ, "PARTITA_SIM_GPUS": "2"},
+        ) as process:
             tenant = process.tenant()
             self.assertEqual([part.gpu for part in tenant.parts], ["sim:h200", "sim:h200:1"])
             self.assertEqual([part.sms for part in tenant.parts], [66, 66])
