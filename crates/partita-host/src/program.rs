@@ -31,7 +31,8 @@ pub fn find(program: &OsStr) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-fn locate(program: &OsStr) -> Result<PathBuf, Error> {
+/// The file of a program, in `PATH` if it has no slash.
+pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Error> {
     let name = || program.to_string_lossy().into_owned();
     let refuse = |reason: String| Error::Program { program: name(), reason };
     let missing = |reason: &str| Error::NoProgram { program: name(), reason: reason.to_owned() };

@@ -148,6 +148,11 @@ pub fn ps(registry: &Registry) -> Result<Vec<TenantRow>, Error> {
     Ok(tenants.iter().map(row).collect())
 }
 
+/// What processes wrote to their ledger may be any number.
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
 fn row(tenant: &Tenant) -> TenantRow {
     let mut problems: Vec<String> = Vec::new();
     let limits = tenant.limits().map_err(|error| problems.push(error.to_string())).ok();
@@ -159,7 +164,7 @@ fn row(tenant: &Tenant) -> TenantRow {
     // First: what is released after this was counted, and is not subtracted.
     let totals = usage.as_ref().and_then(|usage| usage.totals().ok());
     let slots: Vec<SlotInfo> = usage.iter().flat_map(|usage| usage.slots()).flatten().collect();
-    let of_the_dead = slots.iter().filter(|slot| !slot.live).map(|slot| slot.bytes).sum();
+    let of_the_dead = sum(slots.iter().filter(|slot| !slot.live).map(|slot| slot.bytes));
     let set = limits.map(|limits| TpcSet::from_words(limits.set));
     let sms_of_device = limits.map(|limits| limits.tpc_count * limits.sms_per_tpc);
     // Made by an environment without a core limit: nothing of the device is known but its SMs.
@@ -211,21 +216,21 @@ fn row(tenant: &Tenant) -> TenantRow {
         limits: LimitSet::of(limits, meta),
         memory_driver_bytes: usage
             .as_ref()
-            .map(|_| processes.iter().map(|process| process.driver_bytes).sum()),
+            .map(|_| sum(processes.iter().map(|process| process.driver_bytes))),
         memory_spilled_bytes: usage
             .as_ref()
-            .map(|_| processes.iter().map(|process| process.spilled_bytes).sum()),
+            .map(|_| sum(processes.iter().map(|process| process.spilled_bytes))),
         launches: usage
             .as_ref()
             .filter(|_| mps_partition.is_none() && !processes.is_empty())
-            .map(|_| processes.iter().map(|process| process.launches).sum())
+            .map(|_| sum(processes.iter().map(|process| process.launches)))
             // The hook counts where it sets masks.
-            .filter(|&launches: &u64| launches > 0 || !limits.is_some_and(Limits::takes_turns)),
+            .filter(|&launches| launches > 0 || !limits.is_some_and(Limits::takes_turns)),
         task_slot_share: limits.map(|limits| limits.task_slots).filter(|slots| *slots != 0),
         time: limits.and_then(|limits| time::row(tenant, limits)),
         widened_launches: usage
             .as_ref()
-            .map(|_| processes.iter().map(|process| process.widened_launches).sum()),
+            .map(|_| sum(processes.iter().map(|process| process.widened_launches))),
         processes,
         mps_partition,
         clusters: limits

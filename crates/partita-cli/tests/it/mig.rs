@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::container::{Container, MEMORY, program};
-use common::{PATIENCE, World, needs_simulator, needs_user_mode, refusal, text};
+use common::{PATIENCE, World, needs_simulator, needs_user_mode, refusal, refusal_by, text};
 use partita_testing::{ATTACKER, Users, VICTIM, is_long, succeed};
 use serde_json::Value;
 
@@ -339,8 +339,8 @@ fn a_program_is_started_in_the_instance_and_ends_as_itself() {
     let script = "echo $CUDA_VISIBLE_DEVICES; exit 7";
     let output = world.partita(["run", "--mig", "1g", "--", "sh", "-c", script]).output().unwrap();
     assert_eq!((text(&output.stdout).trim_end(), output.status.code()), (uuid.as_str(), Some(7)));
-    let said = refusal(&mut partita(&world, "run --mig 1g -- ./missing"));
-    assert!(said.contains("./missing: it cannot be started"), "{said}");
+    let said = refusal_by(127, &mut partita(&world, "run --mig 1g -- ./missing"));
+    assert!(said.contains("./missing: no such program"), "{said}");
 }
 
 #[test]

@@ -196,7 +196,8 @@ fn static_partitions_are_made_used_listed_and_removed() {
     tenant.next_line();
     let row = json(&world.ok("ps --json"))[0].clone();
     assert_eq!((&row["mps_partition"], &row["tpcs"]), (&Value::from(name(&second)), &Value::Null));
-    assert!(world.ok("ps").contains("MPS Ab2/="), "{}", world.ok("ps"));
+    assert!(world.ok("ps").contains(" mps "), "{}", world.ok("ps"));
+    assert!(world.ok("ps inside").contains("Ab2/="), "{}", world.ok("ps inside"));
     let rows = json(&world.ok("mps partitions --json"));
     assert_eq!((&rows[2]["id"], &rows[2]["numbers"]), (&Value::from("Ab2/="), &json("[4, 36, 1]")));
     let id = name(&second);

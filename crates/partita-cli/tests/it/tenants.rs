@@ -21,7 +21,7 @@ fn ps_tells_what_runs() {
         lines[1].starts_with("serve ") && lines[1].contains("66/132") && lines[1].contains("40GiB"),
         "{table}"
     );
-    assert!(lines[2].starts_with("train ") && lines[2].contains("(own)"), "{table}");
+    assert!(lines[2].starts_with("train ") && lines[2].contains(" own "), "{table}");
     let mode = if world.system.is_some() {
         "system mode: partitad plans in "
     } else {

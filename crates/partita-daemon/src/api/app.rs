@@ -10,9 +10,9 @@ use partita::install::Install;
 use partita::registry::Registry;
 use tokio::sync::{Mutex, broadcast, watch};
 
-use super::live::Live;
 use super::looks::Looks;
 use super::metrics::Metrics;
+use super::samples::Samples;
 use super::streams::Streams;
 use crate::chains::Chains;
 use crate::memory::Memory;
@@ -64,7 +64,7 @@ pub struct App {
     parts: Parts,
     pub(super) metrics: Metrics,
     pub(super) looks: Looks,
-    pub(super) live: Live,
+    pub(super) samples: Samples,
     pub(super) streams: Streams,
     pub(super) events: broadcast::Sender<Arc<Entry>>,
     gpus: Mutex<Option<(Instant, Arc<Vec<Gpu>>)>>,
@@ -80,7 +80,7 @@ impl App {
             parts,
             metrics: Metrics::new(),
             looks: Looks::default(),
-            live: Live::default(),
+            samples: Samples::default(),
             streams: Streams::default(),
             events: broadcast::channel(EVENTS_BEHIND_MAX).0,
             gpus: Mutex::default(),

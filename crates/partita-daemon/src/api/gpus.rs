@@ -60,7 +60,7 @@ impl GpuView {
     /// `tenants`: those of all GPUs.
     pub fn of(app: &App, gpu: &Gpu, tenants: &[TenantRow]) -> Self {
         let facts = &gpu.facts;
-        let Units { sms, free_sms } = Units::of(app, gpu, tenants);
+        let Units { sms, free_sms } = Units::of(app.install(), gpu, tenants);
         Self {
             selector: gpu.selector().to_string(),
             index: facts.index,

@@ -28,8 +28,7 @@ impl<'de> Deserialize<'de> for Changes {
             OTHERS.into_iter().chain(members).chain(written.map(|limit| limit.name)).collect()
         });
 
-        let members =
-            Members { may: |limit| limit.change.is_some(), expected: &EXPECTED, takes_percent: false };
+        let members = Members { may: |limit| limit.change.is_some(), expected: &EXPECTED };
         from.deserialize_map(members).map(Changes)
     }
 }

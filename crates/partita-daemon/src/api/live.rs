@@ -19,15 +19,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use utoipa::ToSchema;
 
 use super::gpus::GpuView;
+use super::samples::{EVERY, Taken};
 use super::streams::Open;
 use super::tenants::{self, TenantView};
 use super::{App, Shared};
 use crate::caller::{Caller, Rights};
 use crate::problem::Problem;
 use crate::store::{events, now_unix_ms};
-
-/// The time between two samples.
-const EVERY: Duration = Duration::from_secs(1);
 
 /// What a caller is.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -53,54 +51,13 @@ pub(super) struct Sample {
     newest_event: i64,
 }
 
-/// The samples, for those who read them.
-#[derive(Debug)]
-pub(super) struct Live {
-    /// The newest one as an event: its kind, its JSON, and when it was taken.
-    newest: watch::Sender<Option<Arc<Taken>>>,
-    /// Somebody has begun to read.
-    wanted: Notify,
-}
-
-#[derive(Debug)]
-struct Taken {
-    kind: &'static str,
-    json: String,
-    at: Instant,
-}
-
-impl Default for Live {
-    fn default() -> Self {
-        Self { newest: watch::channel(None).0, wanted: Notify::new() }
-    }
-}
-
-impl Live {
-    /// Waits until there is a reader.
-    async fn wanted(&self) {
-        while self.newest.receiver_count() == 0 {
-            self.wanted.notified().await;
-        }
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Option<Arc<Taken>>> {
-        let mut receiver = self.newest.subscribe();
-        // An older one is of an earlier reader's time.
-        if receiver.borrow().as_ref().is_some_and(|taken| taken.at.elapsed() < 2 * EVERY) {
-            receiver.mark_changed();
-        }
-        self.wanted.notify_one();
-        receiver
-    }
-}
-
 /// Takes samples until the daemon ends.
 pub async fn sample(app: Shared) {
     let mut ended = app.ended();
     loop {
         tokio::select! {
             _ = ended.wait_for(|&ended| ended) => return,
-            () = app.live.wanted() => {}
+            () = app.samples.wanted() => {}
         }
         let at = Instant::now();
         let taken = tokio::select! {
@@ -114,7 +71,7 @@ pub async fn sample(app: Shared) {
         };
         match json {
             Ok(json) => {
-                app.live.newest.send_replace(Some(Arc::new(Taken { kind, json, at })));
+                app.samples.publish(Taken { kind, json, at });
             }
             Err(error) => tracing::error!(%error, "a sample has no JSON"),
         }
@@ -159,7 +116,7 @@ pub(super) async fn live(State(app): State<Shared>, caller: Caller) -> Result<Re
         .json_data(&caller)
         .map_err(|error| Problem::new(crate::Kind::Internal, error.to_string()))?;
     let (sender, events) = mpsc::channel(1);
-    let receiver = app.live.subscribe();
+    let receiver = app.samples.subscribe();
     tokio::spawn(send(app, receiver, first, sender));
     let mut response = Sse::new(Events { events, _open: open }).into_response();
     // A proxy that collects what it passes on would show samples late.

@@ -363,7 +363,7 @@ pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Probl
             now.mps(&services);
         }
         if let Ok(rows) = partita::ps::ps(app.registry()) {
-            let gpus: Vec<_> = gpus.iter().map(|gpu| (gpu, Units::of(app, gpu, &rows))).collect();
+            let gpus: Vec<_> = gpus.iter().map(|gpu| (gpu, Units::of(app.install(), gpu, &rows))).collect();
             now.gpus(&gpus);
             now.tenants(&rows);
             if let Some(findings) = findings {

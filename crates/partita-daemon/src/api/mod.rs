@@ -21,6 +21,7 @@ mod origin;
 mod page;
 mod partitions;
 mod reference;
+mod samples;
 mod sm;
 mod streams;
 mod tenants;

@@ -2,10 +2,9 @@
 
 use partita::calibration::Cache;
 use partita::gpu::Gpu;
+use partita::install::Install;
 use partita::ps::TenantRow;
 use partita_core::TpcSet;
-
-use super::App;
 
 /// SMs of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,10 +17,10 @@ pub(super) struct Units {
 
 impl Units {
     /// Of a GPU with these tenants, of all GPUs.
-    pub fn of(app: &App, gpu: &Gpu, tenants: &[TenantRow]) -> Self {
+    pub fn of(install: &Install, gpu: &Gpu, tenants: &[TenantRow]) -> Self {
         let rows = || tenants.iter().filter(|row| row.gpu_uuid.as_deref() == Some(&*gpu.facts.uuid));
         let sms = rows().find_map(|row| row.sms_of_device).or_else(|| {
-            let measured = Cache::open().kept(app.install(), gpu)?;
+            let measured = Cache::open().kept(install, gpu)?;
             u32::try_from(measured.tpcs.len()).ok()?.checked_mul(measured.sms_per_tpc)
         });
         Self { sms, free_sms: sms.and_then(|sms| free_sms(sms, rows())) }

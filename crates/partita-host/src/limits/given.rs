@@ -61,16 +61,6 @@ pub struct Members {
     pub may: fn(&Limit) -> bool,
     /// The members that messages name, as they are allowed there.
     pub expected: &'static [&'static str],
-    /// Whether memory may be a percentage, as text.
-    pub takes_percent: bool,
-}
-
-/// Memory in a message between Partita's own programs.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum BytesOrPercent {
-    Bytes(u64),
-    Percent(String),
 }
 
 impl<'de> Visitor<'de> for Members {
@@ -91,12 +81,6 @@ impl<'de> Visitor<'de> for Members {
             }
             seen.push(limit.member);
             let value = match limit.form {
-                Form::Size { .. } if self.takes_percent => {
-                    members.next_value::<Option<BytesOrPercent>>()?.map(|value| match value {
-                        BytesOrPercent::Bytes(bytes) => ByteSize(bytes).to_string(),
-                        BytesOrPercent::Percent(text) => text,
-                    })
-                }
                 Form::Size { .. } if !is_written(limit, &name) => {
                     members.next_value::<Option<u64>>()?.map(|bytes| ByteSize(bytes).to_string())
                 }
@@ -144,15 +128,20 @@ impl LimitSet {
     }
 }
 
+/// As [`Members`] reads it; sizes are texts, for a quota may be a percentage.
 impl Serialize for LimitSet {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        self.members(to, |_| true)
+        let name = |limit: &Limit| match limit.form {
+            Form::Size { .. } => limit.name,
+            _ => limit.member,
+        };
+        to.collect_map(LIMITS.iter().map(|limit| (name(limit), limit.text(self))))
     }
 }
 
 impl<'de> Deserialize<'de> for LimitSet {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let members = Members { may: |_| true, expected: &["limits"], takes_percent: true };
+        let members = Members { may: |_| true, expected: &["limits"] };
         let given = from.deserialize_map(members)?;
         given.read().map_err(D::Error::custom)
     }

@@ -233,8 +233,7 @@ pub enum Form {
     },
     /// Compute units: `30%`, `20tpc`.
     Share,
-    /// Memory: `20GiB`; a number of bytes in JSON, in messages between Partita's own programs also a
-    /// percentage.
+    /// Memory: `20GiB`, `50%`. A member of JSON whose name says so is a number of bytes.
     Size {
         /// The least number of bytes.
         least: u64,

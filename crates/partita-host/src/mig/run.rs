@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::facts::InstanceFacts;
 use crate::gpu::Gpu;
 use crate::install::Install;
+use crate::program;
 use crate::registry::Registry;
 
 /// Becomes the program, in a free instance of the profile `wanted` on this GPU. The instance is
@@ -37,23 +38,20 @@ pub fn run_in_instance(
         program: "partita run".to_owned(),
         reason: "no program named; give one after `--`".to_owned(),
     })?;
+    let path = program::locate(program)?;
     if gpu.facts.mig_enabled != Some(true) {
         let reason = "MIG is not on; `partita mig show` says what to do";
         return Err(refuse(reason.to_owned()));
     }
     let (lock, instance) = take(install, registry, gpu, wanted)?.map_err(refuse)?;
-    let mut become_it = Command::new(program);
-    become_it.args(arguments).env_remove("PARTITA_GPU").envs(without_mps());
+    let mut become_it = Command::new(path);
+    become_it.arg0(program).args(arguments).env_remove("PARTITA_GPU").envs(without_mps());
     become_it.envs(gpu.variables()).env("CUDA_VISIBLE_DEVICES", &instance.uuid);
     // The program inherits the lock.
     rustix::io::fcntl_setfd(&lock, FdFlags::empty())
         .map_err(|error| Error::io("the instance's lock")(error.into()))?;
     let error = become_it.exec();
-    let (program, reason) = (program.to_string_lossy().into_owned(), format!("{error}; check its path"));
-    Err(match error.kind() {
-        std::io::ErrorKind::NotFound => Error::NoProgram { program, reason },
-        _ => Error::Program { program, reason },
-    })
+    Err(Error::Program { program: program.to_string_lossy().into_owned(), reason: error.to_string() })
 }
 
 /// Takes the first free instance of the profile, or says why there is none.

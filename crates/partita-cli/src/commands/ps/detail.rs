@@ -43,7 +43,8 @@ fn text(row: &TenantRow) -> String {
         row.clusters.as_ref().map(|clusters| cluster_text(clusters).replacen("clusters of ", "", 1)),
     );
     line("place", limits.place.map(|place| place.to_string()));
-    line("via", Some(via(row)));
+    let partition = |id: &String| format!("{}, partition {id}", via(row));
+    line("via", Some(row.mps_partition.as_ref().map_or_else(|| via(row), partition)));
     line("isolation", limits.isolation.map(|isolation| isolation.to_string()));
     line("memory", row.memory_used_bytes.map(|used| memory(row, used)));
     line("driver", row.memory_driver_bytes.map(|driver| of_driver(row, driver)));
