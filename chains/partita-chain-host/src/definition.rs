@@ -192,9 +192,14 @@ impl Definition {
 
     /// The same, for messages that name the text.
     pub(super) fn from_toml_of(what: &str, text: &str) -> Result<Self, Error> {
-        let definition: Self = toml::from_str(text).map_err(|error| Error::Refused {
-            what: what.to_owned(),
-            reason: format!("{}; `partita chain define --example` prints one", error.to_string().trim_end()),
+        let definition: Self = toml::from_str(text).map_err(|error| {
+            let begin = error.span().map_or(0, |span| span.start);
+            let line = 1 + text.bytes().take(begin).filter(|byte| *byte == b'\n').count();
+            let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+            Error::Refused {
+                what: what.to_owned(),
+                reason: format!("line {line}: {message}; `partita chain define --example` prints one"),
+            }
         })?;
         definition.check()?;
         Ok(definition)

@@ -254,7 +254,10 @@ fn partitad_runs_no_other_command_and_acts_for_no_other_user() {
         let answer: Value =
             serde_json::from_str(&ask(&format!(r#"{{"do":"command","arguments":{arguments}}}"#))).unwrap();
         let said: Vec<u8> = serde_json::from_value(answer["printed"]["stderr"].clone()).unwrap();
-        assert_eq!(text(&said), "partita: partitad runs only ps, set, kill, top --once --json and run --dry-run for users\n");
+        assert_eq!(
+            text(&said),
+            "partita: partitad runs only ps, set, kill, top --once --json and run --dry-run for users\n"
+        );
     }
     for request in ["", "{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{1}"] {
         assert!(ask(request).contains("is not understood"), "{request}");

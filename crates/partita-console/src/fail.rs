@@ -60,9 +60,14 @@ impl From<partita_mps::MpsError> for Failure {
 
 /// Writes one line to stderr, whatever line breaks the message has.
 pub fn tell(message: &str) {
+    tell_as("partita", message);
+}
+
+/// The same for another program.
+fn tell_as(program: &str, message: &str) {
     let line = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     // Without a stderr there is no reader.
-    let _ = writeln!(std::io::stderr(), "partita: {}", escape(&line));
+    let _ = writeln!(std::io::stderr(), "{program}: {}", escape(&line));
 }
 
 /// Parses the arguments of `program`.
@@ -82,12 +87,21 @@ pub fn parse<A: FromArgMatches>(
     })
 }
 
+/// The program that the user called: that of a subcommand is Partita.
+fn name_of(program: &Command) -> &str {
+    let called = program.get_bin_name().and_then(|words| words.split(' ').next());
+    called.unwrap_or(program.get_name())
+}
+
 fn usage(error: &clap::Error, program: &Command, words: &[String]) -> ExitCode {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            ExitCode::SUCCESS
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print() {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                tell_as(name_of(program), &format!("stdout: {error}"));
+                ExitCode::from(OWN_ERROR)
+            }
+            _ => ExitCode::SUCCESS,
+        },
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
             ExitCode::from(OWN_ERROR)
@@ -110,7 +124,7 @@ fn usage(error: &clap::Error, program: &Command, words: &[String]) -> ExitCode {
             {
                 line = format!("{line}; did you mean {meant}?");
             }
-            tell(&format!("{line}; see `{}`", help_command(program, words)));
+            tell_as(name_of(program), &format!("{line}; see `{}`", help_command(program, words)));
             ExitCode::from(OWN_ERROR)
         }
     }

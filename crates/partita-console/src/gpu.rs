@@ -12,8 +12,9 @@ use crate::{Failure, tell};
 pub struct GpuOption {
     /// The GPU: an index (0), a UUID or a unique beginning of one (GPU-1a2b), or sim:NAME
     ///
-    /// Simulated GPUs are sim:h200, sim:a100 and sim:gtx1060-3gb; sim:h200:1 is the second of a
-    /// simulated machine with several (PARTITA_SIM_GPUS). The default is the machine's first GPU;
+    /// Simulated GPUs are sim:h200, sim:a100, sim:gtx1060-3gb and others, which the error for an
+    /// unknown one lists; sim:h200:1 is the second of a simulated machine with several
+    /// (PARTITA_SIM_GPUS). The default is the machine's first GPU;
     /// on a machine without a GPU it is sim:h200, with a notice.
     #[arg(long, value_name = "GPU", env = "PARTITA_GPU", hide_env_values = true)]
     pub gpu: Option<String>,
@@ -26,8 +27,8 @@ pub struct GpusOption {
     /// with commas (0,1), or all
     ///
     /// The program sees several GPUs in the order given, with a partition on each. Simulated GPUs
-    /// are sim:h200, sim:a100 and sim:gtx1060-3gb; sim:h200:0,1 are the first two of a simulated
-    /// machine with several (PARTITA_SIM_GPUS). The default is the machine's first GPU; on a
+    /// are sim:h200, sim:a100, sim:gtx1060-3gb and others, which the error for an unknown one lists;
+    /// sim:h200:0,1 are the first two of a simulated machine with several (PARTITA_SIM_GPUS). The default is the machine's first GPU; on a
     /// machine without a GPU it is sim:h200, with a notice.
     #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true)]
     pub gpu: Option<String>,
@@ -40,7 +41,11 @@ pub struct GpusOption {
 pub fn selector(option: &GpuOption) -> Result<Option<Selector>, Failure> {
     let given = option.gpu.as_deref().filter(|text| !text.is_empty());
     if let Some(list) = given.filter(|text| text.contains(',') || *text == "all") {
-        return Err(Failure::Told(format!("--gpu {list}: this command works on one GPU; name one of them")));
+        let is_from_environment = std::env::var("PARTITA_GPU").is_ok_and(|value| value == list);
+        let origin = if is_from_environment { "PARTITA_GPU=" } else { "--gpu " };
+        return Err(Failure::Told(format!(
+            "{origin}{list}: this command works on one GPU; name one of them with --gpu"
+        )));
     }
     Ok(given.map(str::parse).transpose()?)
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Error};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use partita::install::{Install, OWN_ERROR};
 use partita_chain_host::ChainRun;
 use partita_console::Failure;
@@ -12,12 +12,9 @@ use partita_daemon::args::{Arguments, Cmd};
 use partita_daemon::{api, keeper, serve};
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match partita_console::parse(&Arguments::command(), std::env::args_os()) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(OWN_ERROR) } else { ExitCode::SUCCESS };
-        }
+        Err(code) => return code,
     };
     let done = match arguments.command {
         None => serve::run(&arguments.serve).map(|()| 0),

@@ -12,6 +12,7 @@ use crate::facts::{Inventory, Reading};
 pub use crate::gpu::variables;
 use crate::gpu::{self, Gpu, Selector, Tell};
 use crate::install::Install;
+use crate::simenv::SimEnvironment;
 
 /// The value of `--gpu` where a tenant may have several.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,8 +133,17 @@ fn select_of(
         Some(Selectors::All(Some(device))) => gpu::simulated_all(install, device)?,
         Some(Selectors::All(None)) => match tell()? {
             Reading::Driver(inventory) if !inventory.gpus.is_empty() => gpu::all_of(&inventory),
-            // The same GPU, and the same notice, as without --gpu.
-            _ => return one(None),
+            // The same kind of GPU, and the same notice, as without --gpu.
+            _ => {
+                let first = one(None)?;
+                let device = first.gpus.first().and_then(Gpu::sim).map(SimEnvironment::device);
+                return match device {
+                    Some(device) => {
+                        Ok(SelectedGpus { gpus: gpu::simulated_all(install, device)?, notice: first.notice })
+                    }
+                    None => Ok(first),
+                };
+            }
         },
     };
     if let Some(selectors) = selectors {

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::install::Install;
 use crate::mps::{self, end_work::end_work};
 use crate::process::{self, ProcessId};
-use crate::registry::{LEDGER_VARIABLE, Registry, Tenant, acting_user};
+use crate::registry::{LEDGER_VARIABLE, Registry, Tenant, acting_user, check_name};
 
 /// Default time between SIGTERM and SIGKILL.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -65,6 +65,7 @@ pub fn kill_for(
     grace: Duration,
     user: u32,
 ) -> Result<KillOutcome, Error> {
+    check_name(name)?;
     let tenant = registry.lock()?.tenant_of_user(name, user)?;
     check_may_end(&tenant, user)?;
     end(install, registry, name, &tenant, grace)

@@ -17,6 +17,11 @@ use partita_core::kept::fnv1a;
 use crate::error::Error;
 use crate::install::{self, Install};
 
+/// How many GPUs the simulated machine has.
+const GPUS_VARIABLE: &str = "PARTITA_SIM_GPUS";
+/// The most that it can have.
+const GPUS_MAX: u32 = 32;
+
 /// The simulated devices, as `--gpu sim:NAME` takes them: those of the simulator's catalogue, which
 /// this crate is not built with. A test compares the two.
 pub const DEVICES: [&str; 17] = [
@@ -66,6 +71,7 @@ impl SimEnvironment {
         if !DEVICES.contains(&device) {
             return Err(Error::GpuSelector { text: format!("sim:{device}"), known: known() });
         }
+        check_gpu_count(std::env::var_os(GPUS_VARIABLE).as_deref())?;
         let library = install.part(install::SIMCUDA)?;
         let mps = install.part(install::SIM_MPS_CONTROL)?;
         let board = install.part(install::SIMGPU)?;
@@ -159,6 +165,20 @@ impl SimEnvironment {
 /// The known devices as text for messages.
 pub(crate) fn known() -> String {
     DEVICES.map(|device| format!("sim:{device}")).join(", ")
+}
+
+/// Refuses a number of GPUs that the simulated driver does not take, for it reports only that it
+/// does not work.
+fn check_gpu_count(value: Option<&OsStr>) -> Result<(), Error> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(()) };
+    let count = value.to_str().and_then(|text| text.parse::<u32>().ok());
+    if count.is_some_and(|count| (1..=GPUS_MAX).contains(&count)) {
+        return Ok(());
+    }
+    Err(Error::Refused {
+        what: format!("{GPUS_VARIABLE}={}", value.to_string_lossy()),
+        reason: format!("a simulated machine has 1 to {GPUS_MAX} GPUs; write a number, or unset it"),
+    })
 }
 
 /// The directory of the boards: `PARTITA_SIM_DIR`, or one per user under the temporary directory,

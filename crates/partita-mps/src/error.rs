@@ -218,7 +218,8 @@ pub enum MpsError {
     /// The service limits SMs by itself, which makes libraries compute wrong results.
     #[error(
         "the MPS service in {} has an active thread percentage of {found} % instead of 100 %, \
-         with which cuBLAS computes wrong products: stop it with `partita mps stop` and try again", .pipe.display()
+         with which cuBLAS computes wrong products: `partita mps limits --percent 100` changes it for new \
+         clients", .pipe.display()
     )]
     ThreadPercentage {
         /// The pipe directory.

@@ -139,9 +139,11 @@ pub fn divide(device: Sms, policy: &Policy) -> Result<Vec<Allotment>, String> {
                             percent.map_or(device.count, |percent| device.of_percentage(f64::from(percent)));
                         Err(format!(
                             "no percentage gives {wanted} SMs: the next possible number is {above}, in steps \
-                             of {} from {} on; a mask gives whole TPCs, `partita run --sm {wanted}sm`",
+                             of {} from {} on; a mask gives whole TPCs, `partita run --sm {}sm`",
                             device.step(),
-                            device.least()
+                            device.least(),
+                            // A number that masks can give.
+                            wanted.next_multiple_of(device.step()).min(device.count)
                         ))
                     }
                 })

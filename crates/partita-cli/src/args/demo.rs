@@ -18,9 +18,9 @@ pub struct Demo {
     /// The GPU
     #[command(flatten)]
     pub gpu: GpuOption,
-    /// Write the picture to this file
-    #[arg(long, value_name = "FILE", default_value = "partita-demo.svg", value_hint = ValueHint::FilePath)]
-    pub svg: PathBuf,
+    /// Write the picture to this file [default: partita-demo.svg]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub svg: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,7 +1,7 @@
 //! The arguments of `partita devices`.
 
 use clap::Args;
-use partita_console::GpuOption;
+use partita_console::GpusOption;
 
 /// Arguments of `devices`.
 #[derive(Debug, Args)]
@@ -10,9 +10,9 @@ Examples:
   partita devices
   partita devices --json | jq '.[].uuid'")]
 pub struct Devices {
-    /// Only this GPU
+    /// Only these GPUs
     #[command(flatten)]
-    pub gpu: GpuOption,
+    pub gpu: GpusOption,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -64,10 +64,19 @@ impl<const OF_SET: bool> Args for LimitOptions<OF_SET> {
     }
 }
 
+/// The part of the help text: the limits that most tenants have come first.
+fn heading(limit: &Limit) -> &'static str {
+    match limit.name {
+        "sm" | "mem" | "time" | "priority" => "Limits",
+        _ => "More limits",
+    }
+}
+
 fn option(limit: &Limit) -> Arg {
     // So that `-5%` gets the error of a share, and not that of an option.
     let is_amount = !matches!(limit.form, Form::Words { .. });
     let option = Arg::new(limit.name).long(limit.name).allow_hyphen_values(is_amount);
+    let option = option.help_heading(heading(limit));
     match limit.form {
         Form::Share => option.value_name("SHARE"),
         Form::Size { .. } => option.value_name("SIZE"),

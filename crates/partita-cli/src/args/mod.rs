@@ -44,7 +44,7 @@ pub use policy::PolicyVerb;
 pub use prove::{Prove, RouteArg};
 pub use run::Run;
 pub use shell::{Completions, Generate, Help, Man};
-pub use sim::Sim;
+pub use sim::{Sim, SimBurn, SimEnv};
 pub use tenants::{Kill, Ps, Set};
 pub use top::Top;
 pub use topology::Topology;

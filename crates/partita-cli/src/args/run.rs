@@ -28,15 +28,12 @@ Examples:
   partita run --sm 8tpc --compact --dry-run
 
 On several GPUs, --sm, --place and --mem apply to each: 50% is half of every GPU, planned there. The \
-program sees these
-GPUs only, in the order given. Partita makes all partitions or none. Tenants that run at the same time on a \
-GPU (--isolation shared)
-must have the same GPUs.
+program sees these GPUs only, in the order given. Partita makes all partitions or none. Tenants that run at \
+the same time on a GPU (--isolation shared) must have the same GPUs.
 
 Partita passes standard streams, signals and the exit code through. In a terminal, Ctrl-C and Ctrl-Z work \
-as usual: Partita ends the work on the
-GPU first, so that neighbours lose nothing. It refuses a program that it cannot limit (statically linked, \
-set-user-id).")]
+as usual: Partita ends the work on the GPU first, so that neighbours lose nothing. It refuses a program \
+that it cannot limit (statically linked, set-user-id).")]
 pub struct Run {
     /// The GPUs
     #[command(flatten)]

@@ -91,4 +91,7 @@ pub struct Kill {
     /// Seconds between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub grace: u32,
+    /// Print JSON: the ended tenants
+    #[arg(long)]
+    pub json: bool,
 }

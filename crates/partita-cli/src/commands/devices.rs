@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use partita::calibration::Cache;
 use partita::facts::InstanceFacts;
-use partita::gpu::{self, Gpu};
+use partita::gpu::Gpu;
 use partita::install::Install;
-use partita_console::{Failure, Table, print, print_json, selector, tell};
+use partita_console::{Failure, GpusOption, Table, print, print_json, select_several};
 use serde::Serialize;
 
 use crate::args::Devices;
@@ -37,19 +37,10 @@ struct DeviceRow {
 /// Lists the GPUs.
 pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
-    let gpus = match selector(&arguments.gpu)? {
-        Some(selector) => vec![gpu::select(&install, Some(&selector))?.gpu],
-        None => match gpu::all_real(&install)? {
-            Ok(gpus) if !gpus.is_empty() => gpus,
-            _ => {
-                let selected = gpu::select(&install, None)?;
-                if let Some(notice) = &selected.notice {
-                    tell(notice);
-                }
-                vec![selected.gpu]
-            }
-        },
-    };
+    let all = GpusOption { gpu: Some("all".to_owned()) };
+    let wanted =
+        if arguments.gpu.gpu.as_ref().is_some_and(|text| !text.is_empty()) { &arguments.gpu } else { &all };
+    let gpus = select_several(&install, wanted)?;
     let cache = Cache::open();
     let rows: Vec<DeviceRow> = gpus.iter().map(|gpu| row(&install, &cache, gpu)).collect();
     if arguments.json {

@@ -6,22 +6,35 @@ use std::time::Duration;
 use partita::install::Install;
 use partita::kill;
 use partita::registry::Registry;
-use partita_console::{Failure, print, tell};
+use partita_console::{Failure, print, print_json, tell};
 use partita_core::Count;
+use serde::Serialize;
 
 use crate::args::Kill;
+
+/// A tenant that was ended.
+#[derive(Debug, Serialize)]
+struct Ended<'a> {
+    name: &'a str,
+    /// How many of its processes were ended.
+    processes: usize,
+}
 
 /// Ends the tenants, one after the other.
 pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
     let registry = Registry::open()?;
     let grace = Duration::from_secs(arguments.grace.into());
-    let mut first_failure = None;
+    let (mut first_failure, mut ended) = (None, Vec::new());
     for name in &arguments.names {
         match kill::kill(&install, &registry, name, grace) {
             Ok(outcome) => {
                 for notice in &outcome.notices {
                     tell(notice);
+                }
+                if arguments.json {
+                    ended.push(Ended { name, processes: outcome.processes });
+                    continue;
                 }
                 // Go on with the other tenants, though this result could not be printed.
                 if let Err(failure) =
@@ -34,6 +47,9 @@ pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
             Err(error) if first_failure.is_none() => first_failure = Some(error.into()),
             Err(error) => tell(&error.to_string()),
         }
+    }
+    if arguments.json {
+        print_json(&ended)?;
     }
     first_failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }

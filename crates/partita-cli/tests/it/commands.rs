@@ -268,6 +268,64 @@ fn the_demo_shows_what_partitions_do() {
     world.assert_clean();
 }
 
+/// The result is there although the picture is not.
+#[test]
+fn the_demo_says_that_it_cannot_write_its_picture() {
+    let world = World::new();
+    // A directory of this name cannot be written as a file, not even by root.
+    let place = world.make_dir("place");
+    world.make_dir("place/partita-demo.svg");
+    let run = |arguments: &[&str]| world.partita(arguments).current_dir(&place).output().unwrap();
+    let output = run(&["demo"]);
+    assert!(output.status.success() && text(&output.stdout).contains("p99"), "{output:?}");
+    assert!(text(&output.stderr).contains("partita-demo.svg: "), "{output:?}");
+    let output = run(&["demo", "--svg", "partita-demo.svg"]);
+    assert!(output.status.code() == Some(125) && text(&output.stdout).contains("p99"), "{output:?}");
+}
+
+#[test]
+fn sample_programs_use_what_their_tenant_has() {
+    let world = World::new();
+    let program = common::program().display();
+    let json = |line: &str| -> serde_json::Value { serde_json::from_str(&world.ok(line)).unwrap() };
+    let census = json(&format!("run --sm 10% --mem 1GiB -- {program} sim census --json"));
+    assert_eq!(census["sms"].as_array().unwrap().len(), 12);
+    let burnt =
+        json(&format!("run --sm 10% --mem 1GiB -- {program} sim burn --seconds 0 --mem 512MiB --json"));
+    assert_eq!(burnt["kernels"], 0);
+    let burn = format!("run --sm 10% --mem 1GiB -- {program} sim burn --seconds 1 --mem 2GiB");
+    assert!(world.refused(&burn).contains("OUT_OF_MEMORY"), "the quota holds");
+    assert!(world.refused("sim census").contains("run it in a tenant"));
+}
+
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    let world = World::new();
+    for line in ["--help", "--version", "run --help"] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = world.partita(line.split_whitespace()).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{line}");
+        assert!(text(&output.stderr).contains("stdout: "), "{line}: {output:?}");
+    }
+}
+
+#[test]
+fn lists_of_gpus_from_the_environment() {
+    if needs_simulator("it has two GPUs") {
+        return;
+    }
+    let world = World::plan().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
+    let several = |line: &str| {
+        let mut command = world.partita(line.split_whitespace());
+        command.env("PARTITA_GPU", "sim:h200,sim:h200:1").output().unwrap()
+    };
+    assert_eq!(text(&several("devices").stdout).lines().count(), 3);
+    assert!(text(&several("doctor").stderr).contains("PARTITA_GPU=sim:h200,sim:h200:1: this command"));
+    assert_eq!(world.ok("devices --gpu sim:h200:all").lines().count(), 3);
+    let invalid = world.partita(["run", "--", "true"]).env("PARTITA_SIM_GPUS", "abc").output().unwrap();
+    assert!(text(&invalid.stderr).starts_with("partita: PARTITA_SIM_GPUS=abc: "), "{invalid:?}");
+}
+
 #[test]
 fn the_demo_draws_in_characters() {
     let world = World::new();

@@ -6,7 +6,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
 use partita::process::user_name;
 use serde::Serialize;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use utoipa::ToSchema;
 
 use super::gpus::GpuView;

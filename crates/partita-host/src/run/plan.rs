@@ -21,7 +21,7 @@ use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::policy::{self, Decided, Rules, Site, Wish};
 use crate::process::ProcessId;
 use crate::registry::{
-    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, memory,
+    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name, memory,
 };
 use crate::request::RunRequest;
 use crate::{limits, mps, time};
@@ -253,6 +253,7 @@ pub struct DryRun {
 /// # Errors
 /// As [`run`](super::run), as far as the partitions are concerned.
 pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Result<Vec<DryRun>, Error> {
+    request.name.as_deref().map_or(Ok(()), check_name)?;
     let registry = Registry::open()?;
     let gpus = select(install, request, say)?;
     let request = &request.settled(&registry, &gpus)?;

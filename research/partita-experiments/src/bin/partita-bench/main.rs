@@ -71,6 +71,13 @@ fn bench(arguments: &Bench) -> Result<ExitCode, Failure> {
             Err(other) => return Err(other),
         }
     }
+    if let (Place::Replay(dir), true, true) = (&place, reports.is_empty(), failures.is_empty()) {
+        return Err(Failure::Told(format!(
+            "--replay {}: it has no measurements of {name}; name a directory that `partita bench --gpu GPU \
+             --out DIR` has written",
+            dir.display()
+        )));
+    }
     if let (Some(out), false) = (&arguments.out, reports.is_empty()) {
         write(&out.join("README.md"), report::page(&reports).as_bytes())?;
     }
