@@ -27,9 +27,10 @@ pub struct GpusOption {
     /// with commas (0,1), or all
     ///
     /// The program sees several GPUs in the order given, with a partition on each. Simulated GPUs
-    /// are sim:h200, sim:a100, sim:gtx1060-3gb and others, which the error for an unknown one lists;
-    /// sim:h200:0,1 are the first two of a simulated machine with several (PARTITA_SIM_GPUS). The default is the machine's first GPU; on a
-    /// machine without a GPU it is sim:h200, with a notice.
+    /// are sim:h200, sim:a100, sim:gtx1060-3gb and others, which the error for an unknown one
+    /// lists; sim:h200:0,1 are the first two of a simulated machine with several
+    /// (PARTITA_SIM_GPUS). The default is the machine's first GPU; on a machine without a GPU it is
+    /// sim:h200, with a notice.
     #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true)]
     pub gpu: Option<String>,
 }

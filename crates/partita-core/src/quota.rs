@@ -27,10 +27,9 @@ pub enum Quota {
 impl Quota {
     /// The quota in bytes on a device of `total_bytes`.
     ///
-    /// A percentage is of the memory that tenants may have, which leaves out
-    /// [`RESERVE_BYTES`], and includes what the driver may take for itself in the tenant,
-    /// `driver_bytes`. So two tenants with 50% fit. It is rounded down to whole MiB, and zero if the
-    /// driver needs it all.
+    /// A percentage is of the memory that tenants may have, which leaves out [`RESERVE_BYTES`], and
+    /// includes what the driver may take for itself in the tenant, `driver_bytes`. So two tenants
+    /// with 50% fit. It is rounded down to whole MiB, and zero if the driver needs it all.
     #[must_use]
     pub fn bytes(self, total_bytes: u64, driver_bytes: u64) -> ByteSize {
         match self {

@@ -14,8 +14,8 @@ use thiserror::Error;
 /// Units are powers of 1024, in either case: `KiB`, `MiB`, `GiB`, `TiB`, `PiB`, `EiB`; the short
 /// forms `K`/`Ki`, `M`/`Mi`, … mean the same, as they do in `CUDA_DEVICE_MEMORY_LIMIT` of HAMi
 /// (`20G` is 20 GiB). `B` is bytes. `KB`, `MB`, `GB`, … are refused, because some readers take them
-/// for powers of 1000, and so is a number without a unit, which some mean as GiB; only 0 needs none.
-/// Fractions are taken, and the result rounded down to a byte.
+/// for powers of 1000, and so is a number without a unit, which some mean as GiB; only 0 needs
+/// none. Fractions are taken, and the result rounded down to a byte.
 ///
 /// It prints as the shortest text that is exact, and parses back to the same number.
 ///

@@ -123,8 +123,8 @@ pub struct Serve {
     /// The file with the token of --listen; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "listen", group = "tokens")]
     pub token_file: Option<PathBuf>,
-    /// The file with a second token of --listen, which reads and changes nothing: for Prometheus and
-    /// for those who look at the page
+    /// The file with a second token of --listen, which reads and changes nothing: for Prometheus
+    /// and for those who look at the page
     #[arg(long, value_name = "FILE", requires = "listen", group = "tokens")]
     pub read_token_file: Option<PathBuf>,
     /// Another name by which clients of --listen reach this machine, such as a proxy's; may be

@@ -2,8 +2,8 @@
 //! kept for some of them.
 //!
 //! Root writes it to [`PATH`]. [`Policy::parse`] reads it, [`decide`] applies it; both are pure. In
-//! system mode `partitad` reads the file and every plan obeys it. In user mode each command reads it
-//! itself, so it is then a default and no boundary.
+//! system mode `partitad` reads the file and every plan obeys it. In user mode each command reads
+//! it itself, so it is then a default and no boundary.
 
 mod decide;
 mod file;

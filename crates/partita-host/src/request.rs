@@ -56,8 +56,8 @@ impl RunRequest {
     /// The same with what depends on the tenants that are there.
     ///
     /// Where tenants that take turns leave no compute units, a request without `--sm` takes turns
-    /// too. Its isolation is settled if it takes turns without `--via time`: it has the whole GPU in
-    /// its turns, or runs at the same time as the tenants with masks.
+    /// too. Its isolation is settled if it takes turns without `--via time`: it has the whole GPU
+    /// in its turns, or runs at the same time as the tenants with masks.
     ///
     /// # Errors
     /// As [`Registry::lock`].

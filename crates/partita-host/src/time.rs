@@ -110,9 +110,9 @@ pub(crate) enum Turn {
     Priority(Priority),
 }
 
-/// How a tenant without `--sm` joins the caller's tenants that take turns on a GPU: with half of the
-/// time that is left, so that the next one finds some too, or with low priority. `None` if there
-/// are compute units for it, or no such tenants, or no time.
+/// How a tenant without `--sm` joins the caller's tenants that take turns on a GPU: with half of
+/// the time that is left, so that the next one finds some too, or with low priority. `None` if
+/// there are compute units for it, or no such tenants, or no time.
 pub(crate) fn join<'a>(tenants: impl Iterator<Item = &'a Tenant> + Clone) -> Option<Turn> {
     let firm = tenants.clone().filter(|tenant| tenant.rests().is_none());
     let held = firm.filter_map(|tenant| tenant.set().ok()).fold(TpcSet::EMPTY, |all, set| all | set);

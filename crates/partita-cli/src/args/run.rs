@@ -59,8 +59,8 @@ pub struct Run {
     /// 807 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub mps_deadline: Option<u64>,
-    /// Write the tenant's name and the program's process number, or the reason of a refusal, to this
-    /// file or named pipe, as a line of JSON
+    /// Write the tenant's name and the program's process number, or the reason of a refusal, to
+    /// this file or named pipe, as a line of JSON
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["dry_run", "mig"])]
     pub info: Option<PathBuf>,
     /// Print the partition that the program would get, and do not run it

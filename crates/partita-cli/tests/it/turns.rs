@@ -1,5 +1,5 @@
-//! A share of time or a priority without compute units means turns. A refusal says what to type, and
-//! that works.
+//! A share of time or a priority without compute units means turns. A refusal says what to type,
+//! and that works.
 
 use crate::common;
 

@@ -1,4 +1,5 @@
-//! Which hosts and origins a request may name, so that no page but the daemon's own uses the daemon.
+//! Which hosts and origins a request may name, so that no page but the daemon's own uses the
+//! daemon.
 
 use axum::extract::{Request, State};
 use axum::http::{Version, header};

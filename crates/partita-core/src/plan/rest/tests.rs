@@ -83,7 +83,8 @@ proptest! {
             Some(_) => {}
             None => assert_even(parts.chain([new]), free),
         }
-        // When it leaves, the others have even parts of the rest again, and a second look changes nothing.
+        // When it leaves, the others have even parts of the rest again, and a second look changes
+        // nothing.
         let stores = level(&topology, &after, rests).unwrap();
         let again = follow(&after, &stores);
         let parts = again.iter().filter(|tenant| rests(tenant).is_some()).map(|tenant| tenant.set.len());
