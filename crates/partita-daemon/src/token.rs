@@ -103,7 +103,7 @@ impl Tokens {
     /// Reads the files of `--token-file` and `--read-token-file`.
     ///
     /// # Errors
-    /// As those of one token file; [`TokenError`] also if both files hold the same token.
+    /// A file is not a token file that only its owner can read, or both hold the same token.
     pub fn read(all: Option<&Path>, read: Option<&Path>) -> Result<Self, TokenError> {
         let token = |option, path: Option<&Path>| path.map(|path| Token::read(option, path)).transpose();
         let tokens = Self { all: token("token-file", all)?, read: token("read-token-file", read)? };
