@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use partita_console::Internal;
+use partita_console::{Internal, complete};
 
 /// Run chains of components that pass on frames in GPU memory
 #[derive(Debug, Parser)]
@@ -72,6 +72,7 @@ pub struct ChainDefine {
 #[derive(Debug, Args)]
 pub struct ChainForget {
     /// The chain
+    #[arg(add = complete::listed())]
     pub name: String,
 }
 
@@ -101,11 +102,15 @@ pub struct ChainStart {
 #[derive(Debug, Args)]
 pub struct ChainStop {
     /// The chain
+    #[arg(add = complete::listed())]
     pub name: String,
     /// Seconds for frames on their way and for the components' exit, and as many again between
     /// SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub grace: u16,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `chain ps`.
@@ -125,6 +130,7 @@ Examples:
   partita chain watch cameras --once --json | jq .throughput_fps")]
 pub struct ChainWatch {
     /// The chain
+    #[arg(add = complete::listed())]
     pub name: String,
     /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
@@ -147,6 +153,7 @@ Examples:
   partita chain steer cameras --algorithm steady")]
 pub struct ChainSteer {
     /// The chain
+    #[arg(add = complete::listed())]
     pub name: String,
     /// TPCs of each component, in the chain's order
     #[arg(

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use partita::install::Install;
+use partita::program;
 use partita::registry::Registry;
 use partita_chain_host::{self as chain, Algorithm, ChainRun, ChainView, Definition, Definitions, Steering};
 use partita_console::{Failure, Table, print, print_json, tell};
@@ -19,6 +20,9 @@ use serde::Serialize;
 use crate::args::{AlgorithmArg, Arguments, Chain, ChainDefine, ChainStart, ChainSteer, InternalChain};
 
 fn main() -> ExitCode {
+    if partita_console::complete::answer(Arguments::command) {
+        return ExitCode::SUCCESS;
+    }
     let program = Arguments::command().version(env!("PARTITA_VERSION"));
     match partita_console::parse::<Arguments>(&program, std::env::args_os()) {
         Ok(arguments) => dispatch(&arguments.command).unwrap_or_else(Failure::report),
@@ -41,6 +45,11 @@ fn dispatch(command: &Chain) -> Result<ExitCode, Failure> {
             let user = rustix::process::geteuid().as_raw();
             let outcome = chain::stop(&Install::of_this_program()?, &registry, &arguments.name, grace, user)?;
             outcome.notices.iter().for_each(|notice| tell(notice));
+            if arguments.json {
+                let name = &arguments.name;
+                print_json(&serde_json::json!({ "name": name, "processes": outcome.processes }))?;
+                return Ok(ExitCode::SUCCESS);
+            }
             let alone = if view.supervised { "" } else { "; the process that ran it had died before" };
             print(&format!("{}: ended ({}{alone})\n", arguments.name, Count(outcome.processes, "process")))?;
         }
@@ -78,15 +87,24 @@ fn define(arguments: &ChainDefine) -> Result<(), Failure> {
     };
     let (definition, text) = chain::read_file(file)?;
     definitions()?.save(&text)?;
+    let mut text = String::new();
+    for component in &definition.components {
+        // They may be built later, or be in another directory.
+        let missing = component.command.first().map(|word| program::find(word.as_ref()));
+        if let Some(Err(error)) = missing {
+            text.push_str(&format!("component {}: {error}, or it cannot start\n", component.name));
+        }
+    }
     let names: Vec<&str> = definition.components.iter().map(|component| component.name.as_str()).collect();
-    print(&format!(
+    text.push_str(&format!(
         "{}: {}, {} of {}; `partita chain start {}` starts it\n",
         definition.name,
         names.join(" > "),
         Count(definition.frame_count(), "frame"),
         ByteSize(definition.frame_bytes()?),
         definition.name
-    ))
+    ));
+    print(&text)
 }
 
 fn start(arguments: &ChainStart) -> Result<ExitCode, Failure> {
@@ -116,7 +134,18 @@ fn steer(arguments: &ChainSteer) -> Result<(), Failure> {
         (None, Some(chosen)) => Steering::Algorithm(algorithm(chosen)),
         (None, None) => return Err(Failure::Told("name --tpcs or --algorithm".to_owned())),
     };
-    Ok(chain::steer(&Registry::open()?, &arguments.name, &steering)?)
+    chain::steer(&Registry::open()?, &arguments.name, &steering)?;
+    print(&match &steering {
+        Steering::Tpcs(tpcs) => {
+            let tpcs: Vec<String> = tpcs.iter().map(u32::to_string).collect();
+            format!(
+                "{}: divided by hand, {} TPCs; none gets more than the chain has\n",
+                arguments.name,
+                tpcs.join(", ")
+            )
+        }
+        Steering::Algorithm(_) => format!("{}: divided by {}\n", arguments.name, watch::steering(&steering)),
+    })
 }
 
 /// A chain that is defined, that runs, or both.

@@ -196,9 +196,12 @@ impl Definition {
             let begin = error.span().map_or(0, |span| span.start);
             let line = 1 + text.bytes().take(begin).filter(|byte| *byte == b'\n').count();
             let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+            let written = text.lines().nth(line - 1).unwrap_or_default().trim();
             Error::Refused {
                 what: what.to_owned(),
-                reason: format!("line {line}: {message}; `partita chain define --example` prints one"),
+                reason: format!(
+                    "line {line}, `{written}`: {message}; `partita chain define --example` prints one"
+                ),
             }
         })?;
         definition.check()?;

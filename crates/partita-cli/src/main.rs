@@ -6,12 +6,16 @@ mod commands;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use partita_console::Failure;
+use partita_console::{Failure, complete};
 
 use args::{Arguments, Cmd, Hidden, Word};
 use commands::{generate, other};
 
 fn main() -> ExitCode {
+    other::ALL.iter().for_each(|other| other.complete());
+    if complete::answer(Arguments::command) {
+        return ExitCode::SUCCESS;
+    }
     let program = Arguments::command().version(env!("PARTITA_VERSION"));
     let arguments: Arguments = match partita_console::parse(&program, std::env::args_os()) {
         Ok(arguments) => arguments,

@@ -5,7 +5,7 @@ use partita::gpu::{self, Gpu, Selector};
 use partita::gpus::{self, Selectors};
 use partita::install::Install;
 
-use crate::{Failure, tell};
+use crate::{Failure, complete, tell};
 
 /// Which GPU.
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ pub struct GpuOption {
     /// unknown one lists; sim:h200:1 is the second of a simulated machine with several
     /// (PARTITA_SIM_GPUS). The default is the machine's first GPU;
     /// on a machine without a GPU it is sim:h200, with a notice.
-    #[arg(long, value_name = "GPU", env = "PARTITA_GPU", hide_env_values = true)]
+    #[arg(long, value_name = "GPU", env = "PARTITA_GPU", hide_env_values = true, add = complete::gpus())]
     pub gpu: Option<String>,
 }
 
@@ -31,7 +31,7 @@ pub struct GpusOption {
     /// lists; sim:h200:0,1 are the first two of a simulated machine with several
     /// (PARTITA_SIM_GPUS). The default is the machine's first GPU; on a machine without a GPU it is
     /// sim:h200, with a notice.
-    #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true)]
+    #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true, add = complete::gpus())]
     pub gpu: Option<String>,
 }
 

@@ -1,6 +1,7 @@
 //! Terminal code that Partita's programs share: failures in one line, tables, JSON, `--gpu`, manual
 //! pages, and the hidden commands with which a program runs itself.
 
+pub mod complete;
 mod fail;
 mod gpu;
 mod internal;

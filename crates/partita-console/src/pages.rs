@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use clap::{Command, ValueEnum};
-use clap_complete::Shell;
+use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 use clap_mangen::Man;
 
+use crate::complete::VARIABLE;
 use crate::{Failure, print};
 
 /// A shell with completions.
@@ -31,8 +32,8 @@ const COMPLETIONS: [(ShellArg, &str); 3] = [
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn print_completions(mut program: Command, shell: ShellArg) -> Result<(), Failure> {
-    print(&completions(&mut program, shell))
+pub fn print_completions(shell: ShellArg) -> Result<(), Failure> {
+    print(&completions(shell)?)
 }
 
 /// Prints the manual page of the command that `words` name below the program.
@@ -58,9 +59,9 @@ pub fn print_man(mut program: Command, words: &[String]) -> Result<(), Failure> 
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write_completions(mut program: Command, dir: &Path) -> Result<(), Failure> {
+pub fn write_completions(dir: &Path) -> Result<(), Failure> {
     let mut files = COMPLETIONS.iter();
-    files.try_for_each(|(shell, file)| write(&dir.join(file), &completions(&mut program, *shell)))
+    files.try_for_each(|(shell, file)| write(&dir.join(file), &completions(*shell)?))
 }
 
 /// Writes a page for the program and for each of its commands below the directory, but not for the
@@ -94,15 +95,17 @@ fn page(command: &Command, name: &str) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn completions(program: &mut Command, shell: ShellArg) -> String {
-    let shell = match shell {
-        ShellArg::Bash => Shell::Bash,
-        ShellArg::Zsh => Shell::Zsh,
-        ShellArg::Fish => Shell::Fish,
+/// A script that lets the shell ask `partita` at each key.
+fn completions(shell: ShellArg) -> Result<String, Failure> {
+    let shell: &dyn EnvCompleter = match shell {
+        ShellArg::Bash => &Bash,
+        ShellArg::Zsh => &Zsh,
+        ShellArg::Fish => &Fish,
     };
     let mut text = Vec::new();
-    clap_complete::generate(shell, program, "partita", &mut text);
-    String::from_utf8_lossy(&text).into_owned()
+    let written = shell.write_registration(VARIABLE, "partita", "partita", "partita", &mut text);
+    written.map_err(|error| Failure::Told(format!("completions: {error}")))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

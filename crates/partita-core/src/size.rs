@@ -3,7 +3,8 @@
 #[cfg(test)]
 mod tests;
 
-use alloc::string::String;
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
@@ -67,6 +68,34 @@ impl ByteSize {
     pub fn approximate(self) -> impl fmt::Display {
         Approximate(self.0)
     }
+
+    /// For readers: exact if that is short and not a large number of bytes, else [approximate].
+    ///
+    /// [approximate]: Self::approximate
+    #[must_use]
+    pub fn short(self) -> String {
+        const SHORT: usize = 8;
+        const IN_BYTES_MAX: u64 = 1024;
+        let exact = self.to_string();
+        let is_plain = !exact.ends_with("iB");
+        if exact.len() <= SHORT && !(is_plain && self.0 > IN_BYTES_MAX) {
+            exact
+        } else {
+            self.approximate().to_string()
+        }
+    }
+
+    /// For readers who write it again: [short](Self::short), and never above the size.
+    #[must_use]
+    pub fn rounded_down(self) -> String {
+        let unit = self.0.checked_ilog2().unwrap_or(0) / 10;
+        let tenths = (u128::from(self.0) * 10) >> (10 * unit);
+        match unit {
+            0 => self.to_string(),
+            _ if tenths % 10 == 0 => format!("{}{}", tenths / 10, SUFFIXES[unit as usize]),
+            _ => format!("{}.{}{}", tenths / 10, tenths % 10, SUFFIXES[unit as usize]),
+        }
+    }
 }
 
 impl From<u64> for ByteSize {
@@ -93,9 +122,9 @@ impl fmt::Display for ByteSize {
             return f.pad("0B");
         }
         let text = if width > 0 {
-            alloc::format!("{whole}.{decimals:0width$}{}", SUFFIXES[unit])
+            format!("{whole}.{decimals:0width$}{}", SUFFIXES[unit])
         } else {
-            alloc::format!("{whole}{}", SUFFIXES[unit])
+            format!("{whole}{}", SUFFIXES[unit])
         };
         f.pad(&text)
     }
@@ -133,14 +162,14 @@ impl fmt::Display for Approximate {
             (u128::from(self.0) * 10 + ((1u128 << shift) >> 1)) >> shift
         };
         if unit == 0 {
-            return f.pad(&alloc::format!("{}B", self.0));
+            return f.pad(&format!("{}B", self.0));
         }
         // 1023.96 MiB rounds to 1024.0 MiB, which is 1.0 GiB.
         if tenths(unit) >= 10_240 && unit + 1 < UNITS.len() {
             unit += 1;
         }
         let tenths = tenths(unit);
-        f.pad(&alloc::format!("{}.{}{}", tenths / 10, tenths % 10, SUFFIXES[unit]))
+        f.pad(&format!("{}.{}{}", tenths / 10, tenths % 10, SUFFIXES[unit]))
     }
 }
 

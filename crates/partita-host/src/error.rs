@@ -90,7 +90,7 @@ pub enum Error {
         reason: String,
     },
     /// The quota exceeds the device's memory.
-    #[error("--mem {wanted}: {gpu} has {} ({} bytes); ask for at most that", .total, .total.0)]
+    #[error("--mem {}: {gpu} has {}; ask for at most that", .wanted.short(), .total.rounded_down())]
     QuotaAboveDevice {
         /// What was asked for.
         wanted: ByteSize,

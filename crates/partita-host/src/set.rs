@@ -81,6 +81,9 @@ pub struct SetOutcome {
     pub clusters: Option<ClusterRow>,
     /// The tenants that made room.
     pub moves: Vec<MoveRow>,
+    /// All of its limits that `partita set` can change.
+    #[serde(skip)]
+    pub limits: LimitSet,
 }
 
 /// Changes a tenant's limits: on each of its GPUs that the request names, or on none. One outcome a
@@ -287,6 +290,10 @@ impl<'a> Change<'a> {
             clusters: PartitionRow::of(&now).ok().and_then(|row| row.clusters),
             moves: planned.iter().flat_map(|planned| &planned.moves).map(MoveRow::from).collect(),
             memory_used_bytes: part.usage()?.totals().map_or(0, |totals| totals.used),
+            limits: LimitSet {
+                place: place.or_else(|| part.meta.as_ref().ok().map(|meta| meta.place)),
+                ..LimitSet::of(Some(&now), None)
+            },
         })
     }
 }

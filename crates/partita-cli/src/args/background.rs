@@ -1,6 +1,7 @@
 //! The arguments for detached runs: `logs`, `attach` and `wait`.
 
 use clap::Args;
+use partita_console::complete;
 
 /// Arguments of `logs`.
 #[derive(Debug, Args)]
@@ -14,6 +15,7 @@ Examples:
   partita logs -f train")]
 pub struct Logs {
     /// The tenant of a detached run
+    #[arg(add = complete::detached())]
     pub name: String,
     /// Print further output until the program ends
     #[arg(short, long)]
@@ -35,6 +37,7 @@ Examples:
   partita attach train")]
 pub struct Attach {
     /// The tenant of a detached run
+    #[arg(add = complete::detached())]
     pub name: String,
 }
 
@@ -48,5 +51,6 @@ Examples:
   partita wait train && echo trained")]
 pub struct Wait {
     /// The tenant of a detached run
+    #[arg(add = complete::detached())]
     pub name: String,
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Args, ValueHint};
+use partita_console::complete;
 
 /// Arguments of `exec`.
 #[derive(Debug, Args)]
@@ -17,6 +18,7 @@ Examples:
   partita exec serve -- bash")]
 pub struct Exec {
     /// The tenant
+    #[arg(add = complete::listed())]
     pub name: String,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]

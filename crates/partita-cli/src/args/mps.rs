@@ -88,6 +88,9 @@ pub struct MpsStop {
     /// Stop it even if programs use it: they lose their work on the GPU
     #[arg(long)]
     pub force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `mps status`.
@@ -266,6 +269,9 @@ pub struct MpsTerminate {
     /// The client processes
     #[arg(required = true, value_name = "PID")]
     pub pids: Vec<u32>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `mps logs`.

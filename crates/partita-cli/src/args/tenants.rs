@@ -1,6 +1,7 @@
 //! The arguments for running tenants: `set`, `ps` and `kill`.
 
 use clap::Args;
+use partita_console::complete;
 
 use super::limits::SetLimits;
 
@@ -19,7 +20,7 @@ Examples:
   partita set --compact")]
 pub struct Set {
     /// The tenant; leave it out with --compact to move all of yours
-    #[arg(required_unless_present_any = ["pid", "compact"], conflicts_with = "pid")]
+    #[arg(required_unless_present_any = ["pid", "compact"], conflicts_with = "pid", add = complete::listed())]
     pub name: Option<String>,
     /// The new limits
     #[command(flatten)]
@@ -32,8 +33,11 @@ pub struct Set {
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
     /// For a tenant on several GPUs: the GPUs to change (0 or 0,1) [default: all]
-    #[arg(long, value_name = "GPU[,GPU]…")]
+    #[arg(long, value_name = "GPU[,GPU]…", add = complete::gpus())]
     pub gpu: Option<String>,
+    /// Print JSON: the new limits on each GPU
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `ps`.
@@ -55,7 +59,7 @@ Examples:
   partita ps --json | jq '.[] | {name, sms, memory_used_bytes}'")]
 pub struct Ps {
     /// Only this tenant, in full
-    #[arg(conflicts_with_all = ["pid", "audit", "outside"])]
+    #[arg(conflicts_with_all = ["pid", "audit", "outside"], add = complete::listed())]
     pub name: Option<String>,
     /// Only the tenant of this process, in full
     #[arg(long, value_name = "PID", conflicts_with = "outside")]
@@ -86,7 +90,7 @@ Examples:
   partita kill train --grace 30")]
 pub struct Kill {
     /// The tenants
-    #[arg(required = true)]
+    #[arg(required = true, add = complete::listed())]
     pub names: Vec<String>,
     /// Seconds between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]

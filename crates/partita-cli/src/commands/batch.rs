@@ -171,7 +171,7 @@ fn drain_node(system: System, arguments: &BatchScript, report: &Report) -> Optio
 }
 
 fn text(report: &Report) -> String {
-    let would = if report.dry_run { " (dry run)" } else { "" };
+    let would = if report.dry_run { ", after a real run" } else { "" };
     report.steps.iter().map(|step| format!("job {}{would}: {step}\n", report.job)).collect()
 }
 

@@ -59,6 +59,7 @@ pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
         "DRIVER",
         "CUDA",
     ]);
+    let is_unmeasured = rows.iter().any(|row| row.sms.is_none());
     for row in rows {
         let unknown = || "?".to_owned();
         let instances = row.mig_instances;
@@ -91,7 +92,13 @@ pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
             ]);
         }
     }
-    print(&table.render())?;
+    let mut text = table.render();
+    if is_unmeasured {
+        text.push_str(
+            "?: not measured yet; the first `partita run` on the GPU, or `partita doctor`, measures it\n",
+        );
+    }
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

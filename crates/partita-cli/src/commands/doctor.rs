@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use partita::doctor::{self, State};
+use partita::doctor::{self, Report, State};
 use partita::install::Install;
 use partita_console::{Failure, print, print_json, select};
 
@@ -40,7 +40,23 @@ pub fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
                 text.push_str(&format!("{:<17}  {:<11}  -> {remedy}\n", "", ""));
             }
         }
+        text.push_str(&verdict(&report));
         print(&text)?;
     }
     Ok(if report.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How many checks had which result.
+fn verdict(report: &Report) -> String {
+    let states = [
+        (State::Ok, "ok"),
+        (State::Failed, "FAILED"),
+        (State::Weak, "restricted"),
+        (State::NotChecked, "not checked"),
+    ];
+    let count = |state| report.checks.iter().filter(|check| check.state == state).count();
+    let counts = states.map(|(state, name)| (count(state), name));
+    let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
+    let end = if report.is_healthy() { "Partita works here" } else { "mend what failed first" };
+    format!("\n{}: {end}\n", counts.collect::<Vec<_>>().join(", "))
 }

@@ -2,21 +2,16 @@
 
 use std::process::ExitCode;
 
-use clap::{Command, CommandFactory, Subcommand};
+use clap::CommandFactory;
 use partita_console::{Failure, pages};
 
-use crate::args::{Arguments, Cmd, Completions, Generate, Help, Man};
+use crate::args::{Arguments, Completions, Generate, Help, Man};
 use crate::commands::other;
 
 /// Prints the completions of a shell.
 pub fn completions(arguments: &Completions) -> Result<ExitCode, Failure> {
-    pages::print_completions(shown(), arguments.shell)?;
+    pages::print_completions(arguments.shell)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The program with the commands that users see. Completions contain hidden commands, too.
-fn shown() -> Command {
-    Cmd::augment_subcommands(Command::new("partita").version("")).disable_help_subcommand(true)
 }
 
 /// Prints what `--help` of the command prints.
@@ -48,7 +43,7 @@ pub fn man(arguments: &Man) -> Result<ExitCode, Failure> {
 /// Writes everything below a directory, laid out as under a prefix.
 pub fn generate(arguments: &Generate) -> Result<ExitCode, Failure> {
     let dir = &arguments.dir;
-    pages::write_completions(shown(), dir)?;
+    pages::write_completions(dir)?;
     pages::write_man(Arguments::command(), &other::ALL.map(|other| other.name), dir)?;
     other::generate(dir)?;
     Ok(ExitCode::SUCCESS)

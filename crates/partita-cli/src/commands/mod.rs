@@ -27,17 +27,9 @@ pub mod topology;
 use partita::partition::{ClusterRow, MoveRow};
 use partita_core::ByteSize;
 
-/// A size for readers: exact if that is short and not a large number of bytes.
+/// A size for readers.
 fn bytes(bytes: u64) -> String {
-    const SHORT: usize = 8;
-    const IN_BYTES_MAX: u64 = 1024;
-    let exact = ByteSize(bytes).to_string();
-    let is_plain = !exact.ends_with("iB");
-    if exact.len() <= SHORT && !(is_plain && bytes > IN_BYTES_MAX) {
-        exact
-    } else {
-        ByteSize(bytes).approximate().to_string()
-    }
+    ByteSize(bytes).short()
 }
 
 /// The clusters that a partition can run, in one line.

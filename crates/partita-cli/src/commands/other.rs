@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use partita::Error;
 use partita::install::{self, Install};
-use partita_console::{Failure, tell};
+use partita_console::{Failure, complete, tell};
 
 /// Such a command.
 #[derive(Clone, Copy)]
@@ -40,6 +40,16 @@ pub fn find(name: &str) -> Option<Other> {
 impl Other {
     fn command(self) -> Result<Command, Error> {
         Ok(Command::new(Install::of_this_program()?.part(self.program)?))
+    }
+
+    /// Becomes the program if the shell asks for completions of its words.
+    pub fn complete(self) {
+        if let Some((words, index)) = complete::asked_of(self.name)
+            && let Ok(mut command) = self.command()
+        {
+            // Without an answer there are no completions.
+            let _ = command.args(words).envs(index).exec();
+        }
     }
 
     /// Becomes the program. Returns only if that fails.

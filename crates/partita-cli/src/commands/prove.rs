@@ -46,7 +46,7 @@ pub fn prove(arguments: &Prove) -> Result<ExitCode, Failure> {
     if arguments.json {
         print_json(&report)?;
     } else {
-        print(&text(&report))?;
+        print(&text(&report, &request.routes))?;
     }
     Ok(if report.found.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -56,10 +56,11 @@ fn route_name(route: RouteArg) -> String {
     route.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-fn text(report: &Report) -> String {
+/// `asked`: the routes of the command line; all if there are none.
+fn text(report: &Report, asked: &[String]) -> String {
     let found = &report.found;
     let mut table = Table::new(&["ROUTE", ">LAUNCHES", ">BLOCKS"]);
-    for row in &found.routes {
+    for row in found.routes.iter().filter(|row| asked.is_empty() || asked.contains(&row.route)) {
         let count = |count| if row.launches == 0 { "not offered".to_owned() } else { grouped(count) };
         table.row([row.route.clone(), count(row.launches), count(row.blocks)]);
     }
@@ -95,6 +96,10 @@ fn text(report: &Report) -> String {
     if found.escaped_blocks > told {
         text.push_str(&format!("and {} more\n", grouped(found.escaped_blocks - told)));
     }
+    text.push_str(match found.holds() {
+        true => "The masks hold.\n",
+        false => "THE MASKS DO NOT HOLD: do not share this GPU with them; report the driver and the GPU.\n",
+    });
     text
 }
 

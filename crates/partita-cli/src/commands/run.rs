@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use partita::install::Install;
+use partita::limits::LIMITS;
 use partita::registry::Registry;
 use partita::run::{self, DryRun, RunRequest};
 use partita::{detached, mig, offered};
@@ -105,6 +106,12 @@ fn dry_run_text(plan: &DryRun) -> String {
     }
     if let Some(clusters) = &partition.clusters {
         text.push_str(&format!("{}\n", cluster_text(clusters)));
+    }
+    let limits = LIMITS.iter().filter(|limit| limit.text(&plan.asked).is_some());
+    let limits = limits.filter_map(|limit| Some(format!("{} {}", limit.name, limit.text(&plan.limits)?)));
+    let limits: Vec<String> = limits.collect();
+    if !limits.is_empty() {
+        text.push_str(&format!("limits: {}\n", limits.join(", ")));
     }
     plan.moves.iter().for_each(|made| text.push_str(&move_text(made)));
     text

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+use partita::limits::{LIMITS, LimitSet};
 use partita::registry::Registry;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
-use partita_console::{Failure, print, selectors, tell};
+use partita_console::{Failure, print, print_json, selectors, tell};
 
 use crate::args::{Set, SetLimits};
 use crate::commands::{bytes, move_text};
@@ -39,31 +40,51 @@ pub fn set(arguments: &Set) -> Result<ExitCode, Failure> {
     let outcomes = set::set(&Registry::open()?, &request)?;
     // The GPU needs a mention unless the tenant has only one.
     let names_gpu = outcomes.len() > 1 || request.gpus.is_some();
-    let text: String = outcomes.iter().map(|now| outcome_text(now, names_gpu)).collect();
-    print(&text)?;
+    outcomes.iter().for_each(|now| warn_of_use(now, names_gpu));
+    if arguments.json {
+        print_json(&outcomes)?;
+    } else {
+        let text = |now: &SetOutcome| outcome_text(now, names_gpu, &request.limits);
+        print(&outcomes.iter().map(text).collect::<String>())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The new limits on one GPU.
-fn outcome_text(now: &SetOutcome, names_gpu: bool) -> String {
-    let whose = if names_gpu { format!("{} on {}", now.name, now.gpu) } else { now.name.clone() };
-    let quota = now
-        .memory_quota_bytes
-        .map_or("no memory quota".to_owned(), |quota| format!("{} of memory", bytes(quota)));
-    if let Some(quota) = now.memory_quota_bytes
-        && now.memory_used_bytes > quota
-    {
+fn whose(now: &SetOutcome, names_gpu: bool) -> String {
+    if names_gpu { format!("{} on {}", now.name, now.gpu) } else { now.name.clone() }
+}
+
+/// Says that a tenant holds more than its new quota.
+fn warn_of_use(now: &SetOutcome, names_gpu: bool) {
+    if now.memory_quota_bytes.is_some_and(|quota| now.memory_used_bytes > quota) {
         tell(&format!(
-            "{whose} holds {} now, more than its quota: it keeps that and gets no more until it frees the \
+            "{} holds {} now, more than its quota: it keeps that and gets no more until it frees the \
              difference",
+            whose(now, names_gpu),
             bytes(now.memory_used_bytes)
         ));
     }
-    let moves: String = now.moves.iter().map(move_text).collect();
+}
+
+/// The new limits on one GPU, with all that were asked for.
+fn outcome_text(now: &SetOutcome, names_gpu: bool, asked: &LimitSet) -> String {
+    let quota = now
+        .memory_quota_bytes
+        .map_or("no memory quota".to_owned(), |quota| format!("{} of memory", bytes(quota)));
     let time = now
         .time
         .map_or_else(String::new, |time| format!(", {}% of its time ({})", time.share_percent, time.policy));
-    format!("{whose}: {} SMs (tpc:{}), {quota}{time}\n{moves}", now.sms, now.tpcs)
+    let is_said = |name| ["sm", "mem", "time", "time-policy"].contains(&name);
+    let others = LIMITS.iter().filter(|limit| !is_said(limit.name) && limit.text(asked).is_some());
+    let others = others.filter_map(|limit| Some(format!(", {} {}", limit.name, limit.text(&now.limits)?)));
+    let moves: String = now.moves.iter().map(move_text).collect();
+    format!(
+        "{}: {} SMs (tpc:{}), {quota}{time}{}\n{moves}",
+        whose(now, names_gpu),
+        now.sms,
+        now.tpcs,
+        others.collect::<String>()
+    )
 }
 
 /// Moves all tenants into fewer GPCs.
@@ -76,6 +97,10 @@ fn repack(arguments: &Set) -> Result<ExitCode, Failure> {
         ));
     }
     let moves = set::repack(&Registry::open()?)?;
+    if arguments.json {
+        print_json(&moves)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let text: String = moves.iter().map(move_text).collect();
     print(if text.is_empty() { "nothing to move: no tenant would lie in fewer GPCs\n" } else { &text })?;
     Ok(ExitCode::SUCCESS)

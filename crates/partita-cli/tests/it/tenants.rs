@@ -255,3 +255,26 @@ fn another_users_tenant_is_seen_and_not_touched() {
     tenant.signal(Signal::TERM);
     tenant.exit_code();
 }
+
+/// A dry run, a change and an end report what they would do or did, as text and as JSON.
+#[test]
+fn answers_repeat_what_was_asked_for() {
+    let world = World::in_memory();
+    let line = "run --dry-run --mem 4GiB --time 30% --priority low --spill host --name zz";
+    let said = world.ok(line);
+    for part in ["time 30%", "mem 4GiB", "priority low", "spill host"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("task-slots"), "{said}");
+    let planned: serde_json::Value = serde_json::from_str(&world.ok(&format!("{line} --json"))).unwrap();
+    assert_eq!((&planned["priority"], &planned["spill"]), (&"low".into(), &"host".into()));
+    assert_eq!(planned["memory_quota_bytes"], 4u64 << 30);
+    assert!(world.refused("run --dry-run --name a/b").contains("a/b"));
+    let _low = world.idle("--name low --sm 10% --mem 4GiB --priority low");
+    let said = world.ok("set low --priority high --spill host");
+    assert!(said.contains("priority high") && said.contains("spill host"), "{said}");
+    let now: serde_json::Value = serde_json::from_str(&world.ok("set low --mem 5GiB --json")).unwrap();
+    assert_eq!((&now[0]["name"], &now[0]["memory_quota_bytes"]), (&"low".into(), &(5u64 << 30).into()));
+    let ended: serde_json::Value = serde_json::from_str(&world.ok("kill low --json")).unwrap();
+    assert_eq!(ended[0]["name"], "low");
+}

@@ -139,6 +139,14 @@ proptest! {
     }
 
     #[test]
+    fn rounded_down_is_never_above_and_at_most_a_tenth_of_the_unit_below(bytes: u64, shift in 0..64u32) {
+        let size = ByteSize(bytes >> shift);
+        let read: ByteSize = size.rounded_down().parse().unwrap();
+        let unit = size.0.checked_ilog2().map_or(1, |log| 1u64 << (log / 10 * 10));
+        prop_assert!(read <= size && size.0 - read.0 <= unit / 10 + 1, "{size} {read}");
+    }
+
+    #[test]
     fn approximates_within_half_a_tenth(bytes: u64, shift in 0..54u32) {
         let bytes = bytes >> shift;
         let text = ByteSize(bytes).approximate().to_string();

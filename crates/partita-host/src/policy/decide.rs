@@ -185,7 +185,7 @@ fn memory_within(
                 memory.map_or_else(|| "one more tenant".to_owned(), |quota| format!("--mem {quota}"));
             let remedy = match left {
                 0 => "end one of them with `partita kill`, or lower its --mem with `partita set`".to_owned(),
-                left => format!("ask for --mem {} or less", ByteSize(left)),
+                left => format!("ask for --mem {} or less", ByteSize(left).rounded_down()),
             };
             Err((
                 option,

@@ -112,7 +112,7 @@ impl<'a> Wanted<'a> {
         // In whole MiB, which can be read.
         let left_bytes = left(self.total_bytes, &nothing).unwrap_or(0) >> 20 << 20;
         let remedy = match (self.quota, left_bytes) {
-            (Some(_), 1..) => format!("ask for --mem {} or less", ByteSize(left_bytes)),
+            (Some(_), 1..) => format!("ask for --mem {} or less", ByteSize(left_bytes).rounded_down()),
             _ => {
                 let missing = left(self.total_bytes, &claims(others, Some(self.claim()))).err();
                 remedy(others, &beside, missing.unwrap_or(0))

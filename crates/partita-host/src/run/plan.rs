@@ -246,6 +246,12 @@ pub struct DryRun {
     pub partition: PartitionRow,
     /// The tenants that would make room.
     pub moves: Vec<MoveRow>,
+    /// Its limits.
+    #[serde(flatten, serialize_with = "LimitSet::in_ps")]
+    pub limits: LimitSet,
+    /// Those that it was asked for, or that the policy of the site gave it.
+    #[serde(skip)]
+    pub asked: LimitSet,
 }
 
 /// Plans as [`run`](super::run) does, and makes and starts nothing. One for each GPU.
@@ -267,6 +273,13 @@ pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -
             sms_of_device: part.topology.sm_count(),
             partition: PartitionRow::of(&part.limits).map_err(|error| unproved(error.to_string()))?,
             moves: part.chosen.moves.iter().map(MoveRow::from).collect(),
+            limits: LimitSet {
+                share: request.limits.share,
+                place: Some(request.limits.place.unwrap_or_default()),
+                isolation: Some(request.limits.isolation()),
+                ..LimitSet::of(Some(&part.limits), None)
+            },
+            asked: request.limits,
         })
     };
     gpus.iter().zip(planned.parts).map(row).collect()

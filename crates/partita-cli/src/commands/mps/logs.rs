@@ -6,7 +6,7 @@ use partita::error::Error;
 use partita::mps::incident::{self, Incident, What};
 use partita_mps::Service;
 use partita_mps::fault::{Evidence, Work};
-use partita_mps::log::{Entry, Tail};
+use partita_mps::log::{Entry, Event, Tail};
 
 use super::Of;
 use partita_console::{Failure, pause, print_on};
@@ -51,7 +51,8 @@ impl Logs<'_> {
         }
         // Stable: within one millisecond the daemon's lines come first.
         entries.sort_by_key(|entry| entry.time);
-        entries.retain(|entry| !arguments.events || entry.event.is_some());
+        entries
+            .retain(|entry| !arguments.events || entry.event.as_ref().is_some_and(|event| !is_query(event)));
         let mut lines: Vec<String> = entries
             .iter()
             .map(|entry| if arguments.json { json(entry) } else { entry_text(entry) })
@@ -63,6 +64,12 @@ impl Logs<'_> {
         self.incidents = incidents.len();
         Ok(lines.iter().map(|line| format!("{line}\n")).collect())
     }
+}
+
+/// Whether this is a command that changes nothing, such as those with which Partita itself looks.
+fn is_query(event: &Event) -> bool {
+    let Event::Command { line } = event else { return false };
+    ["get_", "lspart", "ps"].iter().any(|query| line.starts_with(query))
 }
 
 fn json(value: &impl serde::Serialize) -> String {

@@ -117,6 +117,21 @@ fn start(arguments: &MpsStart) -> Result<(), Failure> {
     print(&format!("MPS of {}: {verb} (daemon {})\n", gpus::labels(&gpus), ensured.pid))
 }
 
+#[derive(Serialize)]
+struct Stopped {
+    /// False if it did not run.
+    stopped: bool,
+}
+
+/// A client whose work was ended.
+#[derive(Serialize)]
+struct Terminated {
+    client: u32,
+    server: u32,
+    /// False if it had just disconnected.
+    ended: bool,
+}
+
 fn stop(arguments: &MpsStop) -> Result<(), Failure> {
     let of = Of::find_to_change(&arguments.gpu)?;
     if !arguments.force {
@@ -125,6 +140,9 @@ fn stop(arguments: &MpsStop) -> Result<(), Failure> {
     let stopped = of.service.stop(arguments.force)?;
     mps::exclusive::take_back(&of.service, &of.gpus)?;
     mps::remove(&of.registry, &of.gpus, &of.service)?;
+    if arguments.json {
+        return print_json(&Stopped { stopped });
+    }
     print(&format!("MPS of {}: {}\n", of.label, if stopped { "stopped" } else { "did not run" }))
 }
 
@@ -168,6 +186,7 @@ fn terminate(arguments: &MpsTerminate) -> Result<(), Failure> {
     let of = Of::find(&arguments.gpu)?;
     of.must_run()?;
     let clients = of.service.clients()?;
+    let mut done = Vec::new();
     for pid in &arguments.pids {
         let Some((server, client)) = clients.iter().find(|(_, client)| client == pid) else {
             let list: Vec<String> = clients.iter().map(|(_, client)| client.to_string()).collect();
@@ -179,12 +198,19 @@ fn terminate(arguments: &MpsTerminate) -> Result<(), Failure> {
         };
         mps::end_work::check_may_end(*client)?;
         let ended = end_work(&of.service.control(), *server, *client).map_err(Error::from)?;
+        if arguments.json {
+            done.push(Terminated { client: *client, server: *server, ended });
+            continue;
+        }
         let what = if ended {
             "its work on the GPU is ended; its process may be ended now"
         } else {
             "it has just disconnected"
         };
         print(&format!("client {client} of server {server}: {what}\n"))?;
+    }
+    if arguments.json {
+        print_json(&done)?;
     }
     Ok(())
 }

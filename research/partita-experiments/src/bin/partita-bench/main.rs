@@ -27,6 +27,9 @@ use serde_json::Value;
 use crate::args::{Bench, OnArg};
 
 fn main() -> ExitCode {
+    if partita_console::complete::answer(Bench::command) {
+        return ExitCode::SUCCESS;
+    }
     let program = Bench::command().version(env!("PARTITA_VERSION"));
     match partita_console::parse::<Bench>(&program, std::env::args_os()) {
         Ok(Bench { internal: Some(internal), .. }) => {
