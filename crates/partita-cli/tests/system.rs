@@ -225,8 +225,11 @@ fn what_partitad_does_for_no_user_is_refused_and_works_in_a_directory_of_their_o
     }
     assert!(world.ps().is_empty(), "nothing is left of either");
     let own = world.dir().join("own");
-    let output = world.partita(start).env("PARTITA_RUN_DIR", own).output().unwrap();
+    let output = world.partita(start).env("PARTITA_RUN_DIR", &own).output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    // The world knows no other directory's service.
+    let stopped = world.partita(["mps", "stop", "--force"]).env("PARTITA_RUN_DIR", own).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
 }
 
 #[test]

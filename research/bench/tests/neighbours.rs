@@ -1,32 +1,58 @@
 //! The benchmarks of bad neighbours and of violent deaths, on the simulated GPU.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use partita_testing::{succeed, without_own_variables};
+use tempfile::TempDir;
 
-fn neighbours(built: &Path, dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_neighbours"));
-    in_world(&mut command, built, dir).args(["--rounds", "1", "--ms", "20"]);
-    command
+/// A simulated machine, whose MPS service ends with it.
+struct World {
+    dir: TempDir,
+    partita: PathBuf,
 }
 
-fn in_world<'command>(command: &'command mut Command, built: &Path, dir: &Path) -> &'command mut Command {
-    without_own_variables(command);
+impl World {
+    fn new(place: &str) -> Self {
+        let partita = partita_testing::build().join("partita");
+        let dir = tempfile::Builder::new().prefix("pb").tempdir_in(place).expect("a directory");
+        Self { dir, partita }
+    }
+
+    fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        without_own_variables(&mut command);
+        command
+            .env("PARTITA_RUN_DIR", self.dir.path().join("run"))
+            .env("PARTITA_SIM_DIR", self.dir.path().join("sim"))
+            .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
+            .env("PARTITA_LIB_DIR", partita_testing::build());
+        command
+    }
+
+    fn bench(&self, program: &str) -> Command {
+        let mut command = self.command(program);
+        command.arg("--partita").arg(&self.partita).args(["--rounds", "1"]);
+        command
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.command(&self.partita).args(["mps", "stop", "--force", "--gpu", "sim:h200"]).output();
+    }
+}
+
+fn neighbours(world: &World) -> Command {
+    let mut command = world.bench(env!("CARGO_BIN_EXE_neighbours"));
+    command.args(["--ms", "20"]);
     command
-        .arg("--partita")
-        .arg(built.join("partita"))
-        .env("PARTITA_RUN_DIR", dir.join("run"))
-        .env("PARTITA_SIM_DIR", dir.join("sim"))
-        .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
-        .env("PARTITA_LIB_DIR", built)
 }
 
 #[test]
 fn a_page_has_each_neighbour_in_each_setting() {
-    let built = partita_testing::build();
-    let dir = tempfile::Builder::new().prefix("pb").tempdir_in("/tmp").expect("a directory in /tmp");
-    let mut command = neighbours(built, dir.path());
+    let world = World::new("/tmp");
+    let mut command = neighbours(&world);
     command.args(["--kinds", "streams-16,graph-wide,stopped", "--settings", "nothing,masks"]);
     let page = String::from_utf8(succeed(&mut command).stdout).expect("UTF-8");
     assert!(page.contains("| neighbour | nothing | masks |"), "{page}");
@@ -40,9 +66,8 @@ fn a_page_has_each_neighbour_in_each_setting() {
 
 #[test]
 fn an_unknown_kind_is_refused_with_the_known_ones() {
-    let built = partita_testing::build();
-    let dir = tempfile::Builder::new().prefix("pb").tempdir_in("/tmp").expect("a directory in /tmp");
-    let refused = neighbours(built, dir.path()).args(["--kinds", "noise"]).output().expect("it starts");
+    let world = World::new("/tmp");
+    let refused = neighbours(&world).args(["--kinds", "noise"]).output().expect("it starts");
     let text = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && text.contains("--kinds noise: no such kind"), "{text}");
     assert!(text.contains("streams-1000"), "{text}");
@@ -50,10 +75,8 @@ fn an_unknown_kind_is_refused_with_the_known_ones() {
 
 #[test]
 fn tenants_that_die_are_shown_and_released_and_the_victim_goes_on() {
-    let built = partita_testing::build();
-    let dir = tempfile::Builder::new().prefix("pb").tempdir_in("/dev/shm").expect("a directory in /dev/shm");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_deaths"));
-    in_world(&mut command, built, dir.path()).args(["--rounds", "1"]);
+    let world = World::new("/dev/shm");
+    let mut command = world.bench(env!("CARGO_BIN_EXE_deaths"));
     let page = String::from_utf8(succeed(&mut command).stdout).expect("UTF-8");
     assert!(page.contains("12 deaths; the victim broke in 0 of 1 rounds"), "{page}");
     // Without a holder the same deaths break it.

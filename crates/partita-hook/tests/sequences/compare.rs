@@ -123,6 +123,12 @@ pub struct World {
     temp: tempfile::TempDir,
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.partita("mps").args(["stop", "--force"]).output();
+    }
+}
+
 impl World {
     pub fn new() -> Self {
         // A GPU maps files there for gates between priorities.
