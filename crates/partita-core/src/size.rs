@@ -92,7 +92,7 @@ impl ByteSize {
         let tenths = (u128::from(self.0) * 10) >> (10 * unit);
         match unit {
             0 => self.to_string(),
-            _ if tenths % 10 == 0 => format!("{}{}", tenths / 10, SUFFIXES[unit as usize]),
+            _ if tenths.is_multiple_of(10) => format!("{}{}", tenths / 10, SUFFIXES[unit as usize]),
             _ => format!("{}.{}{}", tenths / 10, tenths % 10, SUFFIXES[unit as usize]),
         }
     }

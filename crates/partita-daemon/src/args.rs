@@ -148,6 +148,13 @@ pub struct Serve {
     /// How often processes are looked for that use a GPU without their tenant's limits, or off
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = every)]
     pub audit_every: Every,
+    /// Repeat figures of /metrics under the names of other exporters, for dashboards that exist
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
+    pub metric_names: Vec<MetricNames>,
+    /// Write the tenants of each GPU to files in this directory, as `dcgm-exporter
+    /// --hpc-job-mapping-dir` reads them
+    #[arg(long, value_name = "DIR")]
+    pub dcgm_job_map: Option<PathBuf>,
     /// How long running requests may take to finish after the daemon gets a signal to stop
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = seconds)]
     pub drain_s: Duration,
@@ -165,6 +172,15 @@ pub struct Every(
     /// The interval; `None` for never.
     pub Option<Duration>,
 );
+
+/// Names of other exporters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MetricNames {
+    /// dcgm-exporter's, for whole GPUs
+    Dcgm,
+    /// HAMi's, for GPUs and tenants
+    Hami,
+}
 
 /// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,5 +1,6 @@
 //! What all requests share.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use super::looks::Looks;
 use super::metrics::Metrics;
 use super::samples::Samples;
 use super::streams::Streams;
+use crate::args::MetricNames;
 use crate::chains::Chains;
 use crate::memory::Memory;
 use crate::problem::{Kind, Problem};
@@ -46,8 +48,12 @@ pub struct Parts {
     /// The tokens of clients on TCP.
     pub tokens: Tokens,
     /// The names of this machine that clients on TCP may use, in lower case, beside addresses and
-    /// `localhost`.
+    /// `localhost`; its own first, if it has one.
     pub hosts: Vec<String>,
+    /// Under whose names else `/metrics` has its figures.
+    pub metric_names: Vec<MetricNames>,
+    /// `--dcgm-job-map`.
+    pub job_map: Option<PathBuf>,
     /// The interval of audits; `None` for no audits.
     pub audit_every: Option<Duration>,
     /// How long the answer to a request may take.
@@ -129,6 +135,19 @@ impl App {
 
     pub(super) fn hosts(&self) -> &[String] {
         &self.parts.hosts
+    }
+
+    /// This machine's name.
+    pub(super) fn host(&self) -> &str {
+        self.parts.hosts.first().map_or("localhost", String::as_str)
+    }
+
+    pub(super) fn metric_names(&self) -> &[MetricNames] {
+        &self.parts.metric_names
+    }
+
+    pub(super) fn job_map(&self) -> Option<&Path> {
+        self.parts.job_map.as_deref()
     }
 
     pub(super) fn audit_every(&self) -> Option<Duration> {

@@ -2,7 +2,6 @@
 //! OpenMetrics.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -21,8 +20,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::Shared;
+use super::scrape::{Labels, Now};
 use super::units::Units;
+use super::{Shared, foreign};
 use crate::audit::Finding;
 use crate::audit::change::Open;
 use crate::chains::Running;
@@ -67,6 +67,7 @@ pub(super) struct Metrics {
     audits: Counter,
     audits_failed: Counter,
     events: Family<EventLabels, Counter>,
+    in_flight: Gauge,
 }
 
 impl Metrics {
@@ -90,7 +91,9 @@ impl Metrics {
         );
         let events = Family::<EventLabels, Counter>::default();
         registry.register("events", "Events of processes without limits", events.clone());
-        Self { registry, requests, latencies, audits, audits_failed, events }
+        let in_flight = Gauge::default();
+        registry.register("requests_in_flight", "Requests that are being answered", in_flight.clone());
+        Self { registry, in_flight, requests, latencies, audits, audits_failed, events }
     }
 
     /// Counts an audit.
@@ -124,34 +127,7 @@ impl Metrics {
     }
 }
 
-type Labels = Vec<(&'static str, String)>;
-
-/// What is measured at the moment of a scrape.
-struct Now {
-    registry: Registry,
-}
-
 impl Now {
-    fn new() -> Self {
-        Self { registry: Registry::with_prefix("partita") }
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, samples: impl Iterator<Item = (Labels, f64)>) {
-        let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
-        for (labels, value) in samples {
-            family.get_or_create(&labels).set(value);
-        }
-        self.registry.register(name, help, family);
-    }
-
-    fn counter(&mut self, name: &str, help: &str, samples: impl Iterator<Item = (Labels, u64)>) {
-        let family = Family::<Labels, Counter>::default();
-        for (labels, value) in samples {
-            family.get_or_create(&labels).inc_by(value);
-        }
-        self.registry.register(name, help, family);
-    }
-
     fn gpus(&mut self, gpus: &[(&Gpu, Units)]) {
         let labels = |gpu: &Gpu| {
             vec![
@@ -355,7 +331,7 @@ pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Probl
         None => None,
     };
     let text = app.blocking(move |app| {
-        let mut now = Now::new();
+        let (mut now, mut others) = (Now::new("partita"), Now::default());
         let gpus = gpus.as_ref().map_or(&[][..], |gpus| gpus);
         if !gpus.is_empty()
             && let Ok(services) = partita::mps::status::all(app.install(), app.registry(), gpus)
@@ -366,6 +342,7 @@ pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Probl
             let gpus: Vec<_> = gpus.iter().map(|gpu| (gpu, Units::of(app.install(), gpu, &rows))).collect();
             now.gpus(&gpus);
             now.tenants(&rows);
+            foreign::add(&mut others, app.metric_names(), app.host(), &gpus, &rows);
             if let Some(findings) = findings {
                 now.findings(&findings, &rows);
             }
@@ -376,13 +353,10 @@ pub(super) async fn metrics(State(app): State<Shared>) -> Result<Response, Probl
         if let Ok(keepers) = app.memory().keepers() {
             now.keepers(&keepers);
         }
-        now.gauge(
-            "daemon_requests_in_flight",
-            "Requests that are being answered",
-            [(Vec::new(), app.requests_in_flight() as f64)].into_iter(),
-        );
+        app.metrics.in_flight.set(i64::try_from(app.requests_in_flight()).unwrap_or(i64::MAX));
         let mut text = String::new();
-        encode_registry(&mut text, &now.registry)
+        now.encode(&mut text)
+            .and_then(|()| others.encode(&mut text))
             .and_then(|()| encode_registry(&mut text, &app.metrics.registry))
             .and_then(|()| encode_eof(&mut text))
             .map_err(|error| Problem::new(Kind::Internal, format!("the page of metrics: {error}")))?;

@@ -71,6 +71,9 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         .clone()
         .unwrap_or_else(|| partita_chain_host::daemon::socket_of(&registry, own_user()));
     let mut socket = Socket::claim(&path)?;
+    if let Some(dir) = &arguments.dcgm_job_map {
+        api::make_dir(dir).with_context(|| format!("--dcgm-job-map {}", dir.display()))?;
+    }
     let state = arguments.state.clone().map_or_else(partita::state::dir, Ok)?;
     let store = Store::open(&state)?;
     let program = std::env::current_exe().context("the path of this program")?;
@@ -89,6 +92,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         user: own_user(),
         tokens,
         hosts: hosts(&arguments.allow_host),
+        metric_names: arguments.metric_names.clone(),
+        job_map: arguments.dcgm_job_map.clone(),
         audit_every: arguments.audit_every.0,
         answer_limit: arguments.answer_s,
         body_limit: arguments.body_s,
@@ -137,6 +142,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let following = tokio::spawn(api::follow(Arc::clone(&app)));
     let auditing = tokio::spawn(api::audit(Arc::clone(&app)));
     let sampling = tokio::spawn(api::sample(Arc::clone(&app)));
+    let mapping = tokio::spawn(api::map_jobs(Arc::clone(&app)));
     let watchdog = end::tell_ready();
 
     let why = signals.wait().await;
@@ -155,6 +161,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let _ = following.await;
     let _ = auditing.await;
     let _ = sampling.await;
+    let _ = mapping.await;
     if let Some(watchdog) = watchdog {
         watchdog.abort();
     }

@@ -4,6 +4,7 @@
 mod api;
 mod boundary;
 mod bounds;
+mod browser;
 mod chains;
 mod command_line;
 mod common;

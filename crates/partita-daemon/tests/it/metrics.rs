@@ -2,7 +2,8 @@
 
 use crate::common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -164,4 +165,96 @@ fn the_services_of_mps_are_on_the_page() {
         (vec![1.0], vec![1.0])
     );
     assert_eq!(value(&now, "partita_mps_server_state").iter().sum::<f64>(), 1.0, "{now:?}");
+}
+
+/// A tenant that runs for as long as this lives.
+fn tenant(world: &World, daemon: &Daemon) -> Ended {
+    let mut command = world.partita(["run", "--name", "user", "--sm", "25%", "--mem", "1GiB", "--"]);
+    let ended = Ended(command.args(["sleep", "1000"]).spawn().unwrap());
+    eventually("the tenant is there", || daemon.get("/v1/tenants").as_array().unwrap().len() == 1);
+    ended
+}
+
+#[test]
+fn figures_have_other_exporters_names_too() {
+    if needs_simulator("a known GPU") {
+        return;
+    }
+    let world = World::new();
+    let daemon = world.start_with(["--metric-names", "dcgm,hami"]);
+    let _tenant = tenant(&world, &daemon);
+    let page = daemon.send("GET /metrics HTTP/1.1", b"").2;
+    let sample = |name: &str, label: &str| {
+        let mut lines = page.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+        let line = lines.find(|line| line.contains(label)).unwrap_or_else(|| panic!("{name} in {page}"));
+        line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+    };
+    assert_eq!(sample("DCGM_FI_DEV_FB_TOTAL", "modelName=\"NVIDIA H200\""), f64::from(143_771));
+    let free = sample("DCGM_FI_DEV_FB_FREE", "device=\"nvidia0\"");
+    assert!(free > 140_000.0 && free <= 143_771.0, "{free}");
+    assert_eq!(sample("hami_gpu_core_allocated_ratio", "device_index=\"0\"").round(), 24.0);
+    assert_eq!(sample("hami_gpu_shared_count", "device_index"), 1.0);
+    assert_eq!(sample("hami_vgpu_memory_limit_bytes", "pod=\"user\""), f64::from(1 << 30));
+    assert_eq!(sample("hami_gpu_memory_allocated_bytes", "device_uuid=\"GPU-"), f64::from(1 << 30));
+    // They are an option.
+    drop(daemon);
+    let page = world.start().send("GET /metrics HTTP/1.1", b"").2;
+    assert!(!page.contains("DCGM") && !page.contains("hami_"), "{page}");
+}
+
+#[test]
+fn the_board_for_grafana_shows_metrics_that_exist() {
+    if needs_simulator("a tenant with all figures") {
+        return;
+    }
+    let board = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/partita.json");
+    let board: serde_json::Value = serde_json::from_slice(&std::fs::read(board).unwrap()).unwrap();
+    let mut wanted = BTreeSet::new();
+    for panel in board["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().unwrap();
+            let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            let names =
+                expression.split(|letter| !is_part(letter)).filter(|name| name.starts_with("partita"));
+            wanted.extend(names.map(str::to_owned));
+        }
+    }
+    assert!(wanted.len() > 8, "{wanted:?}");
+    // One that uses the GPU and has a share of time, which needs memory that the GPU maps.
+    let world = World::in_memory();
+    let daemon = world.start();
+    let socket = world.dir().join("keeper");
+    let options = ["run", "--name", "user", "--sm", "25%", "--time", "50%", "--mem", "1GiB", "--"];
+    let mut command = world.partita(options);
+    command.arg(common::program()).args(["keeper", "--attached", "--socket"]).arg(&socket);
+    let _user = Ended(command.spawn().unwrap());
+    eventually("it uses the GPU", || Connection::connect(&socket, None, common::PATIENCE).is_ok());
+    // The first scrape is the first request that it can count.
+    daemon.send("GET /metrics HTTP/1.1", b"");
+    let page = daemon.send("GET /metrics HTTP/1.1", b"").2;
+    for name in wanted {
+        // Before the samples there is a line for their family.
+        let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
+        assert!(page.contains(&format!("# TYPE {family} ")), "{name} is not in {page}");
+    }
+}
+
+#[test]
+fn the_map_of_jobs_follows_the_tenants() {
+    if needs_simulator("a known GPU") {
+        return;
+    }
+    let world = World::new();
+    let dir = world.dir().join("jobs");
+    let daemon = world.start_with(["--dcgm-job-map", dir.to_str().unwrap()]);
+    let held = tenant(&world, &daemon);
+    let read = || std::fs::read_to_string(dir.join("0")).ok();
+    eventually("the tenant is in the file of its GPU", || read().as_deref() == Some("user\n"));
+    drop(held);
+    eventually("the file ends with the tenant", || read().is_none());
+    let _held = tenant(&world, &daemon);
+    eventually("the tenant is there again", || read().is_some());
+    let mut daemon = daemon;
+    daemon.signal(Signal::TERM);
+    eventually("the daemon leaves no file", || std::fs::read_dir(&dir).unwrap().count() == 0);
 }

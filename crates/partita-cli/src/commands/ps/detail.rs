@@ -94,9 +94,8 @@ fn gpcs(gpcs: &[GpcRow]) -> String {
 }
 
 fn memory(row: &TenantRow, used: u64) -> String {
-    let quota = match (row.limits.memory, row.memory_rest_bytes) {
-        // A tenant's own quota is in bytes, so the arguments do not matter.
-        (Some(quota), _) => format!("of {}", bytes(quota.bytes(0, 0).0)),
+    let quota = match (row.memory_quota_bytes(), row.memory_rest_bytes) {
+        (Some(quota), _) => format!("of {}", bytes(quota)),
         (None, Some(rest)) => format!("of the {} that are not promised to others", bytes(rest)),
         (None, None) => "without a quota".to_owned(),
     };
