@@ -29,9 +29,18 @@ pub fn answer(program: impl Fn() -> Command) -> bool {
     !matches!(asked.try_complete(env::args_os(), here.as_deref()), Ok(false))
 }
 
-/// The words after `partita NAME` if the shell asks about them, with the variables that let a
-/// separate program answer.
-pub fn asked_of(name: &str) -> Option<(Vec<OsString>, Option<(&'static str, String)>)> {
+/// What a separate program needs to answer in the place of `partita`.
+#[derive(Debug)]
+pub struct Question {
+    /// Its arguments.
+    pub words: Vec<OsString>,
+    /// The variable with the place of the word that is written.
+    pub index: Option<(&'static str, String)>,
+}
+
+/// The question about the words after `partita NAME`, if the shell asks one.
+#[must_use]
+pub fn question(name: &str) -> Option<Question> {
     env::var_os(VARIABLE)?;
     let words: Vec<OsString> = env::args_os().collect();
     let begin = words.iter().position(|word| word == "--")? + 1;
@@ -42,7 +51,8 @@ pub fn asked_of(name: &str) -> Option<(Vec<OsString>, Option<(&'static str, Stri
     }
     let index = env::var(INDEX).ok().and_then(|index| index.parse::<usize>().ok());
     let index = index.map(|index| (INDEX, index.saturating_sub(1).to_string()));
-    Some(([OsString::from("--"), first.clone()].into_iter().chain(rest.iter().cloned()).collect(), index))
+    let words = [OsString::from("--"), first.clone()].into_iter().chain(rest.iter().cloned()).collect();
+    Some(Question { words, index })
 }
 
 /// The names in the list that this program's `ps --json` prints: of tenants, of chains. As a

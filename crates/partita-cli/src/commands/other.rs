@@ -8,7 +8,8 @@ use std::process::{Command, ExitCode};
 
 use partita::Error;
 use partita::install::{self, Install};
-use partita_console::{Failure, complete, tell};
+use partita_console::complete::{self, Question};
+use partita_console::{Failure, tell};
 
 /// Such a command.
 #[derive(Clone, Copy)]
@@ -44,7 +45,7 @@ impl Other {
 
     /// Becomes the program if the shell asks for completions of its words.
     pub fn complete(self) {
-        if let Some((words, index)) = complete::asked_of(self.name)
+        if let Some(Question { words, index }) = complete::question(self.name)
             && let Ok(mut command) = self.command()
         {
             // Without an answer there are no completions.

@@ -254,7 +254,6 @@ fn the_map_of_jobs_follows_the_tenants() {
     eventually("the file ends with the tenant", || read().is_none());
     let _held = tenant(&world, &daemon);
     eventually("the tenant is there again", || read().is_some());
-    let mut daemon = daemon;
     daemon.signal(Signal::TERM);
     eventually("the daemon leaves no file", || std::fs::read_dir(&dir).unwrap().count() == 0);
 }
