@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ use partita::gpu::Gpu;
 use partita::ps::TenantRow;
 
 use super::Shared;
+use crate::problem::{Kind, Problem};
 
-/// The time between two looks at the tenants.
+/// The time between two updates.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// The tenants of each GPU, by its index.
@@ -25,51 +26,67 @@ type Jobs = BTreeMap<u32, BTreeSet<String>>;
 /// Makes the directory, which the exporter's user can read.
 ///
 /// # Errors
-/// Those of the system.
+/// Those of the system; [`io::ErrorKind::PermissionDenied`] if other users could replace its files.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
     if !dir.is_dir() {
         fs::create_dir_all(dir)?;
         fs::set_permissions(dir, Permissions::from_mode(0o755))?;
     }
+    let meta = fs::metadata(dir)?;
+    let user = rustix::process::geteuid().as_raw();
+    if meta.uid() != user || meta.mode() & 0o022 != 0 {
+        let reason = "other users can change it; name a directory that only this user can write";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    }
     Ok(())
 }
 
-/// Keeps the files until the daemon ends, and then removes them: nobody would keep them right.
+/// Updates the files until the daemon ends, and then removes them, because they would be out of
+/// date.
 pub async fn map_jobs(app: Shared) {
     let mut ended = app.ended();
     let Some(dir) = app.job_map().map(Path::to_owned) else { return };
-    // What an earlier daemon left is not known, so the first look writes or removes every file.
+    // Files of an earlier daemon may be there, so the first round writes or removes every file.
     let mut before: Option<Jobs> = None;
+    let mut is_failing = false;
     loop {
-        let gpus = app.gpus().await;
-        let dir_now = dir.clone();
-        let known = before.clone();
-        let looked = app.blocking(move |app| {
-            let (gpus, rows) = (gpus?, partita::ps::ps(app.registry())?);
-            let now = jobs(&gpus, &rows);
-            let written = write(&dir_now, known.as_ref(), &now);
-            Ok(written.map(|()| now))
-        });
         let looked = tokio::select! {
             _ = ended.wait_for(|&ended| ended) => break,
-            looked = looked => looked,
+            looked = update(&app, &dir, before.as_ref()) => looked,
         };
         match looked {
-            Ok(Ok(now)) => before = Some(now),
-            Ok(Err(error)) => {
-                tracing::warn!(dir = %dir.display(), %error, "the map of jobs was not written; it is tried again");
+            Ok(now) => (before, is_failing) = (Some(now), false),
+            // Once, until it works again.
+            Err(problem) if !std::mem::replace(&mut is_failing, true) => {
+                tracing::warn!(
+                    dir = %dir.display(),
+                    detail = problem.detail,
+                    "the files of --dcgm-job-map are out of date; the daemon tries again every 5 s"
+                );
             }
-            Err(problem) => tracing::warn!(detail = problem.detail, "the map of jobs is as it was"),
+            Err(_) => {}
         }
         tokio::select! {
             _ = ended.wait_for(|&ended| ended) => break,
             () = tokio::time::sleep(EVERY) => {}
         }
     }
-    let none = before.iter().flatten().map(|(gpu, _)| (*gpu, BTreeSet::new())).collect();
-    if let Err(error) = write(&dir, before.as_ref(), &none) {
-        tracing::warn!(dir = %dir.display(), %error, "the map of jobs was not removed");
+    let empty = before.iter().flatten().map(|(gpu, _)| (*gpu, BTreeSet::new())).collect();
+    if let Err(error) = write(&dir, before.as_ref(), &empty) {
+        tracing::warn!(dir = %dir.display(), %error, "the files of --dcgm-job-map were not removed");
     }
+}
+
+async fn update(app: &Shared, dir: &Path, before: Option<&Jobs>) -> Result<Jobs, Problem> {
+    let gpus = app.gpus().await?;
+    let (dir, before) = (dir.to_owned(), before.cloned());
+    app.blocking(move |app| {
+        let now = jobs(&gpus, &partita::ps::ps(app.registry())?);
+        write(&dir, before.as_ref(), &now)
+            .map_err(|error| Problem::new(Kind::Internal, format!("{}: {error}", dir.display())))?;
+        Ok(now)
+    })
+    .await
 }
 
 fn jobs(gpus: &[Gpu], rows: &[TenantRow]) -> Jobs {
@@ -93,7 +110,7 @@ fn write(dir: &Path, before: Option<&Jobs>, now: &Jobs) -> io::Result<()> {
                 _ => continue,
             }
         }
-        // The exporter passes over names that are no numbers.
+        // The exporter ignores names that are not numbers.
         let fresh = dir.join(format!("{gpu}.new"));
         let lines: String = tenants.iter().map(|tenant| format!("{tenant}\n")).collect();
         fs::write(&fresh, lines)?;
@@ -111,12 +128,10 @@ mod tests {
     fn files_follow_the_tenants() {
         let dir = tempfile::tempdir().unwrap();
         let jobs = |of: &[(u32, &[&str])]| -> Jobs {
-            of.iter()
-                .map(|(gpu, names)| (*gpu, names.iter().map(|name| (*name).to_owned()).collect()))
-                .collect()
+            of.iter().map(|(gpu, names)| (*gpu, names.iter().map(|name| (*name).to_owned()).collect())).collect()
         };
         let read = |gpu: &str| fs::read_to_string(dir.path().join(gpu)).ok();
-        // An earlier daemon's.
+        // A file of an earlier daemon.
         fs::write(dir.path().join("1"), "old\n").unwrap();
         let first = jobs(&[(0, &["b", "a"]), (1, &[])]);
         write(dir.path(), None, &first).unwrap();
@@ -124,10 +139,21 @@ mod tests {
         let second = jobs(&[(0, &[]), (1, &["c"])]);
         write(dir.path(), Some(&first), &second).unwrap();
         assert_eq!((read("0"), read("1").as_deref()), (None, Some("c\n")));
-        // What did not change is not written again.
+        // A file without changes is not written again.
         fs::remove_file(dir.path().join("1")).unwrap();
         write(dir.path(), Some(&second), &second).unwrap();
         assert_eq!(read("1"), None);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_change_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = dir.path().join("a/b");
+        make_dir(&made).unwrap();
+        assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o755);
+        make_dir(&made).unwrap();
+        fs::set_permissions(&made, Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(make_dir(&made).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 }
