@@ -106,7 +106,7 @@ pub struct ChainStop {
     pub name: String,
     /// Seconds for frames on their way and for the components' exit, and as many again between
     /// SIGTERM and SIGKILL
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", default_value_t = 5)]
     pub grace: u16,
     /// Print JSON
     #[arg(long)]

@@ -1,7 +1,7 @@
 //! `partita chain watch`.
 
 use std::io::IsTerminal;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use partita::registry::Registry;
 use partita_chain_host::{self as chain, Algorithm, ChainView, Phase, RoleView, Steering};
@@ -28,7 +28,7 @@ pub fn watch(arguments: &ChainWatch) -> Result<(), Failure> {
         )));
     }
     let registry = Registry::open()?;
-    let mut before: Option<ChainView> = None;
+    let mut before: Option<(ChainView, Instant)> = None;
     loop {
         let view = match chain::view(&registry, &arguments.name) {
             // A chain that was shown before has ended.
@@ -45,13 +45,13 @@ pub fn watch(arguments: &ChainWatch) -> Result<(), Failure> {
             let clear = if std::io::stdout().is_terminal() && !arguments.once { CLEAR } else { "" };
             print_on(&format!(
                 "{clear}{}",
-                text(&view, before.as_ref().map(|view| (view, arguments.interval)))
+                text(&view, before.as_ref().map(|(view, at)| (view, at.elapsed().as_secs_f64())))
             ))?;
         }
         if arguments.once {
             return Ok(());
         }
-        before = Some(view);
+        before = Some((view, Instant::now()));
         pause(Duration::from_secs_f64(arguments.interval))?;
     }
 }
@@ -138,7 +138,8 @@ fn cells(view: &ChainView, at: usize, role: &RoleView, before: Option<(&RoleView
     let interval_s = before.map_or(whole_s, |(_, interval_s)| interval_s);
     let more =
         |of: fn(&RoleView) -> u64| of(role).saturating_sub(before.map_or(0, |(before, _)| of(before))) as f64;
-    let part = |of| format!("{:.0}%", more(of) / 1e7 / interval_s);
+    // The start of a chain is known to a second only.
+    let part = |of| format!("{:.0}%", (more(of) / 1e7 / interval_s).min(100.0));
     [
         role.name.clone(),
         known.and_then(|known| known.process).map_or_else(dash, |process| process.pid.to_string()),

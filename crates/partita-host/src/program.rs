@@ -26,9 +26,26 @@ const PT_INTERP: u32 = 3;
 /// [`Error::Unenforceable`] if a preloaded library would not get into it.
 pub fn find(program: &OsStr) -> Result<PathBuf, Error> {
     let path = locate(program)?;
-    check(&path, SCRIPTS_MAX)
+    check_name(&path)
+        .and_then(|()| check(&path, SCRIPTS_MAX))
         .map_err(|reason| Error::Unenforceable { program: program.to_string_lossy().into_owned(), reason })?;
     Ok(path)
+}
+
+/// Programs that let a daemon start containers.
+const CONTAINER_CLIENTS: [&str; 4] = ["docker", "nerdctl", "kubectl", "crictl"];
+
+/// Says why limits would not hold what such a program starts.
+fn check_name(path: &Path) -> Result<(), String> {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    if CONTAINER_CLIENTS.contains(&name) {
+        return Err(
+            "a daemon starts its containers, and these limits do not reach them; give the container \
+                    its limits by variables, see docs/migrating-from-hami.md"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// The file of a program, in `PATH` if it has no slash.
@@ -192,6 +209,12 @@ mod tests {
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         path
+    }
+
+    #[test]
+    fn limits_do_not_reach_the_containers_of_a_daemon() {
+        assert!(check_name(Path::new("/usr/bin/docker")).unwrap_err().contains("a daemon starts"));
+        assert!(check_name(Path::new("/usr/bin/dockerize")).is_ok());
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub struct BatchScript {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(2..=3600))]
     pub limit: u32,
     /// Seconds between SIGTERM and SIGKILL for processes that outlived their job
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
+    #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
     pub grace: u32,
     #[command(flatten)]
     pub records: RecordsOption,

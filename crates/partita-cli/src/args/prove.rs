@@ -28,7 +28,7 @@ pub struct Prove {
     pub masks: Option<u32>,
     /// The seed of masks and launches: the same seed gives the same proof [default: a new one each
     /// time]
-    #[arg(long, value_name = "S")]
+    #[arg(long, allow_negative_numbers = true, value_name = "S")]
     pub seed: Option<u64>,
     /// Print JSON
     #[arg(long)]

@@ -93,7 +93,7 @@ pub struct Kill {
     #[arg(required = true, add = complete::listed())]
     pub names: Vec<String>,
     /// Seconds between SIGTERM and SIGKILL
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long, allow_negative_numbers = true, value_name = "SECONDS", default_value_t = 5)]
     pub grace: u32,
     /// Print JSON: the ended tenants
     #[arg(long)]

@@ -5,6 +5,7 @@ mod detail;
 use std::process::ExitCode;
 
 use partita::audit::{self, Loads, Outsider};
+use partita::batch::as_user::HOLD_SUBCOMMAND;
 use partita::install::Install;
 use partita::limits::Spill;
 use partita::mode;
@@ -292,8 +293,16 @@ fn cells(row: &TenantRow) -> [String; 14] {
         row.limits.isolation.map_or_else(unknown, |isolation| isolation.to_string()),
         row.processes.len().to_string(),
         row.age_s.map_or_else(unknown, age),
-        row.command.as_ref().map_or_else(unknown, |command| shorten(&command.join(" "), COMMAND_MAX)),
+        row.command.as_ref().map_or_else(unknown, |command| shorten(&words(command), COMMAND_MAX)),
     ]
+}
+
+/// What it runs. One that was prepared for a job is held by a process of Partita's.
+fn words(command: &[String]) -> String {
+    match command {
+        [_, held] if held == HOLD_SUBCOMMAND => "(prepared for a job)".to_owned(),
+        command => command.join(" "),
+    }
 }
 
 /// How its partition is enforced.

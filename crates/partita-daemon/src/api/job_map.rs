@@ -128,7 +128,9 @@ mod tests {
     fn files_follow_the_tenants() {
         let dir = tempfile::tempdir().unwrap();
         let jobs = |of: &[(u32, &[&str])]| -> Jobs {
-            of.iter().map(|(gpu, names)| (*gpu, names.iter().map(|name| (*name).to_owned()).collect())).collect()
+            of.iter()
+                .map(|(gpu, names)| (*gpu, names.iter().map(|name| (*name).to_owned()).collect()))
+                .collect()
         };
         let read = |gpu: &str| fs::read_to_string(dir.path().join(gpu)).ok();
         // A file of an earlier daemon.

@@ -55,7 +55,7 @@ pub struct Bench {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "list", "on"], value_hint = ValueHint::DirPath)]
     pub replay: Option<PathBuf>,
     /// The seed of the model's random choices: the same seed gives the same result
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, allow_negative_numbers = true, value_name = "S", default_value_t = 0)]
     pub seed: u64,
     /// Print JSON
     #[arg(long)]
