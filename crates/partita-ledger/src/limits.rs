@@ -48,6 +48,8 @@ pub const FLAG_TURNS: u32 = 256;
 /// In [`Limits::flags`]: the tenant was promised no memory. Its quota is its part of what is not
 /// promised to others; it has none while they have no promise.
 pub const FLAG_MEMORY_REST: u32 = 512;
+/// In [`Limits::flags`]: the share of time is enforced by a token bucket.
+pub const FLAG_TIME_TOKENS: u32 = 1024;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.
 pub const MECHANISM_NONE: u32 = 0;
@@ -106,7 +108,7 @@ pub struct Limits {
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`],
     /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
     /// [`FLAG_SM_COUNT_PARTITION`], [`FLAG_ALL_TASK_SLOTS`], [`FLAG_TURNS`],
-    /// [`FLAG_MEMORY_REST`].
+    /// [`FLAG_MEMORY_REST`], [`FLAG_TIME_TOKENS`].
     pub flags: u32,
     /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
     pub task_slots: u32,
@@ -243,12 +245,17 @@ impl Limits {
 
     /// What its share of time means when others rest.
     pub fn time_policy(&self) -> Policy {
-        if self.flags & FLAG_TIME_SOFT == 0 { Policy::Hard } else { Policy::Soft }
+        match self.flags {
+            flags if flags & FLAG_TIME_TOKENS != 0 => Policy::Tokens,
+            flags if flags & FLAG_TIME_SOFT != 0 => Policy::Soft,
+            _ => Policy::Hard,
+        }
     }
 
     /// Changes what its share of time means when others rest.
     pub fn put_time_policy(&mut self, policy: Policy) {
         self.put_flag(FLAG_TIME_SOFT, policy == Policy::Soft);
+        self.put_flag(FLAG_TIME_TOKENS, policy == Policy::Tokens);
     }
 
     /// Checks for impossible values. Every write and every read of a file applies it.

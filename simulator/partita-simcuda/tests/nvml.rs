@@ -82,7 +82,7 @@ fn play_board(place: &Place, status: BoardStatus) {
 
 fn process(pid: u32, used_bytes: u64, server: Option<u32>) -> ProcessStatus {
     let mps = server.map(|server| MpsIdentity::unlimited(server, 1));
-    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes, mps, fault: 0 }
+    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes, mps, fault: 0, sm_percent: pid }
 }
 
 #[test]
@@ -205,6 +205,11 @@ fn busy() {
     };
     assert_eq!(used(device.running_compute_processes().unwrap()), [(10, 600 * MIB), (9, 21 * MIB)]);
     assert_eq!(used(device.mps_running_compute_processes().unwrap()), [(11, 20 * MIB), (12, MIB)]);
+    // These processes are as busy as their number says.
+    let samples = device.process_utilization_stats(0).unwrap();
+    let busy: Vec<(u32, u32)> = samples.iter().map(|sample| (sample.pid, sample.sm_util)).collect();
+    assert_eq!(busy, [(10, 10), (11, 11), (12, 12)]);
+    assert!(matches!(device.process_utilization_stats(u64::MAX), Err(NvmlError::NotFound)));
 }
 
 #[test]

@@ -13,6 +13,9 @@ words! {
         /// The tenant may use time that no other tenant of the GPU needs; it gives it back within
         /// 100 ms.
         Soft => "soft",
+        /// HAMi's token bucket, for comparison: launches pay for their blocks, and NVML's utilisation
+        /// refills the bucket. It does not hold the share of programs with few blocks.
+        Tokens => "tokens",
     }
 }
 
@@ -140,7 +143,8 @@ impl Budget {
         // Saves only the rest: what was spent meanwhile must not count against the savings.
         self.balance_ns = balance_ns.min(signed(self.law.period_share_ns()));
         let share = self.law.share();
-        if share >= WHOLE_PERMILLE {
+        if share >= WHOLE_PERMILLE || self.law.policy == Policy::Tokens {
+            // The token bucket delays launches before they come here: the account only measures.
             self.open = true;
             self.balance_ns = self.balance_ns.max(0);
             return Decision { open: true, look_in_ns: None };

@@ -4,9 +4,9 @@
 //! [`Budget`] how long the GPU was busy for the tenant; the answer says whether the gate is open
 //! and when to look again ([`Decision`]). The code that delays low-priority work asks a [`Hold`]
 //! whether a closed gate still has effect, a [`Pacer`] how many kernels may pass between two gates,
-//! and a [`GraphShape`] where the gates are inside a graph.
+//! and a [`GraphShape`] where the gates are inside a graph. Another law, for comparison, is the token
+//! bucket in [`tokens`].
 //!
-//! # Why the budget is stable
 //! # Why the budget is stable
 //! The balance is an integrator: it grows by the share of the time that passes and shrinks by the
 //! time *measured* to be busy. There is no gain, no estimate of load and no model of the kernels,
@@ -49,6 +49,7 @@ mod share;
 #[cfg(test)]
 mod tests;
 mod timeline;
+pub mod tokens;
 
 pub use account::{ACCOUNT_WORDS, TimeAccount};
 pub use budget::{Budget, Decision, Law, Policy, Situation};

@@ -161,7 +161,7 @@ fn look_at(meter: &Meter, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u
     }
     let others = meter.map.others_in_flight(meter.seat);
     // Lingering, it stays as watchful as if something were in flight.
-    let others_want = law.policy == Policy::Hard || watch.neighbours.want(&meter.directory, now_ns);
+    let others_want = law.policy != Policy::Soft || watch.neighbours.want(&meter.directory, now_ns);
     let look = |busy: &[(u64, u64)], idle: &[(u64, u64)]| {
         meter.map.update(meter.seat, |words| {
             let mut account = TimeAccount::from_words(law, now_ns, words);

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use partita_core::TpcSet;
 use partita_sim::{GroupId, StreamId, WorkId};
 
+use super::Busy;
 use super::code::Program;
 use super::graph::Graph;
 use super::space::Space;
@@ -71,6 +72,8 @@ pub struct Client {
     pub mps: Option<MpsIdentity>,
     /// TPCs that it may use.
     pub allowed: TpcSet,
+    /// How much of the time one of its kernels ran.
+    pub busy: Busy,
     /// Contexts.
     pub ctxs: BTreeMap<u32, Ctx>,
     /// Streams by slot.
@@ -133,6 +136,7 @@ impl Client {
             group: arrival.group,
             mps: arrival.mps,
             allowed: arrival.allowed,
+            busy: Busy::default(),
             ctxs: BTreeMap::new(),
             streams: HashMap::new(),
             last_seq: HashMap::new(),

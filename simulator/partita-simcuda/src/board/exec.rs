@@ -82,20 +82,29 @@ impl Board {
                 if let Some(job) = self.works.remove(&work)
                     && job.kernel.is_some()
                 {
-                    self.busy.change(time, false);
+                    self.busy_changed(time, job.client, false);
                 }
             }
             EventKind::GroupSwitched { .. } => {}
         }
     }
 
+    /// A kernel of the client has started or ended.
+    fn busy_changed(&mut self, time: u64, id: ClientId, started: bool) {
+        self.busy.change(time, started);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.busy.change(time, started);
+        }
+    }
+
     fn started(&mut self, time: u64, work: WorkId) {
         let Some(job) = self.works.get_mut(&work) else { return };
-        if job.kernel.is_some() {
-            self.busy.change(time, true);
+        let (id, is_kernel) = (job.client, job.kernel.is_some());
+        let on_start = std::mem::replace(&mut job.on_start, OnStart::Nothing);
+        if is_kernel {
+            self.busy_changed(time, id, true);
         }
-        let id = job.client;
-        match std::mem::replace(&mut job.on_start, OnStart::Nothing) {
+        match on_start {
             OnStart::Nothing => {}
             OnStart::Host(token) => {
                 if let Some(client) = self.clients.get_mut(&id) {
@@ -129,7 +138,7 @@ impl Board {
         let Some(job) = self.works.remove(&work) else { return };
         self.executions.remove(&work);
         if job.kernel.is_some() {
-            self.busy.change(time, false);
+            self.busy_changed(time, job.client, false);
         }
         // Nothing that follows a fault has an effect.
         if self.standstill.as_ref().is_some_and(|standstill| standstill.client == job.client) {

@@ -104,7 +104,7 @@ struct ValueWait {
 
 /// How much of the time a kernel ran.
 #[derive(Debug, Default)]
-struct Busy {
+pub(crate) struct Busy {
     running: u64,
     since_ns: u64,
     busy_ns: u64,

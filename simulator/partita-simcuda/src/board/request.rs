@@ -94,8 +94,9 @@ impl Board {
         self.busy.settle(now);
         let processes = self
             .clients
-            .values()
+            .values_mut()
             .map(|client| {
+                client.busy.settle(now);
                 let contexts = client.ctxs.len() as u32;
                 let used_bytes = client.space.device_bytes() + u64::from(contexts) * overhead;
                 ProcessStatus {
@@ -105,6 +106,7 @@ impl Board {
                     used_bytes,
                     mps: client.mps,
                     fault: client.fault,
+                    sm_percent: client.busy.last_percent,
                 }
             })
             .collect();

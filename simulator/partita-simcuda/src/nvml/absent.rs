@@ -67,7 +67,7 @@ absent! {
     nvmlDeviceGetPciInfoExt nvmlDeviceGetPcieReplayCounter nvmlDeviceGetPcieThroughput
     nvmlDeviceGetPdi nvmlDeviceGetPerformanceModes nvmlDeviceGetPgpuMetadataString
     nvmlDeviceGetPlatformInfo nvmlDeviceGetPowerMizerMode_v1 nvmlDeviceGetPowerSource
-    nvmlDeviceGetProcessUtilization nvmlDeviceGetProcessesUtilizationInfo
+    nvmlDeviceGetProcessesUtilizationInfo
     nvmlDeviceGetRemappedRows nvmlDeviceGetRemappedRows_v2 nvmlDeviceGetRepairStatus
     nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPagesPendingStatus
     nvmlDeviceGetRetiredPages_v2 nvmlDeviceGetRowRemapperHistogram

@@ -4,6 +4,8 @@
 //! clients, with all that they use; the clients themselves are in the list of MPS compute
 //! processes.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use super::{Handle, NvmlReturn, device, get, put};
 use crate::shared::protocol::ProcessStatus;
 
@@ -130,6 +132,63 @@ process_lists! {
         nvmlDeviceGetGraphicsRunningProcesses_v3;
 }
 
+/// `nvmlProcessUtilizationSample_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UtilizationSample {
+    /// Process id.
+    pub pid: u32,
+    /// When the sample was taken, in microseconds since 1970.
+    pub time_us: u64,
+    /// Share of the period in which one of its kernels ran, in percent.
+    pub sm_percent: u32,
+    /// Of its accesses to memory. Not modelled: 0.
+    pub memory_percent: u32,
+    /// Of the encoder: 0.
+    pub encoder_percent: u32,
+    /// Of the decoder: 0.
+    pub decoder_percent: u32,
+}
+
+const _: () = assert!(size_of::<UtilizationSample>() == 32);
+
+/// One sample of each process that ran kernels in the last period.
+fn samples(processes: &[ProcessStatus], time_us: u64) -> Vec<UtilizationSample> {
+    let sample = |process: &ProcessStatus| UtilizationSample {
+        pid: process.pid,
+        time_us,
+        sm_percent: process.sm_percent,
+        memory_percent: 0,
+        encoder_percent: 0,
+        decoder_percent: 0,
+    };
+    processes.iter().filter(|process| process.sm_percent > 0).map(sample).collect()
+}
+
+nvml_api! {
+    /// Utilisation by process, in the last period. A client of an MPS server has a sample of its
+    /// own; what the real library says of one was not measured.
+    fn nvmlDeviceGetProcessUtilization(handle: Handle, to: *mut UtilizationSample, count: *mut u32, since_us: u64) {
+        let device = device(handle)?;
+        let room = get(count)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        let listed = samples(&device.status().processes, time_us);
+        if listed.is_empty() || since_us > time_us {
+            return Err(NvmlReturn::NOT_FOUND);
+        }
+        put(count, listed.len() as u32)?;
+        if to.is_null() || listed.len() > room as usize {
+            return Err(NvmlReturn::INSUFFICIENT_SIZE);
+        }
+        for (index, sample) in listed.into_iter().enumerate() {
+            // The array is that long by the caller's word.
+            to.add(index).write_unaligned(sample);
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,7 +196,7 @@ mod tests {
 
     fn process(pid: u32, contexts: u32, used_bytes: u64, server: Option<u32>) -> ProcessStatus {
         let mps = server.map(|server| MpsIdentity::unlimited(server, 1));
-        ProcessStatus { pid, command: "tenant".to_owned(), contexts, used_bytes, mps, fault: 0 }
+        ProcessStatus { pid, command: "tenant".to_owned(), contexts, used_bytes, mps, fault: 0, sm_percent: 0 }
     }
 
     #[test]

@@ -423,6 +423,8 @@ pub struct ProcessStatus {
     pub mps: Option<MpsIdentity>,
     /// The error that ended its GPU work, or 0.
     pub fault: i32,
+    /// Share of the last period in which one of its kernels ran, in percent.
+    pub sm_percent: u32,
 }
 
 /// The board's state.
