@@ -15,7 +15,7 @@ use crate::gpus::Selectors;
 use crate::limits::{self, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
 use crate::policy::{self, Decided, Site, Wish};
-use crate::registry::{Registry, RegistryLock, Tenant, acting_user, memory};
+use crate::registry::{Isolation, Registry, RegistryLock, Tenant, acting_user, memory};
 use crate::time::{self, TimeRow};
 
 /// Which tenant.
@@ -247,6 +247,10 @@ impl<'a> Change<'a> {
                 ),
             });
         }
+        let mut changed = before.clone();
+        wanted.put(&mut changed);
+        // Without a description of the tenant, its processes may be clients of MPS.
+        time::check_law(&changed, part.meta().map_or(Isolation::Shared, |meta| meta.isolation))?;
         if let Some(share) = wanted.time.filter(|_| time::takes_turns(part)) {
             let others =
                 tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));

@@ -1,20 +1,20 @@
 //! Shares of time: from the request to the ledger, and their display in `ps`.
 
 use partita_core::TpcSet;
-use partita_core::time::{Law, Priority, TimeAccount, TimeShare};
+use partita_core::time::{Law, Policy, Priority, TimeAccount, TimeShare};
 use partita_ledger::{FLAG_TIMED, Limits};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::registry::Tenant;
+use crate::registry::{Isolation, Tenant};
 
 /// A tenant's share of the time of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TimeRow {
     /// Its promised share, in percent.
     pub share_percent: f64,
-    /// `hard` or `soft`.
+    /// `hard`, `soft` or `tokens`.
     pub policy: &'static str,
     /// Its recent use, in percent: over about a second. `None` if its account cannot be read.
     pub used_percent: Option<f64>,
@@ -99,6 +99,37 @@ impl<'a> Turns<'a> {
             (TimeShare(0), Some(room)) => Some(format!("--time, after {room}")),
             (left, Some(_)) => Some(format!("`--time {left}` or less")),
         }
+    }
+}
+
+/// Refuses a token bucket whose share is no limit of that law, or that NVML cannot refill.
+///
+/// # Errors
+/// [`Error::NotOffered`].
+pub(crate) fn check_law(wanted: &Limits, isolation: Isolation) -> Result<(), Error> {
+    if !is_timed(wanted) || wanted.time_policy() != Policy::Tokens {
+        return Ok(());
+    }
+    let refuse =
+        |reason: String| Err(Error::NotOffered { option: "--time-policy tokens".to_owned(), reason });
+    match wanted.time_permille {
+        1000.. => {}
+        permille if permille % 10 != 0 => {
+            return refuse(format!(
+                "it takes whole percentages and --time is {}; use `--time {}%`, or --time-policy hard",
+                TimeShare(permille),
+                permille.div_ceil(10).min(99)
+            ));
+        }
+        _ => {}
+    }
+    match isolation {
+        Isolation::Own => Ok(()),
+        Isolation::Shared => refuse(
+            "it needs the utilisation of each process, which NVML is not known to report for clients of \
+             MPS; start the tenant with --isolation own, or use --time-policy hard"
+                .to_owned(),
+        ),
     }
 }
 

@@ -93,8 +93,8 @@ pub use self::{
     limits::{
         DRIVER_ALLOWANCE_BYTES, DRIVER_ALLOWANCES, FLAG_ALL_TASK_SLOTS, FLAG_GATED, FLAG_GPCS_UNPROVED,
         FLAG_MEMORY_REST, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, FLAG_SPILL_HOST, FLAG_TIME_SOFT,
-        FLAG_TIMED, FLAG_TURNS, Limits, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT, NAME_BYTES_MAX,
-        NO_QUOTA, OnMisfit, SmCount, Spill, TaskSlots,
+        FLAG_TIME_TOKENS, FLAG_TIMED, FLAG_TURNS, Limits, MECHANISM_MASK, MECHANISM_NONE,
+        MECHANISM_PERSISTENT, NAME_BYTES_MAX, NO_QUOTA, OnMisfit, SmCount, Spill, TaskSlots,
     },
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},
     lock::{is_locked_alone, is_locked_elsewhere, lock_alone},

@@ -243,7 +243,7 @@ impl Limits {
         self.flags = if on { self.flags | flag } else { self.flags & !flag };
     }
 
-    /// What its share of time means when others rest.
+    /// How its share of time is enforced.
     pub fn time_policy(&self) -> Policy {
         match self.flags {
             flags if flags & FLAG_TIME_TOKENS != 0 => Policy::Tokens,
@@ -252,7 +252,7 @@ impl Limits {
         }
     }
 
-    /// Changes what its share of time means when others rest.
+    /// Changes how its share of time is enforced.
     pub fn put_time_policy(&mut self, policy: Policy) {
         self.put_flag(FLAG_TIME_SOFT, policy == Policy::Soft);
         self.put_flag(FLAG_TIME_TOKENS, policy == Policy::Tokens);

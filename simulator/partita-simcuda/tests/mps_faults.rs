@@ -12,7 +12,15 @@ use mps_service::{Client, Daemon, eventually, exists, kill, on, play_board};
 
 fn faulty(pid: u32, server: u32) -> ProcessStatus {
     let mps = Some(MpsIdentity::unlimited(server, 1));
-    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes: 0, mps, fault: 700, sm_percent: 0 }
+    ProcessStatus {
+        pid,
+        command: "tenant".to_owned(),
+        contexts: 1,
+        used_bytes: 0,
+        mps,
+        fault: 700,
+        sm_percent: 0,
+    }
 }
 
 #[test]

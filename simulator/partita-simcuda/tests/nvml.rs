@@ -82,7 +82,15 @@ fn play_board(place: &Place, status: BoardStatus) {
 
 fn process(pid: u32, used_bytes: u64, server: Option<u32>) -> ProcessStatus {
     let mps = server.map(|server| MpsIdentity::unlimited(server, 1));
-    ProcessStatus { pid, command: "tenant".to_owned(), contexts: 1, used_bytes, mps, fault: 0, sm_percent: pid }
+    ProcessStatus {
+        pid,
+        command: "tenant".to_owned(),
+        contexts: 1,
+        used_bytes,
+        mps,
+        fault: 0,
+        sm_percent: pid,
+    }
 }
 
 #[test]

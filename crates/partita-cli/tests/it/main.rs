@@ -52,6 +52,7 @@ mod task_slots;
 mod tenants;
 mod terminal;
 mod time;
+mod tokens;
 mod top;
 mod topology;
 mod torque;

@@ -6,7 +6,7 @@ use crate::words;
 const WHOLE_PERMILLE: u32 = 1000;
 
 words! {
-    /// What a share of time means when others rest.
+    /// How a share of time is enforced.
     pub enum Policy: Hard {
         /// The share is a limit, even while no other tenant uses the GPU.
         Hard => "hard",
@@ -30,7 +30,7 @@ pub struct Law {
     /// The balance at which a closed gate opens, in nanoseconds: short slices follow the share
     /// closely, long ones open and close less often.
     pub slice_ns: u64,
-    /// The use of idle time.
+    /// How it is enforced.
     pub policy: Policy,
 }
 

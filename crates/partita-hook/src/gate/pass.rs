@@ -38,8 +38,8 @@ pub fn is_any() -> bool {
 /// What is launched.
 #[derive(Debug, Clone, Copy)]
 pub enum What {
-    /// A kernel.
-    Kernel,
+    /// A kernel of so many blocks.
+    Kernel(u64),
     /// A graph, which runs up to so many kernels at once. It is long enough to open the lane right
     /// behind it, and to be measured alone.
     Graph(u32),
@@ -54,18 +54,18 @@ pub fn through(
     what: What,
     launch: impl Fn() -> CuResult,
 ) -> CuResult {
-    let (width, is_graph) = match what {
-        What::Kernel => (1, false),
+    let width = match what {
+        What::Kernel(_) => 1,
         What::Graph(width) => {
             finished::launches_uncounted(gpu);
-            (width, true)
+            width
         }
     };
     let launch = || hold::through(tenant, gpu, stream, width, &launch);
     if !is_any() {
         return launch();
     }
-    seen_to(tenant, gpu, stream, is_graph, &launch)
+    seen_to(tenant, gpu, stream, what, &launch)
 }
 
 /// Not generic: there are many ways to launch, and each would bring all of this along.
@@ -73,16 +73,21 @@ fn seen_to(
     tenant: &Tenant,
     gpu: &Gpu,
     stream: *mut c_void,
-    is_graph: bool,
+    what: What,
     launch: &dyn Fn() -> CuResult,
 ) -> CuResult {
+    let (is_graph, blocks) = match what {
+        What::Kernel(blocks) => (false, blocks),
+        // Its kernels' blocks are not added up: at the least one for each that may run at once.
+        What::Graph(width) => (true, width.into()),
+    };
     if gpu.mask.is_none() {
         // Where launches are masked, the driver's callback counts them.
         fences::count_other();
     }
     let measured = || match meter::of(gpu) {
         None => launch(),
-        Some(meter) => meter.run(tenant, gpu, stream, is_graph, launch),
+        Some(meter) => meter.run(tenant, gpu, stream, is_graph, blocks, launch),
     };
     match lanes::of(gpu) {
         None => measured(),

@@ -24,8 +24,13 @@ use crate::sys::report;
 /// A launch by the calls that set its shape and parameters one by one.
 const LEGACY: &str = "a launch by cuLaunch or cuLaunchGrid";
 
-/// Runs `launch` in `stream` as the tenant's partition allows for the shape.
-fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl Fn() -> CuResult) -> CuResult {
+/// Runs `launch`, of so many blocks, in `stream` as the tenant's partition allows for the shape.
+fn judged(
+    stream: *mut c_void,
+    blocks: u64,
+    shape: impl FnOnce() -> Shape,
+    launch: impl Fn() -> CuResult,
+) -> CuResult {
     let Some(tenant) = tenant::current() else {
         return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { launch() };
     };
@@ -39,10 +44,10 @@ fn judged(stream: *mut c_void, shape: impl FnOnce() -> Shape, launch: impl Fn() 
         fences::lose_sight();
     }
     let result = match misfit::judge(tenant, gpu, stream, &shape()) {
-        Verdict::Fits => pass::through(tenant, gpu, stream, What::Kernel, || {
+        Verdict::Fits => pass::through(tenant, gpu, stream, What::Kernel(blocks), || {
             locate::launch_on(tenant, gpu, stream, &launch)
         }),
-        Verdict::Widen => pass::through(tenant, gpu, stream, What::Kernel, || {
+        Verdict::Widen => pass::through(tenant, gpu, stream, What::Kernel(blocks), || {
             widen::run(gpu, || locate::launch_on(tenant, gpu, stream, &launch))
         }),
         Verdict::Refuse(code) => code,
@@ -120,7 +125,7 @@ pub unsafe fn kernel(
     if fast_path::is_plain_in(function, stream) {
         return launch();
     }
-    judged(stream, || Shape::plain(function), launch)
+    judged(stream, volume([grid_x, grid_y, grid_z]), || Shape::plain(function), launch)
 }
 
 /// Launches a rewritten kernel. The driver has copied its parameters when the call returns.
@@ -143,7 +148,7 @@ unsafe fn persistently(
         Ok(Ok(made)) => made,
         Ok(Err(code)) | Err(code) => return code,
     };
-    let result = judged(stream, || Shape::plain(asked.function), || launch(&made));
+    let result = judged(stream, volume(asked.grid), || Shape::plain(asked.function), || launch(&made));
     match result.is_ok() {
         true => gpu.slot.count_launch_in(counter::of_this_thread()),
         false => made.give_back(),
@@ -188,7 +193,7 @@ pub unsafe fn cooperative_kernel(
         cooperative: true,
     };
     // SAFETY: the caller's arguments, passed on.
-    judged(stream, shape, move || unsafe {
+    judged(stream, volume([grid_x, grid_y, grid_z]), shape, move || unsafe {
         real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
     })
 }
@@ -258,8 +263,11 @@ unsafe fn kernel_ex_in(
     }
     // SAFETY: the caller's configuration, null or valid.
     match unsafe { config.as_ref() } {
-        // SAFETY: the caller's configuration, with as many attributes as it says.
-        Some(config) => judged(meant(config.stream.0), || unsafe { shape_of(config, function) }, launch),
+        Some(config) => {
+            let blocks = volume([config.grid_dim_x, config.grid_dim_y, config.grid_dim_z]);
+            // SAFETY: the caller's configuration, with as many attributes as it says.
+            judged(meant(config.stream.0), blocks, || unsafe { shape_of(config, function) }, launch)
+        }
         None => launch(),
     }
 }
@@ -303,7 +311,7 @@ pub unsafe fn legacy(real: prototypes::cuLaunch, function: *mut c_void) -> CuRes
         return not_persistently(LEGACY, CuResult::INVALID_VALUE);
     }
     // SAFETY: the caller's function, passed on.
-    judged(core::ptr::null_mut(), || Shape::plain(function), move || unsafe { real(function) })
+    judged(core::ptr::null_mut(), 1, || Shape::plain(function), move || unsafe { real(function) })
 }
 
 /// Wraps `cuLaunchGrid`.
@@ -317,7 +325,8 @@ pub unsafe fn legacy_grid(
         return not_persistently(LEGACY, CuResult::INVALID_VALUE);
     }
     // SAFETY: the caller's arguments, passed on.
-    judged(core::ptr::null_mut(), || Shape::plain(function), move || unsafe { real(function, width, height) })
+    let (blocks, shape) = (legacy_blocks(width, height), || Shape::plain(function));
+    judged(core::ptr::null_mut(), blocks, shape, move || unsafe { real(function, width, height) })
 }
 
 /// Wraps `cuLaunchGridAsync`.
@@ -332,7 +341,12 @@ pub unsafe fn legacy_grid_async(
         return not_persistently(LEGACY, CuResult::INVALID_VALUE);
     }
     // SAFETY: the caller's arguments, passed on.
-    judged(stream, || Shape::plain(function), move || unsafe { real(function, width, height, stream) })
+    let (blocks, shape) = (legacy_blocks(width, height), || Shape::plain(function));
+    judged(stream, blocks, shape, move || unsafe { real(function, width, height, stream) })
+}
+
+fn legacy_blocks(width: c_int, height: c_int) -> u64 {
+    volume([width, height, 1].map(|blocks| c_uint::try_from(blocks).unwrap_or(0)))
 }
 
 /// Wraps `cuStreamCreate`.

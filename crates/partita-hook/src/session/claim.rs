@@ -75,7 +75,7 @@ impl Part {
             UsageMap::open(&file(&self.directory, USAGE_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let slot = usage.claim(process::this_process()).map_err(|error| format!("{error}"))?;
         let gate = self.gate()?;
-        let meter = self.meter()?;
+        let meter = self.meter(index)?;
         Ok(Claim { gpu: Gpu { index, limits: self.map, slot, mask, is_persistent }, gate, meter })
     }
 
@@ -112,7 +112,7 @@ impl Part {
     }
 
     /// The meter of the tenant's share of time, if it has one.
-    fn meter(&self) -> Result<Option<Meter>, String> {
+    fn meter(&self, index: u8) -> Result<Option<Meter>, String> {
         if self.limits.flags & FLAG_TIMED == 0 {
             return Ok(None);
         }
@@ -135,6 +135,7 @@ impl Part {
             ),
             NoMeter::File(error) => format!("{error}"),
         })?;
+        meter.prepare(index, &self.limits)?;
         watch::settle_seat(&meter, &self.limits, clock::now_ns());
         Ok(Some(meter))
     }

@@ -17,9 +17,16 @@ impl NvmlReturn {
     /// As NVML documents the code of that name.
     pub const INVALID_ARGUMENT: Self = Self(2);
     /// As NVML documents the code of that name.
+    pub const NOT_FOUND: Self = Self(6);
+    /// As NVML documents the code of that name.
     pub const INSUFFICIENT_SIZE: Self = Self(7);
     /// As NVML documents the code of that name.
     pub const FUNCTION_NOT_FOUND: Self = Self(13);
+
+    /// The code.
+    pub fn number(self) -> c_int {
+        self.0
+    }
 }
 
 /// `nvmlDevice_t`.
@@ -75,40 +82,54 @@ pub fn uuid_of(device: Device) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// The UUIDs of the library's GPUs, in its order; empty if it does not report them.
+/// A function of the library; `None` without it.
+pub fn symbol(name: &CStr) -> Option<*mut c_void> {
+    let library = library();
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: a live handle and a constant name.
+    let found = unsafe { real_dlsym(library, name) };
+    (!found.is_null()).then_some(found)
+}
+
+/// The UUIDs of the library's GPUs, in its order; empty if it does not report them. A GPU without a
+/// known UUID keeps its number.
 pub fn uuids() -> Vec<[u8; 16]> {
+    devices().into_iter().map(|(_, uuid)| uuid.unwrap_or_default()).collect()
+}
+
+/// The library's GPU with this UUID.
+pub fn device_of(uuid: &[u8; 16]) -> Option<Device> {
+    devices().into_iter().find_map(|(device, found)| (found.as_ref() == Some(uuid)).then_some(device))
+}
+
+/// The library's GPUs, in its order; empty if it does not report them.
+fn devices() -> Vec<(Device, Option<[u8; 16]>)> {
     type Init = unsafe extern "C" fn() -> NvmlReturn;
     type Count = unsafe extern "C" fn(*mut c_uint) -> NvmlReturn;
     type Handle = unsafe extern "C" fn(c_uint, *mut Device) -> NvmlReturn;
-    let library = library();
-    let find = |name| {
-        // SAFETY: a live handle and a constant name.
-        let found = unsafe { real_dlsym(library, name) };
-        (!library.is_null() && !found.is_null()).then_some(found)
-    };
     let (Some(init), Some(count), Some(handle)) =
-        (find(c"nvmlInit_v2"), find(c"nvmlDeviceGetCount_v2"), find(c"nvmlDeviceGetHandleByIndex_v2"))
+        (symbol(c"nvmlInit_v2"), symbol(c"nvmlDeviceGetCount_v2"), symbol(c"nvmlDeviceGetHandleByIndex_v2"))
     else {
         return Vec::new();
     };
-    let mut uuids = Vec::new();
+    let mut devices = Vec::new();
     // SAFETY: the prototypes of these names in nvml.h, and valid pointers. The library counts how
     // often it is started, and stays so.
     unsafe {
         if core::mem::transmute::<*mut c_void, Init>(init)() != NvmlReturn::SUCCESS {
-            return uuids;
+            return devices;
         }
-        let mut devices = 0;
-        if core::mem::transmute::<*mut c_void, Count>(count)(&mut devices) != NvmlReturn::SUCCESS {
-            return uuids;
+        let mut known = 0;
+        if core::mem::transmute::<*mut c_void, Count>(count)(&mut known) != NvmlReturn::SUCCESS {
+            return devices;
         }
-        for index in 0..devices {
+        for index in 0..known {
             let mut device = core::ptr::null_mut();
-            let told = core::mem::transmute::<*mut c_void, Handle>(handle)(index, &mut device);
-            // A GPU without a known UUID keeps its number.
-            let uuid = if told == NvmlReturn::SUCCESS { uuid_of(device) } else { None };
-            uuids.push(uuid.unwrap_or_default());
+            let answer = core::mem::transmute::<*mut c_void, Handle>(handle)(index, &mut device);
+            devices.push((device, (answer == NvmlReturn::SUCCESS).then(|| uuid_of(device)).flatten()));
         }
     }
-    uuids
+    devices
 }

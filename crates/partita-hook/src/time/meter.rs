@@ -2,13 +2,15 @@
 
 use alloc::boxed::Box;
 use alloc::ffi::CString;
+use alloc::string::String;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partita_abi::CuResult;
 use partita_abi::types::CU_STREAM_WAIT_VALUE_AND;
+use partita_core::time::Policy;
 use partita_ledger::mutex::Mutex;
-use partita_ledger::{GateMap, LedgerError, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
+use partita_ledger::{GateMap, LedgerError, Limits, OPEN, Seat, TIME_PAGE_BYTES, TimeMap};
 
 use crate::account::gpu::Gpu;
 use crate::account::per_gpu::PerGpu;
@@ -20,12 +22,15 @@ use crate::sys::fork::in_child;
 use crate::sys::{report, watcher};
 use crate::time::calls::TimeCalls;
 use crate::time::streams::{Part, Present, Stream, Streams};
+use crate::time::tokens::Bucket;
 use crate::time::units::{ENDED, ENDED_LATE, OPEN as BEGUN, Pool};
 
 /// Contexts of a GPU in a process at a time.
 pub(super) const POOLS: usize = 8;
 /// A share of all the time, in thousandths.
 const WHOLE_PERMILLE: u32 = 1000;
+/// In [`Meter::terms`]: the bucket enforces the share.
+const TOKENS: u64 = 1 << 10;
 
 /// The meters of the tenant's GPUs, where it has a share of time.
 static METERS: PerGpu<Meter> = PerGpu::new();
@@ -93,8 +98,9 @@ pub struct Meter {
     pub(super) directory: CString,
     page_calls: PageCalls,
     pub(super) calls: TimeCalls,
-    /// The limits' epoch above 10 bits of the share.
-    share: AtomicU64,
+    /// The limits' epoch above 11 bits: the share, and whether it is enforced by the bucket.
+    terms: AtomicU64,
+    pub(super) bucket: Bucket,
     pub(super) streams: Streams,
     pools: [AtomicPtr<Pool>; POOLS],
     /// Units in flight.
@@ -128,7 +134,8 @@ impl Meter {
             directory,
             page_calls,
             calls,
-            share: AtomicU64::new(u64::MAX),
+            terms: AtomicU64::new(u64::MAX),
+            bucket: Bucket::new(),
             streams: Streams::new(),
             pools: [const { AtomicPtr::new(core::ptr::null_mut()) }; POOLS],
             in_flight: AtomicU32::new(0),
@@ -137,19 +144,38 @@ impl Meter {
         })
     }
 
-    fn share_permille(&self, gpu: &Gpu) -> u32 {
-        let (known, epoch) = (self.share.load(Ordering::Relaxed), gpu.limits.epoch());
-        if known != u64::MAX && known >> 10 == epoch {
-            return (known & 0x3ff) as u32;
+    /// The share in thousandths, and whether the token bucket enforces it.
+    fn terms(&self, gpu: &Gpu) -> (u32, bool) {
+        let terms = |bits: u64| ((bits & 0x3ff) as u32, bits & TOKENS != 0);
+        let (known, epoch) = (self.terms.load(Ordering::Relaxed), gpu.limits.epoch());
+        if known != u64::MAX && known >> 11 == epoch {
+            return terms(known);
         }
         match gpu.limits.load() {
             Ok((epoch, limits)) => {
-                let now = limits.time_permille.min(WHOLE_PERMILLE);
-                self.share.store(epoch << 10 | u64::from(now), Ordering::Relaxed);
-                now
+                let tokens = if limits.time_policy() == Policy::Tokens { TOKENS } else { 0 };
+                let now = u64::from(limits.time_permille.min(WHOLE_PERMILLE)) | tokens;
+                self.terms.store(epoch << 11 | now, Ordering::Relaxed);
+                terms(now)
             }
             // They are being written over and over: as before.
-            Err(_) => (known & 0x3ff) as u32,
+            Err(_) => terms(known),
+        }
+    }
+
+    /// Whether work of this process is in flight, as far as is known.
+    pub(super) fn has_work(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sees to it that the tenant's law can be carried out on this GPU.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn prepare(&self, index: u8, limits: &Limits) -> Result<(), String> {
+        match limits.time_policy() {
+            Policy::Tokens => self.bucket.prepare(index, limits),
+            Policy::Hard | Policy::Soft => Ok(()),
         }
     }
 
@@ -223,7 +249,7 @@ impl Meter {
         Ok(mapped? + TimeMap::GATE_OFFSET as u64)
     }
 
-    /// Runs a launch in `stream`. `alone`: it is as long as a unit, or longer.
+    /// Runs a launch of so many blocks in `stream`. `alone`: it is as long as a unit, or longer.
     #[inline]
     pub fn run(
         &'static self,
@@ -231,10 +257,19 @@ impl Meter {
         gpu: &Gpu,
         stream: *mut c_void,
         alone: bool,
+        blocks: u64,
         launch: impl FnOnce() -> CuResult,
     ) -> CuResult {
-        if self.share_permille(gpu) >= WHOLE_PERMILLE {
+        let (share, by_tokens) = self.terms(gpu);
+        if share >= WHOLE_PERMILLE {
             return launch();
+        }
+        // A capture launches nothing yet.
+        if by_tokens && !is_captured(tenant, stream) {
+            let applies = || matches!(self.terms(gpu), (..WHOLE_PERMILLE, true));
+            if let Err(code) = self.bucket.pay(gpu, blocks, applies) {
+                return code;
+            }
         }
         let key = stream::key_of(stream.addr(), || tenant.driver().current_context());
         let known = self.streams.find(key).and_then(|at| self.streams.get(at));

@@ -17,5 +17,7 @@ pub mod clock;
 pub mod meter;
 pub mod neighbours;
 pub mod streams;
+pub mod tokens;
 pub mod units;
+pub mod utilisation;
 pub mod watch;

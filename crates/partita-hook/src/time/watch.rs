@@ -130,7 +130,11 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
     let mut watches = WATCHES.lock();
     watches.resize_with(tenant.gpus().len(), Watch::new);
     let gpus = tenant.gpus().iter().zip(watches.iter_mut());
-    gpus.filter_map(|(gpu, watch)| look_at(meter::of(gpu)?, gpu, watch, now_ns())).min()
+    let looks = gpus.filter_map(|(gpu, watch)| {
+        let (meter, now_ns) = (meter::of(gpu)?, now_ns());
+        Some([look_at(meter, gpu, watch, now_ns), meter.bucket.look(meter, gpu, now_ns)])
+    });
+    looks.flatten().flatten().min()
 }
 
 /// The state of a unit.

@@ -372,12 +372,12 @@ pub static LIMITS: &[Limit] = &[
         name: "time-policy",
         member: "time_policy",
         form: Form::words::<Policy>("TIME_POLICY"),
-        help: "Whether the share of time is a limit while no other tenant needs the GPU",
+        help: "How the share of time is enforced",
         default: Some("hard"),
-        needs: Some(Needs { value: Some("soft"), option: "time" }),
+        needs: Some(Needs { value: None, option: "time" }),
         change: Some(Change {
-            help: "Whether the share of time is a limit while no other tenant needs the GPU",
-            about: "What a share of time means when others rest.",
+            help: "How the share of time is enforced",
+            about: "How its share of time is enforced.",
         }),
         field: field!(time_policy),
         ..PLAIN

@@ -164,6 +164,7 @@ fn plan_on(
         limits.flags |= FLAG_MEMORY_REST;
     }
     request.limits.put_new(&mut limits);
+    time::check_law(&limits, request.limits.isolation())?;
     if takes_turns {
         time::check_sum(&limits, &label, here())?;
         limits.flags |= FLAG_TURNS;

@@ -10,6 +10,7 @@
 //! ```text
 //! cargo build --profile dist && target/dist/time-share             # sim:h200
 //! target/dist/time-share --of mask
+//! target/dist/time-share --of laws                                  # token bucket, budget and mask
 //! target/dist/time-share --gpu 0 --peer hami=/opt/hami/libvgpu.so --out
 //! research/bench/results/time_share.md
 //! ```
@@ -32,6 +33,11 @@ use partita_core::Samples;
 const SOURCE: &str = include_str!("../../../../crates/partita-cli/tests/hook/time.c");
 const HEADER: &str = include_str!("../../../../crates/partita-cli/tests/hook/cuda.h");
 
+/// A share of time by HAMi's law, by the budget, and a share of the compute units.
+const TOKENS: &str = "token bucket";
+const BUDGET: &str = "budget";
+const MASK: &str = "mask";
+
 /// The promised resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Of {
@@ -39,6 +45,8 @@ enum Of {
     Time,
     /// A share of the compute units.
     Mask,
+    /// Time by HAMi's token bucket, time by the budget, and compute units by mask, in one run.
+    Laws,
 }
 
 impl Of {
@@ -52,7 +60,7 @@ impl Of {
                 ("kernel 10000000", "kernels of 10 ms"),
                 ("graph 500000", "graphs of four kernels of 0.5 ms"),
             ],
-            Self::Mask => [
+            Self::Mask | Self::Laws => [
                 ("kernel 2112 6250", "kernels of 50 µs"),
                 ("kernel 2112 125000", "kernels of 1 ms"),
                 ("kernel 2112 1250000", "kernels of 10 ms"),
@@ -106,6 +114,7 @@ struct Options {
 enum By<'a> {
     Driver,
     Partita,
+    Law(&'static str),
     Peer(&'a Peer),
 }
 
@@ -114,6 +123,7 @@ impl By<'_> {
         match self {
             By::Driver => "bare",
             By::Partita => "partita",
+            By::Law(name) => name,
             By::Peer(peer) => &peer.name,
         }
     }
@@ -167,8 +177,7 @@ impl Bench {
 
     fn measure(&self) -> Result<Vec<Cell>> {
         let mut cells = Vec::new();
-        let limited: Vec<By<'_>> =
-            [By::Partita].into_iter().chain(self.options.peers.iter().map(By::Peer)).collect();
+        let limited = self.limited();
         for round in 0..self.options.rounds {
             for (form, (what, _)) in self.options.of.forms().iter().enumerate() {
                 let whole = self.share(By::Driver, 100, what)?;
@@ -185,6 +194,14 @@ impl Bench {
             }
         }
         Ok(cells)
+    }
+
+    fn limited(&self) -> Vec<By<'_>> {
+        let own: &[By<'_>] = match self.options.of {
+            Of::Laws => &[By::Law(TOKENS), By::Law(BUDGET), By::Law(MASK)],
+            Of::Time | Of::Mask => &[By::Partita],
+        };
+        own.iter().copied().chain(self.options.peers.iter().map(By::Peer)).collect()
     }
 
     /// The share of the time in which kernels ran, of 1; for masks the kernels in a second.
@@ -206,15 +223,19 @@ impl Bench {
         let gpu = &self.options.gpu;
         let mut command = match by {
             By::Driver => bare(&self.partita, gpu, &self.worker),
-            By::Partita => {
+            By::Partita | By::Law(_) => {
                 let mut command = Command::new(&self.partita);
                 command.args(["run", "--gpu", gpu, "--name", "time-share", "--isolation", "own"]);
                 let percent = format!("{percent}%");
-                match (self.options.of, self.options.sm.as_str()) {
-                    (Of::Mask, _) => command.args(["--sm", &percent]),
-                    (Of::Time, "all") => command.args(["--via", "time", "--time", &percent]),
-                    (Of::Time, share) => command.args(["--sm", share, "--time", &percent]),
+                let by_mask = matches!(by, By::Law(MASK)) || self.options.of == Of::Mask;
+                match self.options.sm.as_str() {
+                    _ if by_mask => command.args(["--sm", &percent]),
+                    "all" => command.args(["--via", "time", "--time", &percent]),
+                    share => command.args(["--sm", share, "--time", &percent]),
                 };
+                if matches!(by, By::Law(TOKENS)) {
+                    command.args(["--time-policy", "tokens"]);
+                }
                 command.arg("--").arg(&self.worker);
                 command
             }
@@ -236,14 +257,18 @@ impl Bench {
         let how = match of {
             Of::Time => format!("share of time of a tenant with {sm} compute units, by the GPU's own clock"),
             Of::Mask => "share of the compute units, by kernels that ended in a second".to_owned(),
+            Of::Laws => format!(
+                "{TOKENS} and {BUDGET}: share of time of a tenant with {sm} compute units; {MASK}: share of the \
+                 compute units; by kernels of 2112 blocks that ended in a second"
+            ),
         };
         writeln!(
             text,
             "`{gpu}`, {how}; {rounds} rounds, {ms} ms each after {skip_ms} ms, settings interleaved. Achieved: of what the bare program got in \
              the same round; medians of the rounds, then their range.\n"
         )?;
-        let enforcers: Vec<&str> =
-            ["partita"].into_iter().chain(self.options.peers.iter().map(|peer| peer.name.as_str())).collect();
+        let limited = self.limited();
+        let enforcers: Vec<&str> = limited.iter().map(By::name).collect();
         write!(text, "| launches | promised |")?;
         enforcers.iter().try_for_each(|name| write!(text, " {name} |"))?;
         writeln!(text, "\n|---|---|{}", "---|".repeat(enforcers.len()))?;

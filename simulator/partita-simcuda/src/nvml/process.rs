@@ -196,7 +196,15 @@ mod tests {
 
     fn process(pid: u32, contexts: u32, used_bytes: u64, server: Option<u32>) -> ProcessStatus {
         let mps = server.map(|server| MpsIdentity::unlimited(server, 1));
-        ProcessStatus { pid, command: "tenant".to_owned(), contexts, used_bytes, mps, fault: 0, sm_percent: 0 }
+        ProcessStatus {
+            pid,
+            command: "tenant".to_owned(),
+            contexts,
+            used_bytes,
+            mps,
+            fault: 0,
+            sm_percent: 0,
+        }
     }
 
     #[test]
