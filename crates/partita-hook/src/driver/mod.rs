@@ -3,6 +3,7 @@
 pub mod calls;
 pub mod capture;
 pub mod edges;
+pub mod management;
 pub mod memory_ops;
 pub mod page;
 pub mod places;

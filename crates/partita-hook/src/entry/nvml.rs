@@ -12,8 +12,8 @@ use partita_ledger::mutex::Mutex;
 use partita_ledger::{LimitsMap, NO_QUOTA, UsageView};
 
 use crate::account::origin;
+use crate::driver::management::{Device, NvmlReturn, library, uuid_of};
 use crate::driver::row::Row;
-use crate::session::management::{Device, NvmlReturn, library, uuid_of};
 use crate::session::{attach, hami};
 use crate::sys::fork::in_child;
 use crate::sys::next::real_dlsym;

@@ -324,8 +324,8 @@ pub unsafe fn legacy_grid(
     if tenant::persistent().is_some() {
         return not_persistently(LEGACY, CuResult::INVALID_VALUE);
     }
-    // SAFETY: the caller's arguments, passed on.
     let (blocks, shape) = (legacy_blocks(width, height), || Shape::plain(function));
+    // SAFETY: the caller's arguments, passed on.
     judged(core::ptr::null_mut(), blocks, shape, move || unsafe { real(function, width, height) })
 }
 
@@ -340,8 +340,8 @@ pub unsafe fn legacy_grid_async(
     if tenant::persistent().is_some() {
         return not_persistently(LEGACY, CuResult::INVALID_VALUE);
     }
-    // SAFETY: the caller's arguments, passed on.
     let (blocks, shape) = (legacy_blocks(width, height), || Shape::plain(function));
+    // SAFETY: the caller's arguments, passed on.
     judged(stream, blocks, shape, move || unsafe { real(function, width, height, stream) })
 }
 

@@ -20,10 +20,10 @@ use partita_core::hami::{Asked, Says, names, ordinals};
 use partita_ledger::{LimitsMap, UsageView};
 
 use crate::account::environment;
+use crate::driver::management;
 use crate::session::claim::{Claim, Part};
 use crate::session::hami::limits::Board;
 use crate::session::hami::tenancy::Tenancy;
-use crate::session::management;
 use crate::sys::report;
 
 /// The requested limits.

@@ -4,4 +4,3 @@ pub mod attach;
 pub mod claim;
 pub mod contexts;
 pub mod hami;
-pub mod management;

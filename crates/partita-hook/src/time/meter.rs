@@ -163,11 +163,6 @@ impl Meter {
         }
     }
 
-    /// Whether work of this process is in flight, as far as is known.
-    pub(super) fn has_work(&self) -> bool {
-        self.in_flight.load(Ordering::SeqCst) > 0
-    }
-
     /// Sees to it that the tenant's law can be carried out on this GPU.
     ///
     /// # Errors

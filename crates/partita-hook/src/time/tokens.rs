@@ -7,10 +7,11 @@
 //! refused instead of left without a limit.
 
 use alloc::boxed::Box;
+use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::ffi::c_uint;
+use core::ffi::{CStr, c_uint};
 use core::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
 use partita_abi::CuResult;
@@ -21,9 +22,7 @@ use partita_ledger::{Limits, USAGE_FILE_NAME, UsageView};
 
 use crate::account::gpu::Gpu;
 use crate::driver::calls::calls;
-use crate::session::claim::path;
 use crate::sys::{report, watcher};
-use crate::time::meter::Meter;
 use crate::time::utilisation::Utilisation;
 
 /// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
@@ -120,8 +119,9 @@ impl Bucket {
     }
 
     /// The watcher's look: refills the bucket when it is time, and returns in how many nanoseconds
-    /// to look again; `None` under another law.
-    pub fn look(&self, meter: &Meter, gpu: &Gpu, now_ns: u64) -> Option<u64> {
+    /// to look again; `None` under another law. `directory` is the tenant's, and `has_work` whether
+    /// this process has work in flight.
+    pub fn look(&self, directory: &CStr, has_work: bool, gpu: &Gpu, now_ns: u64) -> Option<u64> {
         let limits = gpu.limits_now()?;
         let utilisation = self.utilisation()?;
         let percent = limits.time_permille / 10;
@@ -136,12 +136,12 @@ impl Bucket {
         watcher.refilled_ns = now_ns;
         let mut processes = None;
         let sampled = utilisation.percent(|pid| {
-            pid == this_process() || processes.get_or_insert_with(|| living(meter)).contains(&pid)
+            pid == this_process() || processes.get_or_insert_with(|| living(directory)).contains(&pid)
         });
         let used = match sampled {
             Ok(Some(used)) => used,
             // It runs nothing.
-            Ok(None) if !meter.has_work() => 0,
+            Ok(None) if !has_work => 0,
             // NVML has no sample yet, or cannot see this process. More tokens would be no limit.
             Ok(None) | Err(_) => {
                 watcher.unknown = watcher.unknown.saturating_add(1);
@@ -172,9 +172,9 @@ fn this_process() -> u32 {
     unsafe { libc::getpid() }.cast_unsigned()
 }
 
-/// The living processes of the tenant.
-fn living(meter: &Meter) -> Vec<u32> {
-    let file = path(&meter.directory, &[b"/", USAGE_FILE_NAME.to_bytes()].concat()).ok();
+/// The living processes of the tenant in this directory.
+fn living(directory: &CStr) -> Vec<u32> {
+    let file = CString::new([directory.to_bytes(), b"/", USAGE_FILE_NAME.to_bytes()].concat()).ok();
     let Some(view) = file.and_then(|file| UsageView::open(&file).ok()) else { return Vec::new() };
     let living = view.slots().filter_map(Result::ok).filter(|slot| slot.live);
     living.map(|slot| slot.pid.cast_unsigned()).collect()

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec;
 use core::ffi::{c_uint, c_ulonglong};
 
-use crate::session::management::{self, Device, NvmlReturn};
+use crate::driver::management::{self, Device, NvmlReturn};
 
 /// `nvmlProcessUtilizationSample_t`.
 #[repr(C)]

@@ -132,7 +132,9 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
     let gpus = tenant.gpus().iter().zip(watches.iter_mut());
     let looks = gpus.filter_map(|(gpu, watch)| {
         let (meter, now_ns) = (meter::of(gpu)?, now_ns());
-        Some([look_at(meter, gpu, watch, now_ns), meter.bucket.look(meter, gpu, now_ns)])
+        let looked = look_at(meter, gpu, watch, now_ns);
+        let has_work = meter.in_flight.load(Ordering::SeqCst) > 0;
+        Some([looked, meter.bucket.look(&meter.directory, has_work, gpu, now_ns)])
     });
     looks.flatten().flatten().min()
 }
