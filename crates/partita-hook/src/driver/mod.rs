@@ -1,4 +1,4 @@
-//! libcuda's own functions, and the calls that this library makes of them.
+//! libcuda's and NVML's own functions, and the calls that this library makes of them.
 
 pub mod calls;
 pub mod capture;
