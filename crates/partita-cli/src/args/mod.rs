@@ -38,7 +38,8 @@ pub use limits::SetLimits;
 pub use mig::{Mig, MigApply, MigChangeArgs, MigDestroy, MigShow, MigWanted};
 pub use mps::{
     ClientPriorityArg, Mps, MpsLimits, MpsLogs, MpsPartitions, MpsPartitionsAdd, MpsPartitionsRemove,
-    MpsRecover, MpsShow, MpsStart, MpsStatus, MpsStop, MpsTerminate, PartitionsVerb, PolicyArg,
+    MpsRecover, MpsShow, MpsStart, MpsStartServer, MpsStatus, MpsStop, MpsTerminate, PartitionsVerb,
+    PolicyArg,
 };
 pub use policy::PolicyVerb;
 pub use prove::{Prove, RouteArg};

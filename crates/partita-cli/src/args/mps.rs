@@ -9,6 +9,8 @@ use partita_console::GpusOption;
 pub enum Mps {
     /// Start the MPS service of the GPUs, if it does not run
     Start(MpsStart),
+    /// Start a user's server before their first client connects, which then need not wait for it
+    StartServer(MpsStartServer),
     /// Stop the MPS service of the GPUs
     Stop(MpsStop),
     /// Report whether the service runs, for which users, and the state of its servers
@@ -77,6 +79,17 @@ pub struct MpsStart {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `mps start-server`.
+#[derive(Debug, Args)]
+pub struct MpsStartServer {
+    /// The GPUs
+    #[command(flatten)]
+    pub gpu: GpusOption,
+    /// The user, by number; another user than yourself only as root [default: you]
+    #[arg(long, value_name = "UID")]
+    pub user: Option<u32>,
 }
 
 /// Arguments of `mps stop`.

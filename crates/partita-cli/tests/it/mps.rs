@@ -75,6 +75,26 @@ fn a_terminated_client_gets_error_810_and_its_neighbour_nothing() {
 }
 
 #[test]
+fn a_server_starts_before_the_first_client() {
+    if needs_simulator("a real service may serve others") {
+        return;
+    }
+    let world = World::new();
+    assert!(world.keeper_refused("mps start-server").contains("partita mps start"));
+    world.keeper_ok("mps start");
+    assert_eq!(json(&world.ok("mps status --json"))["servers"].as_array().unwrap().len(), 0);
+    assert!(world.keeper_ok("mps start-server").contains("starts a server for user"));
+    let servers = json(&world.ok("mps status --json"))["servers"].clone();
+    assert_eq!(servers.as_array().unwrap().len(), 1, "{servers}");
+    let again = world.keeper_refused("mps start-server");
+    assert!(
+        again.contains(&format!("server {}", servers[0]["pid"])) && again.contains("mps status"),
+        "{again}"
+    );
+    world.keeper_ok("mps stop");
+}
+
+#[test]
 fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense() {
     if needs_simulator("a real GPU's products decide over percentages") {
         return;

@@ -22,7 +22,7 @@ use serde::Serialize;
 pub use self::partitions::partition;
 use partita_console::{Failure, GpusOption, print, print_json, select_several, tell};
 
-use crate::args::{Mps, MpsRecover, MpsStart, MpsStop, MpsTerminate};
+use crate::args::{Mps, MpsRecover, MpsStart, MpsStartServer, MpsStop, MpsTerminate};
 
 /// A service and its GPUs.
 struct Of {
@@ -70,6 +70,7 @@ impl Of {
 pub fn mps(arguments: &Mps) -> Result<ExitCode, Failure> {
     match arguments {
         Mps::Start(arguments) => start(arguments)?,
+        Mps::StartServer(arguments) => start_server(arguments)?,
         Mps::Stop(arguments) => stop(arguments)?,
         Mps::Status(arguments) => status::status(arguments)?,
         Mps::Clients(arguments) => status::clients(arguments)?,
@@ -115,6 +116,28 @@ fn start(arguments: &MpsStart) -> Result<(), Failure> {
     }
     let verb = if ensured.started { "started" } else { "runs already" };
     print(&format!("MPS of {}: {verb} (daemon {})\n", gpus::labels(&gpus), ensured.pid))
+}
+
+fn start_server(arguments: &MpsStartServer) -> Result<(), Failure> {
+    let of = Of::find_to_change(&arguments.gpu)?;
+    of.must_run()?;
+    let caller = rustix::process::geteuid();
+    let user = arguments.user.unwrap_or(caller.as_raw());
+    if user != caller.as_raw() && !caller.is_root() {
+        return Err(Failure::Told(format!(
+            "--user {user}: only root starts servers of other users; leave --user out for your own"
+        )));
+    }
+    let control = of.service.control();
+    if let [server, ..] = control.server_list().map_err(Error::from)?[..] {
+        return Err(Failure::Told(format!(
+            "MPS of {}: server {server} runs already, and a service has one server at a time; see `partita mps \
+             status`",
+            of.label
+        )));
+    }
+    control.start_server(user).map_err(Error::from)?;
+    print(&format!("MPS of {}: starts a server for user {user}\n", of.label))
 }
 
 #[derive(Serialize)]
