@@ -9,6 +9,8 @@ mod common;
 mod live;
 #[path = "it/policy.rs"]
 mod policy;
+#[path = "it/queue.rs"]
+mod queue;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -390,4 +392,39 @@ fn the_directories_are_roots_and_each_user_enters_one() {
     }
     let refused = OpenOptions::new().write(true).open(dir.join("limits"));
     assert!(refused.is_ok(), "root is not kept out");
+}
+
+#[test]
+fn users_wait_in_one_queue_which_outlives_partitad() {
+    let Some(mut world) = machine() else { return };
+    let mut held = idle(&world, VICTIM, "--name held --sm 60%");
+    let start = |world: &World, user, options: &str| {
+        let mut command =
+            world.as_user(user, ["run", "--wait"].into_iter().chain(options.split_whitespace()));
+        Tenant::start(command.args(["--", "sh", "-c", "echo ready; exec sleep 1000"]))
+    };
+    let queue = |world: &World, user| {
+        let output = world.as_user(user, ["ps", "--waiting", "--json"]).output().unwrap();
+        let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        let name = |row: &Value| row["name"].as_str().unwrap().to_owned();
+        rows.iter().map(name).collect::<Vec<_>>()
+    };
+    let mut first = start(&world, VICTIM, "--name first --sm 80%");
+    partita_testing::eventually("the first one waits", || queue(&world, VICTIM) == ["first"]);
+    // Of another user, and there would be room for it.
+    let mut second = start(&world, ATTACKER, "--name second --sm 10%");
+    partita_testing::eventually("the second one waits", || queue(&world, ATTACKER) == ["first", "second"]);
+    // Another user's place cannot be taken or changed.
+    let places = world.run_dir().join(".queue");
+    for entry in fs::read_dir(&places).unwrap() {
+        assert!(!can_open(ATTACKER, &entry.unwrap().path(), "<>"));
+    }
+    let run_dir = world.run_dir();
+    world.system().kill();
+    held.signal(rustix::process::Signal::TERM);
+    held.child.wait().unwrap();
+    assert_eq!(queue(&world, VICTIM), ["first", "second"]);
+    world.system().start_again(&run_dir);
+    assert_eq!((first.next_line(), second.next_line()), ("ready".to_owned(), "ready".to_owned()));
+    assert!(queue(&world, VICTIM).is_empty());
 }

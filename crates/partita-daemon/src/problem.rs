@@ -194,6 +194,9 @@ impl From<partita::Error> for Problem {
             Error::Plan { .. }
             | Error::MemoryPromised { .. }
             | Error::NameInUse { .. }
+            | Error::Queued { .. }
+            | Error::Waits { .. }
+            | Error::WaitedInVain { .. }
             | Error::SeveralTenants { .. }
             | Error::DamagedTenant { .. } => Kind::Conflict,
             Error::GpuSelector { .. }

@@ -21,7 +21,7 @@ use crate::mps;
 use crate::mps::incident::{self, Incident};
 use crate::partition;
 use crate::process::ProcessId;
-use crate::registry::{self, Isolation, OwnedTenant, Registry, Tenant, check_name};
+use crate::registry::{self, Isolation, OwnedTenant, Registry, Tenant, Waiter, check_name};
 use crate::request::RunRequest;
 use crate::run;
 use crate::system::{Answer, Request};
@@ -55,7 +55,10 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
     });
     let client = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
     let done = asked.and_then(|asked| act(install, asked, user, client, run));
-    let (answer, made) = done.unwrap_or_else(|error| (Answer::Refused { reason: error.to_string() }, None));
+    let (answer, made) = done.unwrap_or_else(|error| match error {
+        Error::Waits { reason } => (Answer::Waits { reason }, None),
+        error => (Answer::Refused { reason: error.to_string() }, None),
+    });
     let owners: Vec<BorrowedFd<'_>> =
         made.iter().flat_map(OwnedTenant::handed_out).map(|(_, _, owner)| owner.as_fd()).collect();
     match reply(&stream, &answer, &owners) {
@@ -113,7 +116,13 @@ fn act(
             }
         }
         Request::EndProcesses { name } => end_leftovers(install, &registry, &name)?,
-        Request::Clean => partition::divide(&registry.lock_to_plan()?)?,
+        Request::Clean => {
+            let lock = registry.lock_to_plan()?;
+            partition::divide(&lock)?;
+            // One that has given up waiting is ending.
+            let is_clients = |waiter: &&Waiter| waiter.user == user && waiter.run.pid == client;
+            lock.queue()?.iter().filter(is_clients).try_for_each(|waiter| lock.dequeue(waiter.number))?;
+        }
     }
     Ok((Answer::Done, None))
 }

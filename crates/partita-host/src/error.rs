@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use partita_core::ByteSize;
 
@@ -280,6 +281,26 @@ pub enum Error {
         /// The job.
         job: String,
         /// How it ended.
+        reason: String,
+    },
+    /// The program does not fit yet, and has a place in the queue (`--wait`).
+    #[error("{reason}")]
+    Waits {
+        /// What it waits for.
+        reason: String,
+    },
+    /// Programs that wait for room come first (`--wait`).
+    #[error("{reason}; add --wait to start after them")]
+    Queued {
+        /// Which ones.
+        reason: String,
+    },
+    /// The time of `--wait` has passed.
+    #[error("--wait {}s: no room within that time: {reason}", .limit.as_secs())]
+    WaitedInVain {
+        /// The time.
+        limit: Duration,
+        /// What it waited for.
         reason: String,
     },
     /// A signal ended the command before the program had started.

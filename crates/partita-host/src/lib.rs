@@ -43,6 +43,7 @@ pub mod policy;
 pub mod process;
 pub mod program;
 pub mod ps;
+pub mod queue;
 pub mod registry;
 pub mod request;
 pub mod restrict;

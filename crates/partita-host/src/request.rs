@@ -31,6 +31,9 @@ pub struct RunRequest {
     pub mps_deadline: Option<Duration>,
     /// `--compact`: others make room, as few as need be.
     pub compact: bool,
+    /// `--wait`: how long it waits for room, in the order of all that wait; `Duration::MAX` without
+    /// a limit, `None` for a refusal instead.
+    pub wait: Option<Duration>,
     /// `--mps-partition`: a static partition of the GPU's MPS service instead of a mask.
     #[serde(with = "text::option")]
     pub mps_partition: Option<PartitionName>,
@@ -94,6 +97,8 @@ impl RunRequest {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use partita_core::time::{Policy, Priority, TimeShare};
     use partita_core::{ByteSize, Quota, Share};
 
@@ -114,6 +119,7 @@ mod tests {
                 ..LimitSet::default()
             },
             compact: true,
+            wait: Some(Duration::from_secs(90)),
             command: vec!["a program".into(), "--x".into()],
             ..RunRequest::default()
         };

@@ -8,6 +8,8 @@ mod noter;
 mod plan;
 mod select;
 mod stall;
+mod turn;
+mod wait;
 mod watch;
 
 use std::ffi::{OsStr, OsString};
@@ -33,6 +35,7 @@ use self::select::select;
 use self::stall::Policy;
 use self::watch::Watch;
 use crate::error::Error;
+use crate::gpu::Gpu;
 use crate::holder;
 use crate::install::Install;
 use crate::mps;
@@ -182,27 +185,10 @@ fn start(
 
     let gpus = select(install, request, &mut *say)?;
     let asked = request;
-    let request = &request.settled(&registry, &gpus)?;
-    let service = || match request.limits.isolation() {
-        Isolation::Shared => mps::service(install, &registry, &gpus).map(Some),
-        Isolation::Own => Ok(None),
-    };
-    let (tenant, service) = if registry.is_client() {
-        // `partitad` starts the service with the tenant.
-        let tenant = system::make(&registry, request, &gpus, &name)?;
-        match service() {
-            Ok(service) => (tenant, service),
-            Err(error) => {
-                finish(&registry, tenant);
-                return Err(error);
-            }
-        }
-    } else {
-        let service = service()?;
-        let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
-        let make = || make(install, request, &registry, &gpus, &name, run);
-        (make_after_others(&registry, make, say)?, service)
-    };
+    let attempt = |say: &mut dyn FnMut(&str)| make_tenant(install, asked, &registry, &gpus, &name, say);
+    let keys: Vec<String> = gpus.iter().map(Gpu::key).collect();
+    let (request, tenant, service) = wait::for_room(&registry, &keys, asked.wait, attempt, &mut *say)?;
+    let request = &request;
     let place = Place {
         gpus: &gpus,
         hook: &hook,
@@ -265,6 +251,39 @@ fn start(
             Err(error)
         }
     }
+}
+
+/// Makes the tenant beside those that are there now. Returns what was settled for it, and its
+/// service.
+fn make_tenant(
+    install: &Install,
+    request: &RunRequest,
+    registry: &Registry,
+    gpus: &[Gpu],
+    name: &str,
+    say: &mut dyn FnMut(&str),
+) -> Result<(RunRequest, OwnedTenant, Option<Service>), Error> {
+    let request = request.settled(registry, gpus)?;
+    let service = || match request.limits.isolation() {
+        Isolation::Shared => mps::service(install, registry, gpus).map(Some),
+        Isolation::Own => Ok(None),
+    };
+    if registry.is_client() {
+        // `partitad` starts the service with the tenant.
+        let tenant = system::make(registry, &request, gpus, name)?;
+        return match service() {
+            Ok(service) => Ok((request, tenant, service)),
+            Err(error) => {
+                finish(registry, tenant);
+                Err(error)
+            }
+        };
+    }
+    let service = service()?;
+    let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
+    let make = || make(install, &request, registry, gpus, name, run);
+    let tenant = make_after_others(registry, make, say)?;
+    Ok((request, tenant, service))
 }
 
 /// Says which resources the program gets without a limit that was asked for.

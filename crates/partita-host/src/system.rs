@@ -67,6 +67,8 @@ pub(crate) enum Answer {
     Printed { code: u8, stdout: Vec<u8>, stderr: Vec<u8> },
     /// The tenant: its directory and its metadata, for each GPU.
     Made { parts: Vec<(PathBuf, Meta)> },
+    /// The program has a place in the queue, and why it does not start yet.
+    Waits { reason: String },
     /// It is not done, and why.
     Refused { reason: String },
 }
@@ -232,6 +234,7 @@ fn ask(registry: &Registry, request: &Request) -> Result<(Answer, Vec<OwnedFd>),
     })?;
     match answer {
         Answer::Refused { reason } => Err(Error::Served { reason }),
+        Answer::Waits { reason } => Err(Error::Waits { reason }),
         answer => Ok((answer, descriptors)),
     }
 }

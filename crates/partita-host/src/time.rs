@@ -202,10 +202,11 @@ pub(crate) fn check_sum<'a>(
                 TimeShare(0) => String::new(),
                 left => format!("ask for `--time {left}` or less, or "),
             };
-            Err(Error::NotOffered {
-                option: format!("--time {}", TimeShare(wanted.time_permille)),
+            // As of compute units: it fits when others end.
+            Err(Error::Plan {
                 reason: format!(
-                    "{} of the time of {gpu} is left: {}; {less}make room with {}",
+                    "--time {} is refused: {} of the time of {gpu} is left: {}; {less}make room with {}",
+                    TimeShare(wanted.time_permille),
                     turns.left,
                     holders.join(", "),
                     turns.make_room(|_| wanted.time_permille - turns.left.0).unwrap_or_default()

@@ -50,7 +50,8 @@ MEMORY is what the living processes hold, with +SIZE for host memory beyond the 
 the GPU's time that the tenant used in about the last second, and the share that it was promised; only \
 tenants with --time have it. On a narrow terminal, columns are left out; `partita ps NAME` has them all.
 
-Programs that were started without Partita are listed below the tenants. JSON has them with --outside.
+Programs that wait for room (`partita run --wait`) and programs that were started without Partita are listed \
+below the tenants. JSON has them with --waiting and --outside.
 
 Examples:
   partita ps
@@ -71,6 +72,9 @@ pub struct Ps {
     /// Only programs that use a GPU and were started without Partita: nothing limits them
     #[arg(long)]
     pub outside: bool,
+    /// Only programs that wait for room (`partita run --wait`), in their order
+    #[arg(long, conflicts_with_all = ["name", "pid", "audit", "outside"])]
+    pub waiting: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -11,6 +11,7 @@ use partita::limits::Spill;
 use partita::mode;
 use partita::offered::Via;
 use partita::ps::{self, TenantRow};
+use partita::queue::{self, WaitingRow};
 use partita::registry::{Isolation, Registry};
 use partita::time::TimeRow;
 use partita_console::{Failure, Table, print, print_json, selectors, shorten, tell};
@@ -30,6 +31,17 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
         (None, Some(pid)) => return detail::print_all(&ps::ps_of(&registry, pid)?, arguments.json),
         (None, None) => {}
     }
+    if arguments.waiting {
+        let rows = queue::waiting(&registry)?;
+        if arguments.json {
+            print_json(&rows)?;
+        } else if rows.is_empty() {
+            print("no program waits for room\n")?;
+        } else {
+            print(&waiting(&rows, arguments.columns.or_else(columns)))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if arguments.outside && arguments.json {
         let Loads { outsiders, unseen, .. } = loads(&registry)?;
         unseen.iter().for_each(|line| tell(line));
@@ -46,6 +58,10 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
     let mut text = String::new();
     if !arguments.outside {
         text.push_str(&tenants(&rows, width));
+        let queue = queue::waiting(&registry)?;
+        if !queue.is_empty() {
+            text.push_str(&waiting(&queue, width));
+        }
     }
     if !outsiders.is_empty() || arguments.outside {
         text.push_str(&outside(&outsiders, width));
@@ -121,6 +137,23 @@ fn tenants(rows: &[TenantRow], width: Option<usize>) -> String {
     ];
     least.sort_by_key(|(tells, _)| *tells);
     table.fit(width, &least.iter().map(|(_, head)| *head).collect::<Vec<_>>())
+}
+
+/// The programs that wait for room.
+fn waiting(rows: &[WaitingRow], width: Option<usize>) -> String {
+    let mut table = Table::new(&["WAITING", "USER", "GPU", ">AHEAD", ">FOR", ">PID"]);
+    for row in rows {
+        let gpus: Vec<String> = row.gpus.iter().map(|gpu| short_gpu(gpu)).collect();
+        table.row([
+            row.name.clone(),
+            row.user.clone(),
+            gpus.join(","),
+            row.ahead.to_string(),
+            age(row.waited_s),
+            row.pid.to_string(),
+        ]);
+    }
+    width.map_or_else(|| table.render(), |width| table.fit(width, &["PID", "USER"]))
 }
 
 /// The programs that are not in a tenant.

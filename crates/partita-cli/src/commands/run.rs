@@ -71,6 +71,7 @@ fn request_of(arguments: &Run) -> Result<RunRequest, Failure> {
         name: arguments.name.clone(),
         mps_deadline: arguments.mps_deadline.map(Duration::from_secs),
         compact: arguments.compact,
+        wait: arguments.wait.map(|limit| limit.unwrap_or(Duration::MAX)),
         mps_partition: arguments.mps_partition.as_deref().map(partition).transpose()?,
         description: None,
         command: arguments.command.clone(),

@@ -40,6 +40,7 @@ mod placement;
 mod policy;
 mod prove;
 mod python;
+mod queue;
 mod run;
 mod runtime;
 mod seeds;

@@ -29,6 +29,7 @@ mod sm;
 mod streams;
 mod tenants;
 mod units;
+mod waiting;
 mod watch;
 
 use std::sync::{Arc, LazyLock};
@@ -63,6 +64,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gpus::get))
         .routes(routes!(gpus::topology))
         .routes(routes!(partitions::list))
+        .routes(routes!(waiting::list))
         .routes(routes!(events::list))
         .routes(routes!(live::live))
         .routes(routes!(tenants::list))

@@ -18,3 +18,4 @@ mod metrics;
 mod page;
 mod serve;
 mod spite;
+mod waiting;

@@ -37,9 +37,9 @@ const POLL: Duration = Duration::from_millis(1);
 /// The registry, locked until this is dropped.
 #[derive(Debug)]
 pub struct RegistryLock<'a> {
-    registry: &'a Registry,
+    pub(super) registry: &'a Registry,
     /// The current user's directory; `None` before this user has made anything.
-    home: Option<Arc<Dir>>,
+    pub(super) home: Option<Arc<Dir>>,
     _own: Option<File>,
     _common: Option<OwnedFd>,
 }

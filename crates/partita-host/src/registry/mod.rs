@@ -3,6 +3,7 @@
 //! ```text
 //! /dev/shm/partita/               root's, sticky, or one user's alone; PARTITA_RUN_DIR overrides
 //!   .lock                         held while its owner's tenants are planned or changed
+//!   .queue/17                     a program that waits for room: `partita run --wait`
 //!   .mig-MIG-1b2c….lock           locked by the program in a MIG instance
 //!   .mig-GPU-1b2c….lock           locked while the GPU's MIG instances change
 //!   .mig-GPU-1b2c….json           the instances before a change that is not complete
@@ -22,6 +23,7 @@
 //! /run/partita/                   root's, mode 755
 //!   .system                       marks system mode
 //!   .lock                         held while tenants are planned, made, changed or removed
+//!   .queue/17                     a program that waits for room, of any user
 //!   GPU-1b2c…/.mps-0/             the MPS service of this GPU, for every user
 //!   user-1000/                    root's too; only user 1000 can enter it, and cannot write in it
 //!     GPU-1b2c…/train/            of user 1000, who owns `usage`, `time` and `owner`
@@ -46,12 +48,14 @@ pub(crate) mod memory;
 mod mig_lock;
 mod name;
 mod owned;
+mod queue;
 mod root;
 mod task_slots;
 mod tenant;
 #[cfg(test)]
 mod tests;
 mod user;
+mod waiter;
 
 pub use self::layout::{DEFAULT_ROOT, LEDGER_VARIABLE, SYSTEM_ROOT, c_path, only_the_daemon};
 pub use self::lock::RegistryLock;
@@ -60,3 +64,4 @@ pub use self::owned::{NewPart, OwnedTenant};
 pub use self::root::Registry;
 pub use self::tenant::{GpuMeta, Isolation, META_VERSION, Meta, SimMeta, Tenant};
 pub(crate) use self::user::{act_for, acting_user, acts_for_user};
+pub(crate) use self::waiter::{Waiter, ahead, now_unix_s};

@@ -11,6 +11,7 @@ use partita_mps::partition::PartitionName;
 use serde::Serialize;
 
 use super::select::select;
+use super::turn;
 use crate::calibration::{Cache, Measured};
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -29,6 +30,8 @@ use crate::{limits, mps, time};
 /// Partitions that were planned beside the tenants that are there.
 struct Planned<'a> {
     lock: RegistryLock<'a>,
+    /// Its place in the queue, if it has waited.
+    waited: Option<u64>,
     tenants: Vec<Tenant>,
     /// One for each GPU.
     parts: Vec<PlannedPart>,
@@ -45,13 +48,14 @@ struct PlannedPart {
     task_slots: Option<u32>,
 }
 
-/// Plans the partitions; the registry stays locked. `name` is `None` in a dry run.
+/// Plans the partitions; the registry stays locked. `name` and `run` are `None` in a dry run.
 fn plan<'a>(
     install: &Install,
     request: &RunRequest,
     registry: &'a Registry,
     gpus: &[Gpu],
     name: Option<&str>,
+    run: Option<ProcessId>,
 ) -> Result<Planned<'a>, Error> {
     let cache = Cache::open();
     let measured = |gpu| match request.limits.via() {
@@ -71,19 +75,27 @@ fn plan<'a>(
     if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
         return Err(other.name_in_use());
     }
-    if request.limits.isolation() == Isolation::Shared {
-        mps::check_shared(registry, gpus, &tenants)?;
-    }
     let rules = policy::present_rules()?;
-    let parts = gpus.iter().zip(&measured).map(|(gpu, measured)| {
-        plan_on(gpu, measured, &rules, request, &tenants, name).map_err(|error| match gpus.len() {
-            1 => error,
-            // Otherwise it would not say which.
-            _ => error.on_gpu(&gpu.label()),
-        })
-    });
-    let parts = parts.collect::<Result<_, Error>>()?;
-    Ok(Planned { lock, tenants, parts })
+    let plan_beside = |tenants: &[Tenant]| {
+        if request.limits.isolation() == Isolation::Shared {
+            mps::check_shared(registry, gpus, tenants)?;
+        }
+        let parts = gpus.iter().zip(&measured).map(|(gpu, measured)| {
+            plan_on(gpu, measured, &rules, request, tenants, name).map_err(|error| match gpus.len() {
+                1 => error,
+                // Otherwise it would not say which.
+                _ => error.on_gpu(&gpu.label()),
+            })
+        });
+        parts.collect::<Result<Vec<_>, Error>>()
+    };
+    let (waited, parts) = match (name, run) {
+        (Some(name), Some(run)) => {
+            turn::plan_in_turn(&lock, request, gpus, name, run, &tenants, plan_beside)?
+        }
+        _ => (None, plan_beside(&tenants)?),
+    };
+    Ok(Planned { lock, waited, tenants, parts })
 }
 
 fn plan_on(
@@ -211,7 +223,8 @@ pub(crate) fn make(
     name: &str,
     run: ProcessId,
 ) -> Result<OwnedTenant, Error> {
-    let Planned { lock, tenants, parts } = plan(install, request, registry, gpus, Some(name))?;
+    let Planned { lock, waited, tenants, parts } =
+        plan(install, request, registry, gpus, Some(name), Some(run))?;
     for (gpu, part) in gpus.iter().zip(&parts) {
         let (key, label) = (gpu.key(), gpu.label());
         memory_wanted(&part.request, &key, &label, part.limits.memory_total_bytes)?.make_room(&tenants)?;
@@ -226,6 +239,12 @@ pub(crate) fn make(
         NewPart { gpu_key: gpu.key(), meta, limits: part.limits }
     };
     let made = lock.create(gpus.iter().zip(parts).map(new).collect());
+    if made.is_ok()
+        && let Some(number) = waited
+    {
+        // Whatever goes wrong here, the place ends with the `partita run`.
+        let _ = lock.dequeue(number);
+    }
     if made.is_err() {
         // Those that made room for it have no reason to.
         let _ = partition::divide(&lock);
@@ -264,7 +283,7 @@ pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -
     let registry = Registry::open()?;
     let gpus = select(install, request, say)?;
     let request = &request.settled(&registry, &gpus)?;
-    let planned = plan(install, request, &registry, &gpus, request.name.as_deref())?;
+    let planned = plan(install, request, &registry, &gpus, request.name.as_deref(), None)?;
     let row = |(gpu, part): (&Gpu, PlannedPart)| {
         let unproved =
             |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
