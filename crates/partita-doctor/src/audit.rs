@@ -206,7 +206,7 @@ fn of_one(index: u32, device: &Device<'_>) -> Result<ListedGpu, NvmlError> {
         };
         found.insert(process.pid, DriverProcess { pid: process.pid, used_bytes });
     }
-    // Instances have no utilisation.
+    // Instances have no utilization.
     let rates = device.utilization_rates().ok();
     Ok(ListedGpu {
         index,

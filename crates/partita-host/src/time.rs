@@ -126,7 +126,7 @@ pub(crate) fn check_law(wanted: &Limits, isolation: Isolation) -> Result<(), Err
     match isolation {
         Isolation::Own => Ok(()),
         Isolation::Shared => refuse(
-            "it needs the utilisation of each process, which NVML is not known to report for clients of \
+            "it needs the utilization of each process, which NVML is not known to report for clients of \
              MPS; start the tenant with --isolation own, or use --time-policy hard"
                 .to_owned(),
         ),

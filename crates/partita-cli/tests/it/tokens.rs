@@ -1,4 +1,4 @@
-//! The token bucket (`--time-policy tokens`): launches pay for their blocks, and NVML's utilisation
+//! The token bucket (`--time-policy tokens`): launches pay for their blocks, and NVML's utilization
 //! refills the bucket.
 
 use crate::common;

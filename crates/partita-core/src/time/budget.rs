@@ -13,8 +13,8 @@ words! {
         /// The tenant may use time that no other tenant of the GPU needs; it gives it back within
         /// 100 ms.
         Soft => "soft",
-        /// HAMi's token bucket, for comparison: launches pay for their blocks, and NVML's utilisation
-        /// refills the bucket. It does not hold the share of programs with few blocks.
+        /// HAMi's token bucket, for comparison: launches pay for their blocks, and NVML's
+        /// utilization refills the bucket. It does not hold the share of programs with few blocks.
         Tokens => "tokens",
     }
 }

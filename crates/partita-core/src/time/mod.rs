@@ -4,8 +4,8 @@
 //! [`Budget`] how long the GPU was busy for the tenant; the answer says whether the gate is open
 //! and when to look again ([`Decision`]). The code that delays low-priority work asks a [`Hold`]
 //! whether a closed gate still has effect, a [`Pacer`] how many kernels may pass between two gates,
-//! and a [`GraphShape`] where the gates are inside a graph. Another law, for comparison, is the token
-//! bucket in [`tokens`].
+//! and a [`GraphShape`] where the gates are inside a graph. Another law, for comparison, is the
+//! token bucket in [`tokens`].
 //!
 //! # Why the budget is stable
 //! The balance is an integrator: it grows by the share of the time that passes and shrinks by the

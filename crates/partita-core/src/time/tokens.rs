@@ -1,5 +1,5 @@
 //! The token bucket of HAMi-core: launches pay for their blocks, and a watcher refills the bucket
-//! by the GPU's utilisation.
+//! by the GPU's utilization.
 //!
 //! Users of HAMi know this law, and it is here to be compared with the [`Budget`](super::Budget) in
 //! one run. It does not hold a share for all programs: a long kernel of few blocks costs a few
@@ -10,7 +10,7 @@
 const FACTOR: i64 = 32;
 /// The bucket doubles no further: HAMi-core's doubles until its number overflows.
 const CAPACITY_MAX: i64 = 1 << 60;
-/// The least difference between limit and utilisation that counts, in percent.
+/// The least difference between limit and utilization that counts, in percent.
 const DIFFERENCE_MIN: i64 = 5;
 
 /// The time between two refills, in nanoseconds.
@@ -56,9 +56,9 @@ impl Refill {
         self.share
     }
 
-    /// Adapts the refill to the tenant's utilisation: `limit` and `used` are in percent. If the
+    /// Adapts the refill to the tenant's utilization: `limit` and `used` are in percent. If the
     /// largest refill leaves launches waiting, the bucket doubles first. A `used` above 100 is no
-    /// utilisation, and changes nothing else: the result is false, and nothing is refilled.
+    /// utilization, and changes nothing else: the result is false, and nothing is refilled.
     #[must_use = "false means that there is no refill"]
     pub fn adapt(&mut self, limit: u32, used: u32, balance: i64) -> bool {
         if self.share == self.capacity && balance < 0 {
@@ -109,7 +109,7 @@ mod tests {
         // Beyond half the limit the step grows with the difference: 50 · 13 939.2 · 100 / 51.
         assert!(refill.adapt(50, 0, 0));
         assert_eq!(refill.share(), 696_960 * 100 / 51);
-        assert!(!refill.adapt(50, 101, 0), "a utilisation above 100 percent counts for nothing");
+        assert!(!refill.adapt(50, 101, 0), "a utilization above 100 percent counts for nothing");
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
 
     /// A program that launches kernels of so many blocks and nanoseconds without a pause. Returns
     /// the share of the time in which the GPU ran them in the second half of `for_ns`, in percent.
-    /// The utilisation is that of the last refill period, as NVML's is of a recent one.
+    /// The utilization is that of the last refill period, as NVML's is of a recent one.
     fn saturate(limit: u32, blocks: u64, length_ns: u64, for_ns: u64) -> f64 {
         let (mut refill, mut balance) = (Refill::new(H200.0, H200.1), 0);
         let (mut now, mut free_at, mut busy_until) = (0u64, 0u64, 0u64);
@@ -187,7 +187,7 @@ mod tests {
             prop_assert!(after.is_none_or(|after| after <= balance));
         }
 
-        /// Whatever the utilisation was, refills stay between nothing and the capacity, never lower
+        /// Whatever the utilization was, refills stay between nothing and the capacity, never lower
         /// a balance within it, and follow the sign of the difference.
         #[test]
         fn refills_stay_within_the_bucket(

@@ -19,5 +19,5 @@ pub mod neighbours;
 pub mod streams;
 pub mod tokens;
 pub mod units;
-pub mod utilisation;
+pub mod utilization;
 pub mod watch;

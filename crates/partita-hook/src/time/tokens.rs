@@ -2,8 +2,8 @@
 //! blocks and sleep below zero, and the hook's thread refills the bucket
 //! ([`partita_core::time::tokens`]).
 //!
-//! As in HAMi-core, each process has a bucket, and the utilisation is that of all processes of the
-//! tenant. Unlike there, each GPU has one, and a GPU whose utilisation NVML does not report is
+//! As in HAMi-core, each process has a bucket, and the utilization is that of all processes of the
+//! tenant. Unlike there, each GPU has one, and a GPU whose utilization NVML does not report is
 //! refused instead of left without a limit.
 
 use alloc::boxed::Box;
@@ -23,7 +23,7 @@ use partita_ledger::{Limits, USAGE_FILE_NAME, UsageView};
 use crate::account::gpu::Gpu;
 use crate::driver::calls::calls;
 use crate::sys::{report, watcher};
-use crate::time::utilisation::Utilisation;
+use crate::time::utilization::Utilization;
 
 /// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
 const THREADS_PER_SM: c_uint = 39;
@@ -41,7 +41,7 @@ calls! {
 pub struct Bucket {
     balance: AtomicI64,
     /// Null before a tenant of this law uses it.
-    utilisation: AtomicPtr<Utilisation>,
+    utilization: AtomicPtr<Utilization>,
     watcher: Mutex<Watcher>,
 }
 
@@ -57,14 +57,14 @@ impl Bucket {
     pub fn new() -> Self {
         Self {
             balance: AtomicI64::new(0),
-            utilisation: AtomicPtr::new(core::ptr::null_mut()),
+            utilization: AtomicPtr::new(core::ptr::null_mut()),
             watcher: Mutex::new(Watcher { refill: None, refilled_ns: 0, unknown: 0 }),
         }
     }
 
-    fn utilisation(&self) -> Option<&'static Utilisation> {
+    fn utilization(&self) -> Option<&'static Utilization> {
         // SAFETY: null, or leaked by prepare().
-        unsafe { self.utilisation.load(Ordering::Acquire).as_ref() }
+        unsafe { self.utilization.load(Ordering::Acquire).as_ref() }
     }
 
     /// Sees to it that the bucket can be refilled on this GPU, the process's with this index.
@@ -72,16 +72,16 @@ impl Bucket {
     /// # Errors
     /// Why it cannot, with the remedy.
     pub fn prepare(&self, index: u8, limits: &Limits) -> Result<(), String> {
-        if self.utilisation().is_some() {
+        if self.utilization().is_some() {
             return Ok(());
         }
         let refused = |reason: String| format!("--time-policy tokens: {reason}; use --time-policy hard");
         let threads = threads_per_sm(index).map_err(refused)?;
-        let utilisation = Utilisation::of(&limits.gpu_uuid).map_err(refused)?;
+        let utilization = Utilization::of(&limits.gpu_uuid).map_err(refused)?;
         let mut watcher = self.watcher.lock();
         if watcher.refill.is_none() {
             watcher.refill = Some(Refill::new(limits.tpc_count.saturating_mul(limits.sms_per_tpc), threads));
-            self.utilisation.store(Box::leak(Box::new(utilisation)), Ordering::Release);
+            self.utilization.store(Box::leak(Box::new(utilization)), Ordering::Release);
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Bucket {
     /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` if the bucket cannot be refilled here.
     #[cold]
     pub fn pay(&self, gpu: &Gpu, blocks: u64, applies: impl Fn() -> bool) -> Result<(), CuResult> {
-        if self.utilisation().is_none() {
+        if self.utilization().is_none() {
             let limits = gpu.limits_now().ok_or(CuResult::LAUNCH_OUT_OF_RESOURCES)?;
             self.prepare(gpu.index, &limits).map_err(|reason| {
                 report::once!("{reason}; until then its launches are refused");
@@ -123,7 +123,7 @@ impl Bucket {
     /// this process has work in flight.
     pub fn look(&self, directory: &CStr, has_work: bool, gpu: &Gpu, now_ns: u64) -> Option<u64> {
         let limits = gpu.limits_now()?;
-        let utilisation = self.utilisation()?;
+        let utilization = self.utilization()?;
         let percent = limits.time_permille / 10;
         if limits.time_policy() != Policy::Tokens || !is_limit(percent) {
             return None;
@@ -135,7 +135,7 @@ impl Bucket {
         }
         watcher.refilled_ns = now_ns;
         let mut processes = None;
-        let sampled = utilisation.percent(|pid| {
+        let sampled = utilization.percent(|pid| {
             pid == this_process() || processes.get_or_insert_with(|| living(directory)).contains(&pid)
         });
         let used = match sampled {
@@ -147,7 +147,7 @@ impl Bucket {
                 watcher.unknown = watcher.unknown.saturating_add(1);
                 if watcher.unknown > UNKNOWN_MAX {
                     report::once!(
-                        "NVML reports no utilisation of this process, so that its token bucket is not refilled; \
+                        "NVML reports no utilization of this process, so that its token bucket is not refilled; \
                          use --time-policy hard, or a PID namespace that NVML sees"
                     );
                 }

@@ -10,7 +10,7 @@
 //! ```text
 //! cargo build --profile dist && target/dist/time-share             # sim:h200
 //! target/dist/time-share --of mask
-//! target/dist/time-share --of laws                                  # token bucket, budget and mask
+//! target/dist/time-share --of laws                 # token bucket, budget and mask in one run
 //! target/dist/time-share --gpu 0 --peer hami=/opt/hami/libvgpu.so --out
 //! research/bench/results/time_share.md
 //! ```

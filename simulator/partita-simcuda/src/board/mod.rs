@@ -112,7 +112,7 @@ pub(crate) struct Busy {
     last_percent: u32,
 }
 
-/// Window over which utilisation is averaged, as in NVML, in nanoseconds.
+/// Window over which utilization is averaged, as in NVML, in nanoseconds.
 const BUSY_WINDOW_NS: u64 = 166_000_000;
 
 impl Busy {

@@ -13,7 +13,7 @@
 //! | [`pci`] | its place on the bus |
 //! | [`memory`] | memory in use |
 //! | [`process`] | its processes |
-//! | [`sensor`] | utilisation, clocks, power, temperature |
+//! | [`sensor`] | utilization, clocks, power, temperature |
 //! | [`mig`] | its MIG instances as devices |
 //! | [`mig_instance`] | profiles of instances, and their creation and destruction |
 //! | `mig_fault` | failures of these on demand |

@@ -1,6 +1,6 @@
-//! Utilisation, clocks, power and temperature.
+//! Utilization, clocks, power and temperature.
 //!
-//! The engine has no model of power: from the board's utilisation a linear one is made, between the
+//! The engine has no model of power: from the board's utilization a linear one is made, between the
 //! idle figures below and the limits of the catalogue. Good enough to draw a line that moves; no
 //! measurement.
 
@@ -68,7 +68,7 @@ fn clock_mhz(device: &Device, kind: u32) -> Result<u32, NvmlReturn> {
 }
 
 nvml_getters! {
-    /// Utilisation.
+    /// Utilization.
     fn nvmlDeviceGetUtilizationRates -> Utilization = |device| Utilization { gpu: device.status().busy_percent, memory: 0 };
     /// Power drawn, in milliwatts.
     fn nvmlDeviceGetPowerUsage -> u32 = |device| power_mw(&device);

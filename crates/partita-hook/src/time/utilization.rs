@@ -1,4 +1,4 @@
-//! The utilisation of a GPU by the tenant, as NVML reports it.
+//! The utilization of a GPU by the tenant, as NVML reports it.
 
 use alloc::format;
 use alloc::string::String;
@@ -27,21 +27,21 @@ const SAMPLES_MAX: usize = 1024;
 const SINCE_US: u64 = 1_000_000;
 
 /// NVML's samples of one GPU.
-pub struct Utilisation {
+pub struct Utilization {
     device: Device,
     get_samples: GetSamples,
 }
 
 // SAFETY: the handle is the library's, which any thread may call.
-unsafe impl Send for Utilisation {}
+unsafe impl Send for Utilization {}
 // SAFETY: as above.
-unsafe impl Sync for Utilisation {}
+unsafe impl Sync for Utilization {}
 
-impl Utilisation {
+impl Utilization {
     /// Finds the GPU in NVML, and asks it once.
     ///
     /// # Errors
-    /// Why NVML does not report the utilisation of its processes.
+    /// Why NVML does not report the utilization of its processes.
     pub fn of(uuid: &[u8; 16]) -> Result<Self, String> {
         let device = management::device_of(uuid)
             .ok_or_else(|| String::from("libnvidia-ml.so.1 is missing, or does not list this GPU"))?;
@@ -49,12 +49,12 @@ impl Utilisation {
             .ok_or_else(|| String::from("libnvidia-ml.so.1 exports no nvmlDeviceGetProcessUtilization"))?;
         // SAFETY: the prototype of that name in nvml.h.
         let get_samples = unsafe { core::mem::transmute::<*mut core::ffi::c_void, GetSamples>(found) };
-        let utilisation = Self { device, get_samples };
-        utilisation.percent(|_| false).map(|_| utilisation)
+        let utilization = Self { device, get_samples };
+        utilization.percent(|_| false).map(|_| utilization)
     }
 
-    /// The utilisation by the processes of the last second that `is_ours` accepts, in percent; `None` without a sample
-    /// of any.
+    /// The utilization by the processes of the last second that `is_ours` accepts, in percent;
+    /// `None` without a sample of any.
     ///
     /// # Errors
     /// Why NVML has no samples.
