@@ -4,11 +4,13 @@
 use crate::common;
 
 use std::fs;
-use std::io::Write as _;
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use common::{Answering, World, compile, gpu_program, text, with_env_of};
-use partita_testing::succeed;
+use common::{Answering, Tenant, World, compile, gpu_program, text, with_env_of};
+use partita_testing::{eventually, ignored_test, succeed};
+use rustix::process::Signal;
 
 /// Runs a script in a new mount namespace; `None` if this machine does not allow one.
 fn in_own_mounts(world: &World, script: &str, arguments: &[&str]) -> Option<Output> {
@@ -79,6 +81,41 @@ fn a_stopped_process_of_the_tenant_delays_no_other() {
     let program = compile(&world, "stopped");
     let mut command = world.partita("run --isolation own --sm 25% --mem 256MiB --".split_whitespace());
     assert_eq!(text(&succeed(command.arg(&program)).stdout), "no process waited\n");
+}
+
+/// Takes the lock of the registry, and is stopped with it, as by Ctrl-Z at the wrong moment.
+#[test]
+#[ignore = "a child of a_stopped_command_delays_no_other"]
+fn stops_with_the_lock() {
+    let file = fs::OpenOptions::new().append(true).open(std::env::var_os("LOCK").unwrap()).unwrap();
+    file.lock().unwrap();
+    println!("holding");
+    rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
+    drop(file);
+    println!("released");
+    std::thread::sleep(Duration::from_secs(300));
+}
+
+/// The planner's lock is one for all commands of a user: a waiter continues a stopped holder, and
+/// stops it again.
+#[test]
+fn a_stopped_command_delays_no_other() {
+    let world = World::plan().own().start();
+    let mut tenant = Tenant::start(&mut world.gpu("--name halts --sm 10%", "loop"));
+    tenant.next_line();
+    let mut child = ignored_test("stops_with_the_lock");
+    child.env("LOCK", world.run_dir().join(".lock")).stdout(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    lines.find(|line| line.ends_with("holding")).unwrap();
+    let state = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let is_stopped = || state().rsplit_once(") ").unwrap().1.starts_with('T');
+    eventually("it has stopped", is_stopped);
+    world.ok("set halts --sm 20%");
+    assert_eq!(lines.next().as_deref(), Some("released"));
+    assert!(is_stopped(), "{}", state());
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// A child without the hook has no limits, and the audit finds it.

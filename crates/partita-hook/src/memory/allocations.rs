@@ -40,9 +40,20 @@ pub struct Holding {
     mappings: u32,
 }
 
+/// How many ended contexts the table remembers: more than end while one call of the driver runs.
+const REMEMBERED: usize = 64;
+
+/// A moment in the table's life: how many contexts had ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
 /// Every holding of the process.
 pub struct Allocations {
     holdings: Option<HashMap<(Kind, u64), Holding>>,
+    /// The contexts that ended last: the one that ended at moment `n` lies at `n % REMEMBERED`.
+    ended: [usize; REMEMBERED],
+    /// How many contexts have ended.
+    now: Moment,
     /// The physical handle of each mapped address, and the charge of the mapping itself.
     mapped: Option<HashMap<u64, (u64, Option<Charge>)>>,
     /// Limits of contexts that are memory: the initial value of each, and the charge above it.
@@ -64,7 +75,21 @@ pub fn lock() -> Guard<'static, Allocations> {
 impl Allocations {
     /// No holdings.
     pub const fn new() -> Self {
-        Self { holdings: None, mapped: None, limits: None }
+        let (ended, now) = ([0; REMEMBERED], Moment(0));
+        Self { holdings: None, ended, now, mapped: None, limits: None }
+    }
+
+    /// This moment.
+    pub fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// Whether a context has ended since a moment; `None` if too many have.
+    pub fn has_ended(&self, context: usize, since: Moment) -> Option<bool> {
+        if self.now.0 - since.0 > REMEMBERED as u64 {
+            return None;
+        }
+        Some((since.0..self.now.0).any(|at| self.ended[at as usize % REMEMBERED] == context))
     }
 
     fn holdings(&mut self) -> &mut HashMap<(Kind, u64), Holding> {
@@ -156,8 +181,11 @@ impl Allocations {
         None
     }
 
-    /// Removes every holding that ended with a context, and passes on the charge of each.
+    /// Removes every holding that ended with a context, and passes on the charge of each. Notes
+    /// the end, for the holdings that are out of the table or not yet in it.
     pub fn remove_context(&mut self, context: usize, mut ended: impl FnMut(Charge)) {
+        self.ended[self.now.0 as usize % REMEMBERED] = context;
+        self.now.0 += 1;
         self.holdings().retain(|_, holding| {
             let stays = holding.context != context;
             if !stays {

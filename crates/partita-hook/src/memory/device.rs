@@ -54,17 +54,15 @@ pub fn charged(
 /// same address.
 pub fn released(kind: Kind, handle: u64, free: impl FnOnce() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else { return free() };
-    let holding = allocations::lock().remove(kind, handle);
+    let (holding, since) = {
+        let mut allocations = allocations::lock();
+        (allocations.remove(kind, handle), allocations.now())
+    };
     let is_host = holding.is_some_and(|holding| matches!(holding.charge.account, Account::Host(_)));
     let result = if is_host { spill::free(handle) } else { free() };
     match holding {
         Some(holding) if result.is_ok() => holdings::credit(tenant, holding.charge),
-        Some(holding) => {
-            let freed = allocations::lock().restore(kind, handle, holding);
-            freed.into_iter().for_each(|freed| holdings::credit(tenant, freed));
-            // Another thread may have freed it meanwhile, or its context ended.
-            holdings::bury(tenant, kind, handle, result == CuResult::INVALID_HANDLE);
-        }
+        Some(holding) => holdings::restore(tenant, kind, handle, holding, since, result),
         // Another thread may have had the holding out, and put it back.
         None if result.is_ok() => holdings::bury(tenant, kind, handle, false),
         None => {}

@@ -19,22 +19,18 @@
 //! callback, `ioctl`) takes no lock except that of [`driver_memory`](crate::memory::driver_memory),
 //! which comes last.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use partita_abi::CuResult;
 use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::account::gpu::{Account, Charge, Gpu};
 use crate::account::tenant::Tenant;
-use crate::memory::allocations::{self, Kind};
+use crate::memory::allocations::{self, Holding, Kind, Moment};
 use crate::memory::driver_memory::Charging;
 use crate::memory::pools::{self, Source};
 use crate::memory::{shares, spilled};
 use crate::sys::fork::in_child;
 
 static CONTEXTS: Mutex<()> = Mutex::reentrant();
-/// How many contexts have ended.
-static CONTEXTS_ENDED: AtomicU64 = AtomicU64::new(0);
 static REFERENCES: Mutex<()> = Mutex::new(());
 
 // Makes the locks usable in a child.
@@ -53,11 +49,11 @@ pub fn references() -> Guard<'static, ()> {
     REFERENCES.lock()
 }
 
-/// Where an allocation is made: the context that ends it, and how many had ended before.
+/// Where an allocation is made: the context that ends it, and a moment before the driver's call.
 #[derive(Debug, Clone, Copy)]
 pub struct Here {
     context: usize,
-    contexts_ended: u64,
+    since: Moment,
 }
 
 /// Takes `bytes` from the quota if they fit, after releasing idle memory of this process's pools if
@@ -103,8 +99,8 @@ pub fn credit(tenant: &Tenant, charge: Charge) {
 /// Where an allocation is made that the driver is asked for next.
 pub fn here(tenant: &Tenant) -> Here {
     // First: a context that ends from now on is noticed.
-    let contexts_ended = CONTEXTS_ENDED.load(Ordering::Acquire);
-    Here { context: tenant.driver().current_context(), contexts_ended }
+    let since = allocations::lock().now();
+    Here { context: tenant.driver().current_context(), since }
 }
 
 /// Records the driver's allocation for bytes already reserved.
@@ -113,11 +109,34 @@ pub fn hold(tenant: &Tenant, kind: Kind, handle: u64, charge: Charge, here: Here
         Kind::Pointer => tenant.driver().range_of(handle).map(|(_, bytes)| bytes),
         _ => None,
     };
-    let stale = allocations::lock().insert(kind, handle, charge, here.context, bytes);
+    let mut allocations = allocations::lock();
+    // Its context may have ended before it was recorded.
+    let has_ended = allocations.has_ended(here.context, here.since);
+    if has_ended == Some(true) {
+        drop(allocations);
+        return credit(tenant, charge);
+    }
+    let stale = allocations.insert(kind, handle, charge, here.context, bytes);
+    drop(allocations);
     stale.into_iter().for_each(|stale| credit(tenant, stale));
-    if CONTEXTS_ENDED.load(Ordering::Acquire) != here.contexts_ended {
-        // Its context may have ended before it was recorded.
+    if has_ended.is_none() {
         bury(tenant, kind, handle, tenant.driver().context_is_gone());
+    }
+}
+
+/// Returns a holding to the table after the driver refused to free it with `code`, or credits it if
+/// it ended meanwhile: another thread freed it, or its context ended since the moment at which it
+/// was taken out.
+pub fn restore(tenant: &Tenant, kind: Kind, handle: u64, holding: Holding, since: Moment, code: CuResult) {
+    let mut allocations = allocations::lock();
+    let freed = match allocations.has_ended(holding.context, since) {
+        Some(true) => Some(holding.charge),
+        _ => allocations.restore(kind, handle, holding),
+    };
+    drop(allocations);
+    match freed {
+        Some(freed) => credit(tenant, freed),
+        None => bury(tenant, kind, handle, code == CuResult::INVALID_HANDLE),
     }
 }
 
@@ -142,7 +161,5 @@ pub fn take_dead(tenant: &Tenant, kind: Kind, handle: u64, is_gone: bool) -> Opt
 /// Credits everything that ended with a context. The caller has [`contexts`], so that no other
 /// context has its address yet.
 pub fn context_ended(tenant: &Tenant, context: usize) {
-    // Before the search of the table: a record made later searches by itself.
-    CONTEXTS_ENDED.fetch_add(1, Ordering::AcqRel);
     allocations::lock().remove_context(context, |ended| credit(tenant, ended));
 }

@@ -75,6 +75,9 @@ struct Options {
     /// `PARTITA_HOLDER` of the tenants that die.
     #[arg(long, default_value = "on", value_parser = ["on", "off"])]
     holder: String,
+    /// How long the programs stand still before they die, in seconds.
+    #[arg(long, default_value_t = 0.0)]
+    pause_s: f64,
     /// The memory of each tenant.
     #[arg(long, default_value = "1GiB")]
     mem: String,
@@ -240,6 +243,7 @@ impl Bench {
     fn round(&self, rows: &mut Rows) -> Result<bool> {
         let mut victim = self.victim()?;
         let (dying, mut sides) = self.all_dying()?;
+        std::thread::sleep(Duration::try_from_secs_f64(self.options.pause_s)?);
         victim.tell(MEASURED_MS)?;
         let begin = Instant::now();
         for side in &mut sides {
