@@ -78,6 +78,7 @@ pub struct Launch<'a> {
     stream: *mut c_void,
     grid: Grid,
     cooperative: bool,
+    shared_bytes: u32,
     arguments: Vec<u64>,
     /// Addresses of the arguments as numbers; the driver takes an array of pointers.
     pointers: Vec<usize>,
@@ -113,6 +114,19 @@ impl Launch<'_> {
         Ok(self)
     }
 
+    /// Gives each block that much dynamic shared memory, in bytes.
+    ///
+    /// # Errors
+    /// Those of the driver, beyond what a block can have.
+    pub(crate) fn with_shared(mut self, bytes: u32) -> Result<Self, Error> {
+        let limit = attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        // SAFETY: a function of a module that is never unloaded.
+        unsafe { self.cuda.func_set_attribute(self.function, limit, value)? };
+        self.shared_bytes = bytes;
+        Ok(self)
+    }
+
     /// Launches once, without waiting or allocating.
     ///
     /// # Errors
@@ -135,7 +149,7 @@ impl Launch<'_> {
                     threads,
                     1,
                     1,
-                    0,
+                    self.shared_bytes,
                     self.stream,
                     pointers,
                 )
@@ -153,7 +167,7 @@ impl Launch<'_> {
                     threads,
                     1,
                     1,
-                    0,
+                    self.shared_bytes,
                     self.stream,
                     pointers,
                     none,
@@ -172,7 +186,7 @@ impl Launch<'_> {
             block_dim_x: threads,
             block_dim_y: 1,
             block_dim_z: 1,
-            shared_mem_bytes: 0,
+            shared_mem_bytes: self.shared_bytes,
             stream: CUstream(self.stream),
             attrs: attributes.as_mut_ptr(),
             num_attrs: 1,
@@ -303,6 +317,7 @@ impl<'a> Gpu<'a> {
             stream: place.stream.handle(),
             grid,
             cooperative: false,
+            shared_bytes: 0,
             pointers: vec![0; arguments.len()],
             arguments,
         })

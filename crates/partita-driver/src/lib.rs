@@ -14,6 +14,7 @@ extern crate alloc;
 extern crate std;
 
 mod affinity;
+mod alone;
 pub mod callback;
 mod census;
 pub mod control;
@@ -53,6 +54,7 @@ mod time;
 mod workload;
 
 pub use affinity::AffinityContext;
+pub use alone::Alone;
 pub use census::{BlockRecord, Census};
 pub use copies::Copies;
 pub use cuda::Cuda;

@@ -9,6 +9,8 @@
 //! It is not a child of the program and has none of its pipes, files and locks. So a process that
 //! waits for the program sees no difference.
 
+mod looks;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -32,10 +34,12 @@ use rustix::net::{
 };
 use rustix::process::PidfdFlags;
 
+use self::looks::Looks;
 use crate::dead::DeadProcess;
 use crate::error::Error;
 use crate::install::Install;
 use crate::kill;
+use crate::mps::vacancy::Vacancy;
 use crate::mps::{self, DETACH_SUBCOMMAND, ready, recover};
 use crate::process::ProcessId;
 use crate::registry::{LEDGER_VARIABLE, OwnedTenant, Registry, Tenant};
@@ -53,8 +57,12 @@ const LOOK: Duration = Duration::from_millis(100);
 const ALONE: Duration = Duration::from_millis(300);
 /// How often it looks whether clients are left that the work could break.
 const LOOK_AT_CLIENTS: Duration = Duration::from_millis(200);
-/// How long launches without a fence are held at least. On an H100 no neighbour lost anything when
-/// the descriptors of 16 dead clients with finite kernels were closed after 2 s.
+/// How long launches without a fence are left to end by themselves, before the holder looks at the
+/// compute units.
+const SETTLE: Duration = Duration::from_millis(200);
+/// How long launches without a fence are held at least where the compute units do not tell. On an
+/// H100 no neighbour lost anything when the descriptors of 16 dead clients with finite kernels were
+/// closed after 2 s.
 const UNFENCED: Duration = Duration::from_secs(2);
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 32;
@@ -114,6 +122,7 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
     let service = mps::service_of(install, &registry, first)?;
     let run_exit = open_process(run.pid);
     let mut holder = Holder {
+        install: install.clone(),
         registry,
         parts,
         service,
@@ -121,6 +130,7 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
         shown: Vec::new(),
         connections: Vec::new(),
         looked: None,
+        looks: Looks::default(),
     };
     loop {
         holder.wait(run_exit.as_ref().filter(|_| run.lives())).map_err(Error::io("the holder's wait"))?;
@@ -160,6 +170,7 @@ impl Held {
 }
 
 struct Holder {
+    install: Install,
     registry: Registry,
     parts: Vec<Tenant>,
     service: Option<Service>,
@@ -169,6 +180,7 @@ struct Holder {
     connections: Vec<OwnedFd>,
     /// When it last looked at the clients.
     looked: Option<Instant>,
+    looks: Looks,
 }
 
 impl Holder {
@@ -231,6 +243,7 @@ impl Holder {
             // Without a share of time there is no gate.
             self.parts.iter().for_each(|part| _ = part.open_gate());
         }
+        self.looks.collect();
         let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
         for mut held in std::mem::take(&mut self.held) {
             if held.died.is_some() && (everyone || self.is_over(&mut held)) {
@@ -239,6 +252,7 @@ impl Holder {
                 self.held.push(held);
             }
         }
+        self.look_at_units();
         let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AT_CLIENTS);
         if is_due && self.held.iter().any(|held| held.died.is_some()) {
             if !self.may_hurt() && self.is_safe_for_newcomers() {
@@ -272,9 +286,38 @@ impl Holder {
                     Some(Flight::Unfenced { longest_ms }) => longest_ms,
                     _ => 0,
                 };
-                let patience = UNFENCED.max(2 * Duration::from_millis(longest_ms.into()));
-                held.unfenced.get_or_insert_with(Instant::now).elapsed() >= patience
+                let since = *held.unfenced.get_or_insert_with(Instant::now);
+                match self.looks.since(since) {
+                    Some(Vacancy::Free) => true,
+                    Some(Vacancy::Taken) => {
+                        held.is_running = true;
+                        false
+                    }
+                    None if self.can_look() => false,
+                    None | Some(Vacancy::Unknown { .. }) => {
+                        since.elapsed() >= UNFENCED.max(2 * Duration::from_millis(longest_ms.into()))
+                    }
+                }
             }
+        }
+    }
+
+    /// Whether the compute units tell whether the work of the dead has ended: not where a living
+    /// process of the tenant uses them.
+    fn can_look(&self) -> bool {
+        self.service.is_some() && self.held.iter().all(|held| held.died.is_some())
+    }
+
+    /// Has a look at the compute units if work without a fence may run there.
+    fn look_at_units(&mut self) {
+        let is_open = |since: Instant| {
+            since.elapsed() >= SETTLE && matches!(self.looks.since(since), None | Some(Vacancy::Taken))
+        };
+        if self.can_look()
+            && self.held.iter().filter_map(|held| held.unfenced).any(is_open)
+            && let Some(service) = &self.service
+        {
+            self.looks.begin(&self.install, service, &self.parts);
         }
     }
 

@@ -16,6 +16,7 @@ pub mod provisioned;
 pub mod ready;
 pub mod recover;
 pub mod status;
+pub mod vacancy;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

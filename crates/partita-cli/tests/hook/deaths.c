@@ -1,6 +1,7 @@
 /* Dies with work on the GPU, as told.
  *   deaths WORKLOADS WORK DEATH
  * WORK: `none`, `finite` (8 kernels of some 100 ms), `endless`; and `streams`, finite work in several streams.
+ * With `sudden-` before it the work begins at that line, and the program dies right behind its last launch.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
  * Says `ready` when the work is there and, with a holder, behind it the fences; dies at the next line of its input. */
 #include "census.h"
@@ -40,6 +41,8 @@ static void await_fences(void) {
 int main(int count, char **arguments) {
     if (count != 4) return 2;
     const char *work = arguments[2], *death = arguments[3];
+    int sudden = !strncmp(work, "sudden-", 7);
+    if (sudden) work += 7;
     void *module, *function;
     start(1);
     OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&module, kernels_in(arguments[1])));
@@ -48,6 +51,11 @@ int main(int count, char **arguments) {
     OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&buffer, 4096));
     OK("cuMemsetD8_v2", CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2")(buffer, 0, 4096));
     wait_all();
+    if (sudden) {
+        puts("ready");
+        fflush(stdout);
+        getchar();
+    }
     if (!strcmp(work, "endless"))
         walk(function, NULL, 1ull << 50);
     else if (!strcmp(work, "finite"))
@@ -57,10 +65,12 @@ int main(int count, char **arguments) {
             void *stream = new_stream(i % 2);
             for (int j = 0; j < 4; j++) walk(function, stream, 4000000);
         }
-    await_fences();
-    puts("ready");
-    fflush(stdout);
-    getchar();
+    if (!sudden) {
+        await_fences();
+        puts("ready");
+        fflush(stdout);
+        getchar();
+    }
     if (!strcmp(death, "kill")) kill(getpid(), SIGKILL);
     else if (!strcmp(death, "segv")) *(volatile int *)8 = 1;
     else if (!strcmp(death, "abort")) abort();

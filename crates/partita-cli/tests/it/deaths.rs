@@ -235,6 +235,32 @@ fn endless_work_of_the_dead_is_shown_and_let_go_of_with_the_last_neighbour() {
     }
 }
 
+/// No fence is behind the work of these: the holder looks at their compute units.
+#[test]
+fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    for death in ["kill", "_exit"] {
+        let scene = Scene::new();
+        let mut neighbour = scene.neighbour();
+        die(&mut scene.dying("sudden-endless", death, "on"), death);
+        scene.eventually(death, &mut neighbour, || scene.problem().contains("has not ended"));
+        // Longer than work without a fence is held where the compute units do not tell.
+        let shown = Instant::now();
+        while shown.elapsed().as_secs() < 4 {
+            goes_on(&mut neighbour, death);
+        }
+        assert!(scene.problem().contains("has not ended"), "{death}: {:?}", scene.world.ps());
+        drop(neighbour);
+        scene.gone("dies");
+
+        let mut neighbour = scene.neighbour();
+        die(&mut scene.dying("sudden-finite", death, "on"), death);
+        scene.eventually(death, &mut neighbour, || !scene.has_tenant());
+    }
+}
+
 #[test]
 fn an_administrator_ends_what_never_ends_and_is_told_what_it_costs() {
     if needs_user_mode(NO_HOLDER) {

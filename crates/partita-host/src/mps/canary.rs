@@ -32,7 +32,7 @@ pub const RESTART_LIMIT: Duration = Duration::from_secs(4);
 /// How long the server may take to end the work of a canary, before its process is killed.
 const END_LIMIT: Duration = Duration::from_secs(1);
 /// What the process prints before it launches.
-const LAUNCHES: &str = "launches";
+pub(super) const LAUNCHES: &str = "launches";
 
 /// What a canary found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,11 +57,34 @@ pub enum Found {
 /// # Errors
 /// [`Error::Child`] if there can be no process; [`Error::Interrupted`].
 pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Found, Error> {
-    let job = Job::new(install, JOB, &())?;
+    Ok(match answer(Job::new(install, JOB, &())?, gpu, service, limit)? {
+        Answer::Line { took, .. } => Found::Works(took),
+        Answer::Late { server } => Found::Stuck { server },
+        Answer::Unknown { reason } => Found::Unknown { reason },
+    })
+}
+
+/// What a job that launches as a client of a service has answered.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The first line after its launches, and how long they took.
+    Line { line: String, took: Duration },
+    /// Its context or its launches took too long; its work was ended.
+    Late { server: Option<Pid> },
+    /// It never became a client.
+    Unknown { reason: String },
+}
+
+/// Runs a job as a client of the service. The job prints [`LAUNCHES`] before its first launch, and
+/// a line after the last one, for which this waits up to `limit`.
+///
+/// # Errors
+/// As [`send`].
+pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Answer, Error> {
     let mut job = job.envs(gpu.variables()).envs(service.client_env()).limit(OPEN_LIMIT).start()?;
     let unknown = |error: JobError| match error {
         JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
-        other => Ok(Found::Unknown { reason: other.to_string() }),
+        other => Ok(Answer::Unknown { reason: other.to_string() }),
     };
     let pid = job.pid();
     let service = service.clone().with_command_limit(END_LIMIT);
@@ -83,15 +106,15 @@ pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) ->
             && since.elapsed() >= limit.max(CONTEXT_LIMIT)
         {
             job.end();
-            return Ok(Found::Stuck { server: Some(server) });
+            return Ok(Answer::Late { server: Some(server) });
         }
     }
     let begin = Instant::now();
     match job.line_within(limit) {
-        Ok(Some(_)) => {
+        Ok(Some(line)) => {
             let took = begin.elapsed();
             job.leave();
-            Ok(Found::Works(took))
+            Ok(Answer::Line { line, took })
         }
         Err(error) => unknown(error),
         Ok(None) => {
@@ -101,7 +124,7 @@ pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) ->
                 let _ = end_work(&service.control(), server, pid);
             }
             job.end();
-            Ok(Found::Stuck { server })
+            Ok(Answer::Late { server })
         }
     }
 }

@@ -1,6 +1,7 @@
 """Dies with PyTorch's work on the GPU, as the caller says: dies.py WORK DEATH, like deaths.c.
 
-`finite` is some 0.8 s of matrix products in four streams, `endless` a kernel of torch that sleeps for 2**62 cycles.
+`finite` is some 4 s of matrix products in four streams on one TPC, `endless` a kernel of torch that sleeps for 2**62 cycles. With
+`sudden-` before it the work begins when the program is told to die, and it dies right behind its last launch.
 """
 
 import ctypes
@@ -15,6 +16,17 @@ matrix = torch.ones(2048, 2048, device="cuda")
 # The library that multiplies is loaded before the time counts.
 matrix @ matrix
 torch.cuda.synchronize()
+sudden = work.startswith("sudden-")
+work = work.removeprefix("sudden-")
+
+
+def wait():
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+if sudden:
+    wait()
 if work == "endless":
     torch.cuda._sleep(2**62)
 elif work == "finite":
@@ -23,8 +35,8 @@ elif work == "finite":
         with torch.cuda.stream(streams[number % 4]):
             matrix @ matrix
             torch.cuda._sleep(4_000_000)
-print("ready", flush=True)
-sys.stdin.readline()
+if not sudden:
+    wait()
 if death == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 elif death == "segv":

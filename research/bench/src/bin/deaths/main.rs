@@ -78,6 +78,9 @@ struct Options {
     /// How long the programs stand still before they die, in seconds.
     #[arg(long, default_value_t = 0.0)]
     pause_s: f64,
+    /// The programs die right behind their last launch, and not some time after it.
+    #[arg(long)]
+    sudden: bool,
     /// The memory of each tenant.
     #[arg(long, default_value = "1GiB")]
     mem: String,
@@ -213,9 +216,10 @@ impl Bench {
     fn dying(&self, number: usize) -> Result<(Dying, Side)> {
         let (way, work) = (WAYS[number % WAYS.len()], WORK[number / WAYS.len() % WORK.len()]);
         let name = format!("dies{number}");
+        let told = if self.options.sudden { format!("sudden-{work}") } else { work.to_owned() };
         let words: &[&str] = match self.options.program {
-            Program::C => &["./deaths", "workloads.ptx", work, way],
-            Program::Torch => &["python3", "dies.py", work, way],
+            Program::C => &["./deaths", "workloads.ptx", &told, way],
+            Program::Torch => &["python3", "dies.py", &told, way],
         };
         let mut command = self.command(&name, "1tpc", words)?;
         command.env("PARTITA_HOLDER", &self.options.holder);
@@ -300,9 +304,10 @@ impl Bench {
     }
 
     fn page(&self, rounds: usize, broken: usize, rows: &Rows) -> Result<String> {
-        let Options { gpu, at_once, program, holder, .. } = &self.options;
+        let Options { gpu, at_once, program, holder, sudden, .. } = &self.options;
+        let when = if *sudden { ", right behind the last launch" } else { "" };
         let mut text = format!(
-            "# Violent deaths beside a victim\n\n`{gpu}`, {program:?}, holder {holder}: {rounds} \
+            "# Violent deaths beside a victim\n\n`{gpu}`, {program:?}, holder {holder}{when}: {rounds} \
              rounds of {at_once} deaths at once. Times in seconds: median (most).\n\n\
              | work | death | deaths | not shown or not released | released after \
              the death | shown after the death | released after the victim's end \

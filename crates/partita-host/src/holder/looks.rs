@@ -1,0 +1,100 @@
+//! The holder's looks at the compute units of the dead, on a thread: each takes about a second.
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use partita_core::TpcSet;
+use partita_mps::Service;
+
+use crate::error::Error;
+use crate::gpu::{self, Selector};
+use crate::install::Install;
+use crate::mps::vacancy::{self, Vacancy};
+use crate::registry::{Registry, Tenant};
+
+/// The pause after a look that found work, which doubles up to the longest.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Compute units of one GPU.
+struct Place {
+    gpu: Selector,
+    key: String,
+    name: String,
+    set: TpcSet,
+}
+
+/// The looks of one holder.
+#[derive(Default)]
+pub(super) struct Looks {
+    /// One that goes on, and when it began.
+    present: Option<(Instant, JoinHandle<Vacancy>)>,
+    /// The last one that ended, and when it began.
+    last: Option<(Instant, Vacancy)>,
+    pause: Duration,
+    next: Option<Instant>,
+}
+
+impl Looks {
+    /// What the last look found that began after this moment.
+    pub fn since(&self, since: Instant) -> Option<&Vacancy> {
+        self.last.as_ref().filter(|(began, _)| *began >= since).map(|(_, found)| found)
+    }
+
+    /// Takes the result of a look that has ended.
+    pub fn collect(&mut self) {
+        let Some((began, thread)) = self.present.take_if(|(_, thread)| thread.is_finished()) else { return };
+        let unknown = || Vacancy::Unknown { reason: "the look ended early".to_owned() };
+        let found = thread.join().unwrap_or_else(|_| unknown());
+        self.pause = match found {
+            Vacancy::Taken => (2 * self.pause).clamp(PAUSE, PAUSE_MAX),
+            _ => PAUSE,
+        };
+        self.next = Some(Instant::now() + self.pause);
+        self.last = Some((began, found));
+    }
+
+    /// Begins a look at the tenant's compute units, unless one goes on or ended just now.
+    pub fn begin(&mut self, install: &Install, service: &Service, parts: &[Tenant]) {
+        if self.present.is_some() || self.next.is_some_and(|next| Instant::now() < next) {
+            return;
+        }
+        let began = Instant::now();
+        let (install, service) = (install.clone(), service.clone());
+        let places: Result<Vec<Place>, Error> = parts.iter().map(place).collect();
+        let thread = std::thread::spawn(move || {
+            let found = places.and_then(|places| look_at(&install, &service, &places));
+            found.unwrap_or_else(|error| Vacancy::Unknown { reason: error.to_string() })
+        });
+        self.present = Some((began, thread));
+    }
+}
+
+fn place(part: &Tenant) -> Result<Place, Error> {
+    let gpu = &part.meta()?.gpu;
+    let selector = match &gpu.sim {
+        Some(sim) => Selector::Sim(sim.device.clone(), gpu.index.unwrap_or(0)),
+        None => Selector::Uuid(gpu.uuid.clone()),
+    };
+    Ok(Place { gpu: selector, key: part.gpu_key.clone(), name: part.name.clone(), set: part.set()? })
+}
+
+/// Free if all places are.
+fn look_at(install: &Install, service: &Service, places: &[Place]) -> Result<Vacancy, Error> {
+    let registry = Registry::open()?;
+    for Place { gpu, key, name, set } in places {
+        for other in registry.lock()?.tenants()? {
+            let is_other = other.gpu_key == *key && other.name != *name;
+            if is_other && other.set().is_ok_and(|other| !(other & *set).is_empty()) {
+                let reason = format!("tenant {} has some of the compute units, too", other.name);
+                return Ok(Vacancy::Unknown { reason });
+            }
+        }
+        let gpu = gpu::select(install, Some(gpu))?.gpu;
+        match vacancy::look(install, &gpu, service, set)? {
+            Vacancy::Free => {}
+            found => return Ok(found),
+        }
+    }
+    Ok(Vacancy::Free)
+}

@@ -1,0 +1,109 @@
+//! Whether the compute units of a dead client are free: the GPU's own answer where no fence says
+//! whether its work has ended.
+//!
+//! A process of its own, a client of the same service with the same compute units, launches blocks
+//! that start only on SMs without other work ([`Alone`]). Work that is queued has moments between
+//! two kernels, so it must find all SMs free at many moments.
+
+use std::time::Duration;
+
+use partita_core::TpcSet;
+use partita_driver::{Alone, Error as DriverError, ProcessMasks};
+use partita_mps::Service;
+use serde::{Deserialize, Serialize};
+
+use super::canary::{Answer, LAUNCHES, answer};
+use crate::calibration::{Cache, Measured};
+use crate::child::Job;
+use crate::error::Error;
+use crate::gpu::Gpu;
+use crate::gpu_job::on_gpu;
+use crate::install::Install;
+
+/// The name of the job.
+pub const JOB: &str = "mps-vacancy";
+/// How many looks must find all SMs free.
+const LOOKS: u32 = 10;
+/// The pause before each of them: kernels of a queue that lasts take longer than a small part of
+/// it.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long a look may wait for a kernel that runs, in milliseconds.
+const LOOK_LIMIT_MS: u64 = 300;
+/// How long all looks may take.
+const LIMIT: Duration = Duration::from_millis(1500);
+const FREE: &str = "free";
+const TAKEN: &str = "taken";
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Vacancy {
+    /// Nothing runs there.
+    Free,
+    /// Something does.
+    Taken,
+    /// It cannot be found out.
+    Unknown {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What the job is to look at.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    measured: Measured,
+    set: [u64; 4],
+}
+
+/// Looks at some compute units, as a client of the service.
+///
+/// # Errors
+/// [`Error::Child`] if there can be no process; [`Error::Unproved`] if the GPU is not calibrated;
+/// [`Error::Interrupted`].
+pub fn look(install: &Install, gpu: &Gpu, service: &Service, set: &TpcSet) -> Result<Vacancy, Error> {
+    let request = Request { measured: Cache::open().get(install, gpu)?, set: set.to_words() };
+    Ok(match answer(Job::new(install, JOB, &request)?, gpu, service, LIMIT)? {
+        Answer::Line { line, .. } if line == FREE => Vacancy::Free,
+        Answer::Line { line, .. } if line == TAKEN => Vacancy::Taken,
+        // Its blocks wait for the kernel that has the SMs.
+        Answer::Late { .. } => Vacancy::Taken,
+        Answer::Line { line: reason, .. } | Answer::Unknown { reason } => Vacancy::Unknown { reason },
+    })
+}
+
+/// The job.
+///
+/// # Errors
+/// Those of the driver, and why the SMs cannot be looked at.
+pub fn look_here(request: &Request) -> Result<(), String> {
+    let text = |error: DriverError| error.to_string();
+    let Request { measured, set } = request;
+    let set = TpcSet::from_words(*set);
+    on_gpu(|gpu| {
+        let topology = measured.topology().map_err(|error| error.to_string())?;
+        let layout = partita_abi::qmd::layout_for(measured.device_class, measured.qmd_version)
+            .map_err(|error| error.to_string())?;
+        let masks = ProcessMasks::install(gpu.cuda(), &topology, layout).map_err(text)?;
+        masks.set_process(Some(&set)).map_err(text)?;
+        let sms = set.len() * measured.sms_per_tpc;
+        let alone = Alone::new(gpu, sms).map_err(text)?;
+        println!("{LAUNCHES}");
+        for _ in 0..LOOKS {
+            std::thread::sleep(PAUSE);
+            match alone.look(LOOK_LIMIT_MS) {
+                Ok(true) => {}
+                Ok(false) => {
+                    println!("{TAKEN}");
+                    return Ok(());
+                }
+                // Its blocks are in flight. The parent has the server end them before this process.
+                Err(DriverError::Hang { .. }) => loop {
+                    std::thread::park();
+                },
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        println!("{FREE}");
+        Ok(())
+    })
+}
