@@ -47,6 +47,7 @@ symbols! {
     fn event_destroy = cuEventDestroy_v2;
     fn event_query = cuEventQuery;
     fn event_synchronize = cuEventSynchronize;
+    fn event_elapsed_time = cuEventElapsedTime;
     fn ipc_get_event_handle = cuIpcGetEventHandle;
     fn ipc_open_event_handle = cuIpcOpenEventHandle;
     fn ipc_get_mem_handle = cuIpcGetMemHandle;

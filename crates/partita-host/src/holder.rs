@@ -39,6 +39,7 @@ use crate::dead::DeadProcess;
 use crate::error::Error;
 use crate::install::Install;
 use crate::kill;
+use crate::mps::incident::{self, Because, Incident, What};
 use crate::mps::vacancy::Vacancy;
 use crate::mps::{self, DETACH_SUBCOMMAND, ready, recover};
 use crate::process::ProcessId;
@@ -246,10 +247,14 @@ impl Holder {
         self.looks.collect();
         let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
         for mut held in std::mem::take(&mut self.held) {
-            if held.died.is_some() && (everyone || self.is_over(&mut held)) {
-                held.let_go();
-            } else {
-                self.held.push(held);
+            let because = match held.died {
+                Some(_) if everyone => Some(Because::Asked),
+                Some(_) => self.is_over(&mut held),
+                None => None,
+            };
+            match because {
+                Some(because) => self.let_go(held, because),
+                None => self.held.push(held),
             }
         }
         self.look_at_units();
@@ -259,15 +264,28 @@ impl Holder {
                 let (dead, living) =
                     std::mem::take(&mut self.held).into_iter().partition(|held| held.died.is_some());
                 self.held = living;
-                Vec::into_iter(dead).for_each(Held::let_go);
+                Vec::into_iter(dead).for_each(|held| self.let_go(held, Because::Alone));
             }
             self.looked = Some(Instant::now());
         }
         self.show();
     }
 
-    /// Whether the work of a dead process has ended.
-    fn is_over(&self, held: &mut Held) -> bool {
+    /// Releases a dead process. The log tells of those that were held beside others.
+    fn let_go(&self, held: Held, because: Because) {
+        let (pid, died) = (held.pid, held.died);
+        // Descriptors first, and then the word: a reader of the log may count on it.
+        held.let_go();
+        let held_ms = died.map_or(0, |died| u64::try_from(died.elapsed().as_millis()).unwrap_or(u64::MAX));
+        if let (Some(service), Some(part)) = (&self.service, self.parts.first())
+            && Duration::from_millis(held_ms) >= LOOK
+        {
+            incident::note(service, &Incident::now(&part.name, What::Released { pid, held_ms, because }));
+        }
+    }
+
+    /// Why the work of a dead process has ended, if it has.
+    fn is_over(&self, held: &mut Held) -> Option<Because> {
         let ended = self.parts.first().is_some_and(|part| kill::was_work_ended(&part.dir, held.pid));
         let mut page = [0; FLIGHT_BYTES];
         let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
@@ -275,11 +293,11 @@ impl Holder {
         let flight = self.launches(held.owner).map_or(Some(Flight::Over), flight);
         held.is_running = flight == Some(Flight::Runs);
         match flight {
-            _ if ended => true,
-            Some(Flight::Over) => true,
+            _ if ended => Some(Because::WorkEnded),
+            Some(Flight::Over) => Some(Because::Passed),
             Some(Flight::Runs) => {
                 held.unfenced = None;
-                false
+                None
             }
             flight => {
                 let longest_ms = match flight {
@@ -288,14 +306,15 @@ impl Holder {
                 };
                 let since = *held.unfenced.get_or_insert_with(Instant::now);
                 match self.looks.since(since) {
-                    Some(Vacancy::Free) => true,
+                    Some(Vacancy::Free) => Some(Because::Free),
                     Some(Vacancy::Taken) => {
                         held.is_running = true;
-                        false
+                        None
                     }
-                    None if self.can_look() => false,
-                    None | Some(Vacancy::Unknown { .. }) => {
-                        since.elapsed() >= UNFENCED.max(2 * Duration::from_millis(longest_ms.into()))
+                    None | Some(Vacancy::Unanswered) if self.can_look() => None,
+                    None | Some(Vacancy::Unanswered | Vacancy::Untold) => {
+                        let patience = UNFENCED.max(2 * Duration::from_millis(longest_ms.into()));
+                        (since.elapsed() >= patience).then_some(Because::Waited)
                     }
                 }
             }
@@ -311,7 +330,8 @@ impl Holder {
     /// Has a look at the compute units if work without a fence may run there.
     fn look_at_units(&mut self) {
         let is_open = |since: Instant| {
-            since.elapsed() >= SETTLE && matches!(self.looks.since(since), None | Some(Vacancy::Taken))
+            let is_told = matches!(self.looks.since(since), Some(Vacancy::Free | Vacancy::Untold));
+            since.elapsed() >= SETTLE && !is_told
         };
         if self.can_look()
             && self.held.iter().filter_map(|held| held.unfenced).any(is_open)

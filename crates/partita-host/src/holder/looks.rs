@@ -12,9 +12,12 @@ use crate::install::Install;
 use crate::mps::vacancy::{self, Vacancy};
 use crate::registry::{Registry, Tenant};
 
-/// The pause after a look that found work, which doubles up to the longest.
+/// The pause after a look: at least this, and this part of the time since the first one.
 const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_PART: u32 = 4;
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// So many looks without an answer in a row, and the compute units do not tell.
+const UNANSWERED_MAX: u32 = 5;
 
 /// Compute units of one GPU.
 struct Place {
@@ -31,8 +34,9 @@ pub(super) struct Looks {
     present: Option<(Instant, JoinHandle<Vacancy>)>,
     /// The last one that ended, and when it began.
     last: Option<(Instant, Vacancy)>,
-    pause: Duration,
+    first: Option<Instant>,
     next: Option<Instant>,
+    unanswered: u32,
 }
 
 impl Looks {
@@ -44,13 +48,11 @@ impl Looks {
     /// Takes the result of a look that has ended.
     pub fn collect(&mut self) {
         let Some((began, thread)) = self.present.take_if(|(_, thread)| thread.is_finished()) else { return };
-        let unknown = || Vacancy::Unknown { reason: "the look ended early".to_owned() };
-        let found = thread.join().unwrap_or_else(|_| unknown());
-        self.pause = match found {
-            Vacancy::Taken => (2 * self.pause).clamp(PAUSE, PAUSE_MAX),
-            _ => PAUSE,
-        };
-        self.next = Some(Instant::now() + self.pause);
+        let found = thread.join().unwrap_or(Vacancy::Unanswered);
+        self.unanswered = if found == Vacancy::Unanswered { self.unanswered + 1 } else { 0 };
+        let found = if self.unanswered >= UNANSWERED_MAX { Vacancy::Untold } else { found };
+        let first = *self.first.get_or_insert(began);
+        self.next = Some(Instant::now() + (first.elapsed() / PAUSE_PART).clamp(PAUSE, PAUSE_MAX));
         self.last = Some((began, found));
     }
 
@@ -64,7 +66,7 @@ impl Looks {
         let places: Result<Vec<Place>, Error> = parts.iter().map(place).collect();
         let thread = std::thread::spawn(move || {
             let found = places.and_then(|places| look_at(&install, &service, &places));
-            found.unwrap_or_else(|error| Vacancy::Unknown { reason: error.to_string() })
+            found.unwrap_or(Vacancy::Unanswered)
         });
         self.present = Some((began, thread));
     }
@@ -79,15 +81,14 @@ fn place(part: &Tenant) -> Result<Place, Error> {
     Ok(Place { gpu: selector, key: part.gpu_key.clone(), name: part.name.clone(), set: part.set()? })
 }
 
-/// Free if all places are.
+/// Free if all places are. Compute units that another tenant has, too, do not tell.
 fn look_at(install: &Install, service: &Service, places: &[Place]) -> Result<Vacancy, Error> {
     let registry = Registry::open()?;
     for Place { gpu, key, name, set } in places {
         for other in registry.lock()?.tenants()? {
             let is_other = other.gpu_key == *key && other.name != *name;
             if is_other && other.set().is_ok_and(|other| !(other & *set).is_empty()) {
-                let reason = format!("tenant {} has some of the compute units, too", other.name);
-                return Ok(Vacancy::Unknown { reason });
+                return Ok(Vacancy::Untold);
             }
         }
         let gpu = gpu::select(install, Some(gpu))?.gpu;

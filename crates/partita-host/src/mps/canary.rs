@@ -59,7 +59,7 @@ pub enum Found {
 pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Found, Error> {
     Ok(match answer(Job::new(install, JOB, &())?, gpu, service, limit)? {
         Answer::Line { took, .. } => Found::Works(took),
-        Answer::Late { server } => Found::Stuck { server },
+        Answer::NoContext { server } | Answer::Late { server } => Found::Stuck { server },
         Answer::Unknown { reason } => Found::Unknown { reason },
     })
 }
@@ -69,7 +69,9 @@ pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) ->
 pub(super) enum Answer {
     /// The first line after its launches, and how long they took.
     Line { line: String, took: Duration },
-    /// Its context or its launches took too long; its work was ended.
+    /// Its context took too long.
+    NoContext { server: Option<Pid> },
+    /// Its launches took too long; its work was ended.
     Late { server: Option<Pid> },
     /// It never became a client.
     Unknown { reason: String },
@@ -106,7 +108,7 @@ pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) ->
             && since.elapsed() >= limit.max(CONTEXT_LIMIT)
         {
             job.end();
-            return Ok(Answer::Late { server: Some(server) });
+            return Ok(Answer::NoContext { server: Some(server) });
         }
     }
     let begin = Instant::now();

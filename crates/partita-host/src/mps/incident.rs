@@ -78,6 +78,15 @@ pub enum What {
         /// The server.
         server: Pid,
     },
+    /// Its holder released a process that had died as a client beside others.
+    Released {
+        /// The process.
+        pid: Pid,
+        /// How long after its death, in milliseconds.
+        held_ms: u64,
+        /// Why.
+        because: Because,
+    },
     /// A fault that its own work caused.
     Caused {
         /// The server.
@@ -90,6 +99,24 @@ pub enum What {
         /// From the program's end until the server took clients again, in milliseconds.
         waited_ms: u64,
     },
+}
+
+/// Why a holder released a dead process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Because {
+    /// The GPU had passed the fences behind all of its launches, or it had waited for them.
+    Passed,
+    /// Its compute units were free.
+    Free,
+    /// Nothing tells whether its last launches have ended, and they had time to end.
+    Waited,
+    /// The server had ended its work.
+    WorkEnded,
+    /// Someone ended the tenant.
+    Asked,
+    /// No other client was left, or all had lost their work.
+    Alone,
 }
 
 impl What {
@@ -105,7 +132,11 @@ impl What {
                     *how = escape(how).chars().take(CAUSE_CHARACTERS_MAX).collect();
                 }
             }
-            Self::Canary { .. } | Self::Recovered { .. } | Self::Caused { .. } | Self::Restarted { .. } => {}
+            Self::Canary { .. }
+            | Self::Recovered { .. }
+            | Self::Released { .. }
+            | Self::Caused { .. }
+            | Self::Restarted { .. } => {}
         }
         self
     }

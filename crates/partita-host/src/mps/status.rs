@@ -363,7 +363,8 @@ fn read_logs(service: &Service, incidents: &[Incident]) -> (Counts, Tracker) {
             | What::Caused { .. }
             | What::Work { .. }
             | What::Canary { .. }
-            | What::Recovered { .. } => {}
+            | What::Recovered { .. }
+            | What::Released { .. } => {}
         }
     }
     (counts, tracker)

@@ -5,11 +5,13 @@
 //! that start only on SMs without other work ([`Alone`]). Work that is queued has moments between
 //! two kernels, so it must find all SMs free at many moments.
 
+use std::fs::File;
 use std::time::Duration;
 
 use partita_core::TpcSet;
 use partita_driver::{Alone, Error as DriverError, ProcessMasks};
 use partita_mps::Service;
+use partita_mps::lock::lock_within;
 use serde::{Deserialize, Serialize};
 
 use super::canary::{Answer, LAUNCHES, answer};
@@ -33,6 +35,10 @@ const LOOK_LIMIT_MS: u64 = 300;
 const LIMIT: Duration = Duration::from_millis(1500);
 const FREE: &str = "free";
 const TAKEN: &str = "taken";
+const UNTOLD: &str = "untold";
+/// How long a look waits for those of other tenants: each is one more client of the service, and
+/// many may die at once.
+const TURN_LIMIT: Duration = Duration::from_secs(60);
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,11 +47,10 @@ pub enum Vacancy {
     Free,
     /// Something does.
     Taken,
-    /// It cannot be found out.
-    Unknown {
-        /// Why.
-        reason: String,
-    },
+    /// This look found out nothing; a later one may.
+    Unanswered,
+    /// These compute units do not tell.
+    Untold,
 }
 
 /// What the job is to look at.
@@ -62,12 +67,17 @@ pub struct Request {
 /// [`Error::Interrupted`].
 pub fn look(install: &Install, gpu: &Gpu, service: &Service, set: &TpcSet) -> Result<Vacancy, Error> {
     let request = Request { measured: Cache::open().get(install, gpu)?, set: set.to_words() };
+    let turn = File::open(service.dirs().log()).map_err(Error::io("the directory of the service's logs"))?;
+    if !lock_within(&turn, TURN_LIMIT).is_ok_and(|is_locked| is_locked) {
+        return Ok(Vacancy::Unanswered);
+    }
     Ok(match answer(Job::new(install, JOB, &request)?, gpu, service, LIMIT)? {
         Answer::Line { line, .. } if line == FREE => Vacancy::Free,
         Answer::Line { line, .. } if line == TAKEN => Vacancy::Taken,
+        Answer::Line { line, .. } if line == UNTOLD => Vacancy::Untold,
         // Its blocks wait for the kernel that has the SMs.
         Answer::Late { .. } => Vacancy::Taken,
-        Answer::Line { line: reason, .. } | Answer::Unknown { reason } => Vacancy::Unknown { reason },
+        Answer::Line { .. } | Answer::NoContext { .. } | Answer::Unknown { .. } => Vacancy::Unanswered,
     })
 }
 
@@ -86,8 +96,14 @@ pub fn look_here(request: &Request) -> Result<(), String> {
         let masks = ProcessMasks::install(gpu.cuda(), &topology, layout).map_err(text)?;
         masks.set_process(Some(&set)).map_err(text)?;
         let sms = set.len() * measured.sms_per_tpc;
-        let alone = Alone::new(gpu, sms).map_err(text)?;
         println!("{LAUNCHES}");
+        let alone = match Alone::new(gpu, sms) {
+            Err(DriverError::Refused(_)) => {
+                println!("{UNTOLD}");
+                return Ok(());
+            }
+            alone => alone.map_err(text)?,
+        };
         for _ in 0..LOOKS {
             std::thread::sleep(PAUSE);
             match alone.look(LOOK_LIMIT_MS) {

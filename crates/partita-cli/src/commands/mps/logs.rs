@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use partita::error::Error;
-use partita::mps::incident::{self, Incident, What};
+use partita::mps::incident::{self, Because, Incident, What};
 use partita_mps::Service;
 use partita_mps::fault::{Evidence, Work};
 use partita_mps::log::{Entry, Event, Tail};
@@ -107,6 +107,17 @@ fn incident_text(incident: &Incident) -> String {
             format!("server {server} is stuck: a test kernel did not run")
         }
         What::Recovered { server } => format!("killed server {server}, which was stuck"),
+        What::Released { pid, held_ms, because } => {
+            let why = match because {
+                Because::Passed => "its work had ended, as its fences tell",
+                Because::Free => "its work had ended, as its compute units tell",
+                Because::Waited => "its last launches had time to end, and nothing tells more",
+                Because::WorkEnded => "the server had ended its work",
+                Because::Asked => "`partita kill` ended the tenant",
+                Because::Alone => "no other client was left whom that could hurt",
+            };
+            format!("dead process {pid} was held for {:.1} s: {why}", *held_ms as f64 / 1000.0)
+        }
         What::Caused { server } => format!("caused a fault of server {server}"),
         What::Restarted { restarts, waited_ms } => {
             format!("restarted ({restarts}), {waited_ms} ms after its program had ended")
