@@ -138,6 +138,7 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
         holder.take_all();
         holder.look();
         if holder.held.is_empty() && !run.lives() && !holder.is_needed(name, run) {
+            holder.looks.finish();
             return Ok(());
         }
     }
@@ -238,6 +239,7 @@ impl Holder {
             }
         }
         if self.held.iter().all(|held| held.died.is_none()) {
+            self.looks.cancel();
             return self.show();
         }
         if self.held.iter().all(|held| held.died.is_some()) {

@@ -1,5 +1,7 @@
 //! The holder's looks at the compute units of the dead, on a thread: each takes about a second.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,6 +36,8 @@ pub(super) struct Looks {
     present: Option<(Instant, JoinHandle<Vacancy>)>,
     /// The last one that ended, and when it began.
     last: Option<(Instant, Vacancy)>,
+    /// Whether one that has not begun is to begin.
+    wanted: Arc<AtomicBool>,
     first: Option<Instant>,
     next: Option<Instant>,
     unanswered: u32,
@@ -56,16 +60,31 @@ impl Looks {
         self.last = Some((began, found));
     }
 
+    /// From now on none begins, until it is asked for again.
+    pub fn cancel(&self) {
+        self.wanted.store(false, Ordering::Relaxed);
+    }
+
+    /// Waits for the one that goes on. A client that dies while its server starts can make the
+    /// control daemon hang (seen twice on an H100, driver 580.159.04).
+    pub fn finish(&mut self) {
+        self.cancel();
+        if let Some((_, thread)) = self.present.take() {
+            let _ = thread.join();
+        }
+    }
+
     /// Begins a look at the tenant's compute units, unless one goes on or ended just now.
     pub fn begin(&mut self, install: &Install, service: &Service, parts: &[Tenant]) {
         if self.present.is_some() || self.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
         let began = Instant::now();
-        let (install, service) = (install.clone(), service.clone());
+        self.wanted.store(true, Ordering::Relaxed);
+        let (install, service, wanted) = (install.clone(), service.clone(), Arc::clone(&self.wanted));
         let places: Result<Vec<Place>, Error> = parts.iter().map(place).collect();
         let thread = std::thread::spawn(move || {
-            let found = places.and_then(|places| look_at(&install, &service, &places));
+            let found = places.and_then(|places| look_at(&install, &service, &places, &wanted));
             found.unwrap_or(Vacancy::Unanswered)
         });
         self.present = Some((began, thread));
@@ -82,7 +101,12 @@ fn place(part: &Tenant) -> Result<Place, Error> {
 }
 
 /// Free if all places are. Compute units that another tenant has, too, do not tell.
-fn look_at(install: &Install, service: &Service, places: &[Place]) -> Result<Vacancy, Error> {
+fn look_at(
+    install: &Install,
+    service: &Service,
+    places: &[Place],
+    wanted: &AtomicBool,
+) -> Result<Vacancy, Error> {
     let registry = Registry::open()?;
     for Place { gpu, key, name, set } in places {
         for other in registry.lock()?.tenants()? {
@@ -92,7 +116,7 @@ fn look_at(install: &Install, service: &Service, places: &[Place]) -> Result<Vac
             }
         }
         let gpu = gpu::select(install, Some(gpu))?.gpu;
-        match vacancy::look(install, &gpu, service, set)? {
+        match vacancy::look(install, &gpu, service, set, || wanted.load(Ordering::Relaxed))? {
             Vacancy::Free => {}
             found => return Ok(found),
         }

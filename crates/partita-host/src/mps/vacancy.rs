@@ -60,15 +60,22 @@ pub struct Request {
     set: [u64; 4],
 }
 
-/// Looks at some compute units, as a client of the service.
+/// Looks at some compute units, as a client of the service, if that is still wanted when its turn
+/// has come.
 ///
 /// # Errors
 /// [`Error::Child`] if there can be no process; [`Error::Unproved`] if the GPU is not calibrated;
 /// [`Error::Interrupted`].
-pub fn look(install: &Install, gpu: &Gpu, service: &Service, set: &TpcSet) -> Result<Vacancy, Error> {
+pub fn look(
+    install: &Install,
+    gpu: &Gpu,
+    service: &Service,
+    set: &TpcSet,
+    is_wanted: impl Fn() -> bool,
+) -> Result<Vacancy, Error> {
     let request = Request { measured: Cache::open().get(install, gpu)?, set: set.to_words() };
     let turn = File::open(service.dirs().log()).map_err(Error::io("the directory of the service's logs"))?;
-    if !lock_within(&turn, TURN_LIMIT).is_ok_and(|is_locked| is_locked) {
+    if !lock_within(&turn, TURN_LIMIT).is_ok_and(|is_locked| is_locked) || !is_wanted() {
         return Ok(Vacancy::Unanswered);
     }
     Ok(match answer(Job::new(install, JOB, &request)?, gpu, service, LIMIT)? {
