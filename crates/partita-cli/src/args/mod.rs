@@ -21,6 +21,7 @@ mod sim;
 mod tenants;
 mod top;
 mod topology;
+mod vf;
 
 use std::ffi::OsString;
 
@@ -49,6 +50,7 @@ pub use sim::{Sim, SimBurn, SimEnv};
 pub use tenants::{Kill, Ps, Set};
 pub use top::Top;
 pub use topology::Topology;
+pub use vf::{Vf, VfOutput, VfWanted};
 
 /// Share one NVIDIA GPU between programs that need no changes.
 ///
@@ -129,6 +131,9 @@ pub enum Cmd {
     /// Divide a GPU into MIG instances
     #[command(subcommand)]
     Mig(Mig),
+    /// Divide an accelerator into virtual functions or vGPUs for virtual machines
+    #[command(subcommand)]
+    Vf(Vf),
     /// Check and print the policy of the site
     #[command(subcommand)]
     Policy(PolicyVerb),

@@ -23,6 +23,7 @@ pub mod system;
 pub mod terminal;
 pub mod top;
 pub mod topology;
+pub mod vf;
 
 use partita::partition::{ClusterRow, MoveRow};
 use partita_core::ByteSize;

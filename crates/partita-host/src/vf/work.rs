@@ -1,5 +1,6 @@
 //! The work on one device: what it has, what is wanted, and the writes between.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -22,7 +23,8 @@ pub(super) struct Here<'a> {
     vendor: Box<dyn Vendor>,
     types: Vec<VgpuType>,
     layout: Layout,
-    holders: BTreeMap<PathBuf, Vec<u32>>,
+    /// Who has which file of VFIO; looked up at the first question.
+    holders: OnceCell<BTreeMap<PathBuf, Vec<u32>>>,
 }
 
 impl<'a> Here<'a> {
@@ -38,7 +40,7 @@ impl<'a> Here<'a> {
             is_mixed: None,
             scheduler: None,
         };
-        Ok(Self { sysfs, device, vendor, types, layout, holders: holders(sysfs) })
+        Ok(Self { sysfs, device, vendor, types, layout, holders: OnceCell::new() })
     }
 
     pub fn report(&self, is_interrupted: bool) -> VfReport {
@@ -100,14 +102,18 @@ impl<'a> Here<'a> {
     }
 
     fn users_of_function(&self, at: u16) -> Vec<u32> {
-        users(self.sysfs, &self.holders, &format!("{DEVICES}/{}", self.parent(Place::Function(at))))
+        self.users_at(&format!("{DEVICES}/{}", self.parent(Place::Function(at))))
     }
 
     fn users_of(&self, vgpu: &Vgpu) -> Vec<u32> {
         match (vgpu.uuid.is_empty(), vgpu.place) {
             (true, Place::Function(at)) => self.users_of_function(at),
-            _ => users(self.sysfs, &self.holders, &format!("sys/bus/mdev/devices/{}", vgpu.uuid)),
+            _ => self.users_at(&format!("sys/bus/mdev/devices/{}", vgpu.uuid)),
         }
+    }
+
+    fn users_at(&self, directory: &str) -> Vec<u32> {
+        users(self.sysfs, self.holders.get_or_init(|| holders(self.sysfs)), directory)
     }
 
     /// The layout of a target.
@@ -156,8 +162,12 @@ impl<'a> Here<'a> {
         if let Some(remedy) = self.enabling() {
             return Err(format!("no functions are enabled; {remedy}"));
         }
-        // The driver may list no type that is used up, but what is there can stay.
+        // The driver lists no type that is used up: such a one has its number alone, and can stay.
         let mut types = self.types.clone();
+        if self.vendor.form() == Form::Functions && !self.layout.vgpus.is_empty() {
+            // What is left of the board says nothing of the whole.
+            types.iter_mut().for_each(|one| one.memory_mib = 0);
+        }
         for vgpu in &self.layout.vgpus {
             if types.iter().all(|one| one.id != vgpu.kind) {
                 types.push(VgpuType { id: vgpu.kind, name: vgpu.kind.to_string(), memory_mib: 0 });

@@ -1,0 +1,172 @@
+//! Virtual functions and vGPUs, on a directory that acts as the kernel's files.
+
+use crate::common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use common::{World, needs_user_mode, refusal, text};
+use partita_testing::succeed;
+use partita_testing::sysfs::{EBUSY, EINVAL, ENOSPC, Fault, Kernel, Kind, Served};
+use serde_json::Value;
+
+const MLU: &str = "0000:1b:00.0";
+const GPU: &str = "0000:2b:00.0";
+
+/// A machine with these devices.
+fn machine(devices: &[(&str, Kind)]) -> (World, Served) {
+    let world = World::plan().own().start();
+    let root = world.make_dir("root");
+    let mut kernel = Kernel::new(&root);
+    for (address, kind) in devices {
+        kernel.add(address, *kind, 8);
+    }
+    (world, Served::new(kernel))
+}
+
+fn partita(world: &World, served: &Served, line: &str) -> Command {
+    let mut command = world.partita(line.split_whitespace());
+    served.surround(&mut command);
+    command
+}
+
+fn list(world: &World, served: &Served) -> Value {
+    let output = succeed(&mut partita(world, served, "vf list --json"));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn functions_are_planned_created_once_assigned_and_destroyed() {
+    if needs_user_mode("only root changes functions") {
+        return;
+    }
+    let (world, served) = machine(&[(MLU, Kind::Plain)]);
+    let start = served.snapshot();
+    for line in ["vf plan --count 4", "vf create --count 4 --dry-run"] {
+        let plan = text(&succeed(&mut partita(&world, &served, line)).stdout);
+        assert!(plan.contains(&format!("write \"4\" to /sys/bus/pci/devices/{MLU}/sriov_numvfs")), "{plan}");
+        assert!(plan.ends_with("nothing was changed: this is a plan\n"), "{plan}");
+    }
+    assert_eq!((served.snapshot(), served.writes()), (start.clone(), 0));
+    succeed(&mut partita(&world, &served, "vf create --count 4"));
+    let again = text(&succeed(&mut partita(&world, &served, "vf create --count 4")).stdout);
+    assert!(again.ends_with("nothing to change\n"), "{again}");
+    assert_eq!(served.writes(), 1);
+    assert_eq!(list(&world, &served)[0]["functions"].as_array().unwrap().len(), 4);
+    // Another number: the kernel wants none in between.
+    succeed(&mut partita(&world, &served, "vf create --count 2"));
+    let assigned = text(&succeed(&mut partita(&world, &served, "vf assign 0000:1b:01.1")).stdout);
+    assert!(assigned.contains("<hostdev mode='subsystem' type='pci'"), "{assigned}");
+    assert!(assigned.contains("-device vfio-pci,sysfsdev=/sys/bus/pci/devices/0000:1b:01.1"), "{assigned}");
+    let functions = list(&world, &served)[0]["functions"].clone();
+    assert_eq!((&functions[0]["driver"], &functions[1]["driver"]), (&"own".into(), &"vfio-pci".into()));
+    let table = text(&succeed(&mut partita(&world, &served, "vf list")).stdout);
+    assert!(table.contains("SR-IOV, driver own, 2 of 8 functions enabled"), "{table}");
+    succeed(&mut partita(&world, &served, "vf assign 0000:1b:01.1 --release"));
+    assert_eq!(list(&world, &served)[0]["functions"][1]["driver"], "own");
+    succeed(&mut partita(&world, &served, "vf destroy --all"));
+    assert_eq!(served.snapshot(), start);
+}
+
+#[test]
+fn vgpus_of_both_forms_are_created_and_destroyed_beside_each_other() {
+    if needs_user_mode("only root changes vGPUs") {
+        return;
+    }
+    let (world, served) = machine(&[(MLU, Kind::Functions), (GPU, Kind::MediatedDevice)]);
+    let start = served.snapshot();
+    let said = refusal(&mut partita(&world, &served, "vf create --want 12Q"));
+    assert!(said.contains(&format!("name one of {MLU}, {GPU} with --device")), "{said}");
+    for (device, parts) in [(MLU, "12Q,12Q"), (GPU, "8Q,8Q,8Q")] {
+        let line = format!("vf create --device {device} --want {parts}");
+        let made = text(&succeed(&mut partita(&world, &served, &line)).stdout);
+        assert_eq!(made.matches("-device vfio-pci").count(), parts.split(',').count(), "{made}");
+    }
+    let rows = list(&world, &served);
+    let names = |row: &Value| -> Vec<String> {
+        let vgpus = row["vgpus"].as_array().unwrap();
+        vgpus.iter().map(|vgpu| vgpu["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&rows[0]), ["0000:1b:01.0", "0000:1b:01.1"]);
+    assert_eq!(names(&rows[1]).len(), 3);
+    succeed(&mut partita(&world, &served, &format!("vf destroy {}", names(&rows[1])[1])));
+    succeed(&mut partita(&world, &served, "vf destroy 0000:1b:01.0"));
+    let rows = list(&world, &served);
+    assert_eq!((names(&rows[0]).len(), names(&rows[1]).len()), (1, 2));
+    for device in [MLU, GPU] {
+        succeed(&mut partita(&world, &served, &format!("vf destroy --all --device {device}")));
+    }
+    assert_eq!(served.snapshot(), start);
+}
+
+#[test]
+fn killed_at_every_write_create_goes_on_or_goes_back() {
+    if needs_user_mode("only root changes vGPUs") {
+        return;
+    }
+    for (kind, before, line, count) in [
+        (Kind::Plain, "vf create --count 3", "vf create --count 5", 2),
+        (Kind::MediatedFunctions, "vf create --want 24Q,24Q", "vf create --want 8Q,8Q", 4),
+    ] {
+        let (world, served) = machine(&[(MLU, kind)]);
+        succeed(&mut partita(&world, &served, before));
+        for at in 1..=count {
+            for fault in [Fault::KillBefore, Fault::KillAfter] {
+                for end in [line, "vf create --restore"] {
+                    let start = served.snapshot();
+                    served.fault(&[(at, fault)]);
+                    let output = partita(&world, &served, line).output().unwrap();
+                    assert_eq!(output.status.signal(), Some(9), "{line} {fault:?} at {at}: {output:?}");
+                    served.fault(&[]);
+                    assert_eq!(list(&world, &served)[0]["is_interrupted"], true);
+                    let ended = text(&succeed(&mut partita(&world, &served, end)).stdout);
+                    assert!(ended.contains("interrupted") || ended.ends_with("nothing to change\n"), "{ended}");
+                    assert_eq!(list(&world, &served)[0]["is_interrupted"], false);
+                    if end == line {
+                        let again = text(&succeed(&mut partita(&world, &served, line)).stdout);
+                        assert!(again.ends_with("nothing to change\n"), "{again}");
+                        // Types that are used up have their numbers alone, so from none.
+                        succeed(&mut partita(&world, &served, "vf destroy --all"));
+                        succeed(&mut partita(&world, &served, before));
+                    } else {
+                        assert_eq!(served.snapshot(), start, "{line} {fault:?} at {at}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_write_that_the_kernel_refuses_is_named_and_nothing_stays() {
+    if needs_user_mode("only root changes functions") {
+        return;
+    }
+    let (world, served) = machine(&[(MLU, Kind::Plain)]);
+    succeed(&mut partita(&world, &served, "vf create --count 3"));
+    let start = served.snapshot();
+    for at in [1, 2] {
+        for (code, words) in [(EBUSY, "functions are in use"), (ENOSPC, "enable SR-IOV and large BARs"), (EINVAL, "ask for another number")] {
+            served.fault(&[(at, Fault::Error(code))]);
+            let said = refusal(&mut partita(&world, &served, "vf create --count 5"));
+            assert!(said.contains(words) && said.contains("/sriov_numvfs"), "{said}");
+            assert!(said.trim_end().ends_with("what was before is in place again"), "{said}");
+            assert_eq!(served.snapshot(), start);
+        }
+    }
+    served.fault(&[]);
+    for (line, part) in [
+        ("vf create --count 9", "ask for at most 8"),
+        ("vf create --want 8Q", "--count"),
+        ("vf create", "--help"),
+        ("vf create --count 70000", "70000"),
+        ("vf create --restore", "nothing to restore"),
+        ("vf destroy 0000:1b:01.0", "only all together"),
+        ("vf assign 0000:99:01.0", "no function or vGPU 0000:99:01.0"),
+        ("vf plan --device 0000:99:00.0 --count 1", "there are 0000:1b:00.0"),
+    ] {
+        let said = refusal(&mut partita(&world, &served, line));
+        assert!(said.contains(part), "{line}: {said}");
+    }
+    assert_eq!(served.snapshot(), start);
+}
