@@ -87,7 +87,8 @@ mod tests {
         assert_eq!(journal.before(), Ok(None));
         journal.begin(vec![1, 2]).unwrap();
         assert_eq!(journal.before(), Ok(Some(vec![1, 2])));
-        let later = Journal::<Vec<u8>> { boot: "later".to_owned(), path: journal.path.clone(), before: PhantomData };
+        let later =
+            Journal::<Vec<u8>> { boot: "later".to_owned(), path: journal.path.clone(), before: PhantomData };
         assert_eq!(later.before(), Ok(None));
         fs::write(&journal.path, "{").unwrap();
         let error = journal.before().unwrap_err();

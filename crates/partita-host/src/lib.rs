@@ -4,7 +4,7 @@
 //! |---|---|
 //! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
-//! | parts of devices | [`mig`]: the instances of a GPU, and programs in them; [`vf`]: virtual functions and vGPUs |
+//! | parts of devices | [`mig`]: the instances of a GPU, and programs in them; [`vf`]: virtual functions and vGPUs; [`mod@compare`]: all ways side by side |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
 //! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`], [`policy`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`groups`], [`facts`], [`calibration`], [`numerics`] |
@@ -17,6 +17,7 @@ pub mod apply;
 mod cache;
 pub mod calibration;
 pub mod child;
+pub mod compare;
 pub mod contexts;
 pub mod dead;
 pub mod detached;

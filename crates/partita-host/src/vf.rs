@@ -126,10 +126,13 @@ fn choose(sysfs: &dyn Sysfs, named: Option<&str>, target: &VfTarget) -> Result<S
     }
     if let VfTarget::Without(names) | VfTarget::Bound(names) | VfTarget::Released(names) = target {
         for device in &devices {
-            let here = Here::read(sysfs, &device.address).map_err(|reason| refused(&device.address, reason))?;
+            let here =
+                Here::read(sysfs, &device.address).map_err(|reason| refused(&device.address, reason))?;
             let report = here.report(false);
             let mut parts = report.functions.iter().map(|one| &one.address);
-            if parts.any(|part| names.contains(part)) || report.vgpus.iter().any(|one| names.contains(&one.name)) {
+            if parts.any(|part| names.contains(part))
+                || report.vgpus.iter().any(|one| names.contains(&one.name))
+            {
                 return Ok(device.address.clone());
             }
         }

@@ -43,8 +43,12 @@ pub enum Kind {
 }
 
 /// The types of vGPUs of all NVIDIA devices here: number, name and GiB.
-pub const TYPES: [(u32, &str, u32); 4] =
-    [(101, "NVIDIA A40-48Q", 48), (102, "NVIDIA A40-24Q", 24), (103, "NVIDIA A40-12Q", 12), (104, "NVIDIA A40-8Q", 8)];
+pub const TYPES: [(u32, &str, u32); 4] = [
+    (101, "NVIDIA A40-48Q", 48),
+    (102, "NVIDIA A40-24Q", 24),
+    (103, "NVIDIA A40-12Q", 12),
+    (104, "NVIDIA A40-8Q", 8),
+];
 
 /// What happens to a write instead of its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +87,9 @@ impl Kernel {
     /// A kernel without devices. The directory must exist.
     #[must_use]
     pub fn new(root: &Path) -> Self {
-        for dir in [DEVICES, MDEVS, "sys/bus/pci/drivers/vfio-pci", "sys/bus/pci/drivers/own", "dev/vfio/devices"] {
+        for dir in
+            [DEVICES, MDEVS, "sys/bus/pci/drivers/vfio-pci", "sys/bus/pci/drivers/own", "dev/vfio/devices"]
+        {
             fs::create_dir_all(root.join(dir)).expect("a new directory");
         }
         for name in ["vfio-pci", "own"] {
@@ -98,7 +104,9 @@ impl Kernel {
         let dir = self.device(address);
         fs::create_dir_all(&dir).expect("a new directory");
         let vendor = if kind == Kind::Plain { "0xcabc" } else { "0x10de" };
-        for (name, text) in [("vendor", vendor), ("device", "0x0270"), ("class", "0x120000"), ("driver_override", "(null)")] {
+        for (name, text) in
+            [("vendor", vendor), ("device", "0x0270"), ("class", "0x120000"), ("driver_override", "(null)")]
+        {
             put(&dir.join(name), text);
         }
         symlink("../../../bus/pci/drivers/own", dir.join("driver")).expect("a new link");
@@ -156,7 +164,10 @@ impl Kernel {
         match parts[..] {
             ["sys", "bus", "pci", "devices", address, "sriov_numvfs"] => self.set_functions(address, value),
             ["sys", "bus", "pci", "devices", address, "driver_override"] => {
-                put(&self.device(address).join("driver_override"), if value.is_empty() { "(null)" } else { value });
+                put(
+                    &self.device(address).join("driver_override"),
+                    if value.is_empty() { "(null)" } else { value },
+                );
                 Ok(())
             }
             ["sys", "bus", "pci", "drivers_probe"] => self.probe(value),
@@ -217,12 +228,18 @@ impl Kernel {
             let function = format!("{bus}:{:02x}.{}", (at + 8) / 8, (at + 8) % 8);
             let own = self.device(&function);
             fs::create_dir(&own).expect("a new directory");
-            for (name, text) in [("vendor", read(&dir.join("vendor"))), ("device", "0x0271".into()), ("class", read(&dir.join("class"))), ("driver_override", "(null)".into())] {
+            for (name, text) in [
+                ("vendor", read(&dir.join("vendor"))),
+                ("device", "0x0271".into()),
+                ("class", read(&dir.join("class"))),
+                ("driver_override", "(null)".into()),
+            ] {
                 put(&own.join(name), &text);
             }
             symlink(format!("../{address}"), own.join("physfn")).expect("a new link");
             symlink(format!("../{function}"), dir.join(format!("virtfn{at}"))).expect("a new link");
-            symlink(format!("../../../kernel/iommu_groups/{}", 70 + at), own.join("iommu_group")).expect("a new link");
+            symlink(format!("../../../kernel/iommu_groups/{}", 70 + at), own.join("iommu_group"))
+                .expect("a new link");
             symlink("../../../bus/pci/drivers/own", own.join("driver")).expect("a new link");
             match self.kinds.get(address) {
                 Some(Kind::Functions) => {
@@ -293,7 +310,8 @@ impl Kernel {
         put(&own.join("remove"), "");
         symlink(format!("../mdev_supported_types/{kind}"), own.join("mdev_type")).expect("a new link");
         symlink(format!("../../{uuid}"), dir.join("devices").join(uuid)).expect("a new link");
-        symlink(format!("../../pci/devices/{parent}/{uuid}"), self.root.join(MDEVS).join(uuid)).expect("a new link");
+        symlink(format!("../../pci/devices/{parent}/{uuid}"), self.root.join(MDEVS).join(uuid))
+            .expect("a new link");
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 mod apply;
 mod background;
 mod batch;
+mod compare;
 mod demo;
 mod devices;
 mod doctor;
@@ -31,6 +32,7 @@ use partita_console::Internal;
 pub use apply::Apply;
 pub use background::{Attach, Logs, Wait};
 pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
+pub use compare::Compare;
 pub use demo::Demo;
 pub use devices::Devices;
 pub use doctor::Doctor;
@@ -134,6 +136,8 @@ pub enum Cmd {
     /// Divide an accelerator into virtual functions or vGPUs for virtual machines
     #[command(subcommand)]
     Vf(Vf),
+    /// Compare all ways to divide a GPU: which can be had here, and what each keeps apart
+    Compare(Compare),
     /// Check and print the policy of the site
     #[command(subcommand)]
     Policy(PolicyVerb),

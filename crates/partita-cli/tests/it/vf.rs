@@ -120,7 +120,10 @@ fn killed_at_every_write_create_goes_on_or_goes_back() {
                     served.fault(&[]);
                     assert_eq!(list(&world, &served)[0]["is_interrupted"], true);
                     let ended = text(&succeed(&mut partita(&world, &served, end)).stdout);
-                    assert!(ended.contains("interrupted") || ended.ends_with("nothing to change\n"), "{ended}");
+                    assert!(
+                        ended.contains("interrupted") || ended.ends_with("nothing to change\n"),
+                        "{ended}"
+                    );
                     assert_eq!(list(&world, &served)[0]["is_interrupted"], false);
                     if end == line {
                         let again = text(&succeed(&mut partita(&world, &served, line)).stdout);
@@ -146,7 +149,11 @@ fn a_write_that_the_kernel_refuses_is_named_and_nothing_stays() {
     succeed(&mut partita(&world, &served, "vf create --count 3"));
     let start = served.snapshot();
     for at in [1, 2] {
-        for (code, words) in [(EBUSY, "functions are in use"), (ENOSPC, "enable SR-IOV and large BARs"), (EINVAL, "ask for another number")] {
+        for (code, words) in [
+            (EBUSY, "functions are in use"),
+            (ENOSPC, "enable SR-IOV and large BARs"),
+            (EINVAL, "ask for another number"),
+        ] {
             served.fault(&[(at, Fault::Error(code))]);
             let said = refusal(&mut partita(&world, &served, "vf create --count 5"));
             assert!(said.contains(words) && said.contains("/sriov_numvfs"), "{said}");
@@ -169,4 +176,29 @@ fn a_write_that_the_kernel_refuses_is_named_and_nothing_stays() {
         assert!(said.contains(part), "{line}: {said}");
     }
     assert_eq!(served.snapshot(), start);
+}
+
+#[test]
+fn all_ways_are_compared_and_those_of_this_machine_are_found() {
+    if needs_user_mode("only root changes functions") {
+        return;
+    }
+    let rows = |world: &World, served: &Served| -> Vec<(String, bool)> {
+        let output = succeed(&mut partita(world, served, "compare --gpu sim:h200 --json"));
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = rows.as_array().unwrap().clone();
+        rows.iter()
+            .map(|row| (row["name"].as_str().unwrap().to_owned(), row["is_available"] == true))
+            .collect()
+    };
+    let (world, served) = machine(&[]);
+    let none = rows(&world, &served);
+    assert_eq!(none.len(), 10, "{none:?}");
+    assert!(none.contains(&("vf (SR-IOV)".to_owned(), false)) && none.contains(&("vgpu".to_owned(), false)));
+    assert!(none.contains(&("time: budget".to_owned(), true)) && none.contains(&("mig".to_owned(), false)));
+    let (world, served) = machine(&[(MLU, Kind::Plain), (GPU, Kind::MediatedDevice)]);
+    let both = rows(&world, &served);
+    assert!(both.contains(&("vf (SR-IOV)".to_owned(), true)) && both.contains(&("vgpu".to_owned(), true)));
+    let table = text(&succeed(&mut partita(&world, &served, "compare --gpu sim:h200")).stdout);
+    assert!(table.contains("0000:1b:00.0: 0 of 8 functions") && table.contains("not measured"), "{table}");
 }

@@ -57,12 +57,7 @@ pub enum Refusal {
 ///
 /// # Errors
 /// [`Refusal`].
-pub fn plan(
-    board: &Board<'_>,
-    now: &Layout,
-    wanted: &[u32],
-    in_use: &[Vgpu],
-) -> Result<Layout, Refusal> {
+pub fn plan(board: &Board<'_>, now: &Layout, wanted: &[u32], in_use: &[Vgpu]) -> Result<Layout, Refusal> {
     let of = |id: u32| board.types.iter().find(|one| one.id == id);
     let memory = |id: u32| of(id).map_or(0, |one| one.memory_mib);
     let board_mib = board.types.iter().map(|one| one.memory_mib).max().unwrap_or(0);

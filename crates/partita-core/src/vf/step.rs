@@ -76,6 +76,8 @@ pub fn steps(now: &Layout, wanted: &Layout) -> Vec<Step> {
     let is_there = |vgpu: &Vgpu| !all_go && now.vgpus.contains(vgpu);
     steps.extend(wanted.vgpus.iter().filter(|vgpu| !is_there(vgpu)).cloned().map(Step::Create));
     let bound = wanted.bindings.iter().filter(|(at, binding)| !is_kept(now, at, binding));
-    steps.extend(bound.map(|(function, binding)| Step::Bind { function: *function, binding: binding.clone() }));
+    steps.extend(
+        bound.map(|(function, binding)| Step::Bind { function: *function, binding: binding.clone() }),
+    );
     steps
 }

@@ -154,7 +154,9 @@ fn ratios_are_types_and_shares() {
     for none in [&[5, 3][..], &[], &[1, 0], &[0], &[u64::MAX, 1]] {
         assert_eq!(of_ratio(&types, none), None, "{none:?}");
     }
-    for (policy, share) in [(Policy::BestEffort, None), (Policy::EqualShare, Some(333)), (Policy::FixedShare, Some(250))] {
+    for (policy, share) in
+        [(Policy::BestEffort, None), (Policy::EqualShare, Some(333)), (Policy::FixedShare, Some(250))]
+    {
         assert_eq!(share_permille(policy, 12 << 10, 48 << 10, 3), share);
     }
     assert_eq!(share_permille(Policy::FixedShare, 0, 48, 1), None);

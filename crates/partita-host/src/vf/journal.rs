@@ -42,8 +42,10 @@ impl From<&Layout> for Before {
 impl From<Before> for Layout {
     fn from(before: Before) -> Self {
         let binding = |(at, driver, is_bound)| (at, Binding { driver, is_bound });
-        let vgpu = |(at, kind, uuid): (Option<u16>, u32, String)| {
-            Vgpu { place: at.map_or(Place::Device, Place::Function), kind, uuid }
+        let vgpu = |(at, kind, uuid): (Option<u16>, u32, String)| Vgpu {
+            place: at.map_or(Place::Device, Place::Function),
+            kind,
+            uuid,
         };
         Self {
             functions: before.functions,

@@ -11,6 +11,8 @@ pub struct VfReport {
     pub id: String,
     /// How it is divided.
     pub way: String,
+    /// Whether by NVIDIA's vGPUs.
+    pub is_nvidia: bool,
     /// The driver that has it.
     pub driver: Option<String>,
     /// The most virtual functions.

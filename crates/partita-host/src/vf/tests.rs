@@ -97,7 +97,11 @@ fn cases() -> Vec<(Kind, Vec<VfTarget>, VfTarget)> {
         (Kind::Plain, vec![], VfTarget::Functions(4)),
         (Kind::Plain, vec![VfTarget::Functions(4)], VfTarget::Functions(5)),
         (Kind::Plain, vec![VfTarget::Functions(4)], VfTarget::Bound(function())),
-        (Kind::Plain, vec![VfTarget::Functions(4), VfTarget::Bound(function())], VfTarget::Released(function())),
+        (
+            Kind::Plain,
+            vec![VfTarget::Functions(4), VfTarget::Bound(function())],
+            VfTarget::Released(function()),
+        ),
         (Kind::Plain, vec![VfTarget::Functions(4), VfTarget::Bound(function())], VfTarget::Functions(2)),
         (Kind::Plain, vec![VfTarget::Functions(4), VfTarget::Bound(function())], VfTarget::Empty),
     ];
@@ -142,13 +146,18 @@ fn killed_at_any_write_a_change_goes_on_or_goes_back() {
                     if goes_on {
                         let change = world.apply(&target).unwrap_or_else(|error| panic!("{told}: {error}"));
                         assert!(change.is_applied && change.is_continued, "{told}");
-                        assert_eq!((world.types(), world.snapshot().len()), (done.clone(), functions), "{told}");
+                        assert_eq!(
+                            (world.types(), world.snapshot().len()),
+                            (done.clone(), functions),
+                            "{told}"
+                        );
                     } else {
                         world.apply(&VfTarget::Before).unwrap_or_else(|error| panic!("{told}: {error}"));
                         assert_eq!(world.snapshot(), start, "{told}");
                     }
                     assert!(!world.is_interrupted(), "{told}");
-                    let again = world.apply(&if goes_on { target.clone() } else { VfTarget::Without(vec![]) });
+                    let again =
+                        world.apply(&if goes_on { target.clone() } else { VfTarget::Without(vec![]) });
                     assert_eq!(again.unwrap().steps, [], "{told}");
                 }
             }
@@ -200,7 +209,11 @@ fn what_cannot_be_is_refused_before_any_write() {
         (Kind::Plain, VfTarget::Without(vec!["0000:1b:01.0".to_owned()]), "there is no vGPU"),
         (Kind::Functions, VfTarget::Functions(2), "sriov-manage -e 0000:1b:00.0"),
         (Kind::Functions, vgpus("9Q"), "no vGPU type \"9Q\" here; there are A40-48Q"),
-        (Kind::Functions, vgpus("24Q,24Q,24Q"), "need 72 GiB, and the GPU has 48 GiB for vGPUs; 24Q,24Q would fit"),
+        (
+            Kind::Functions,
+            vgpus("24Q,24Q,24Q"),
+            "need 72 GiB, and the GPU has 48 GiB for vGPUs; 24Q,24Q would fit",
+        ),
         (Kind::Functions, VfTarget::Bound(vec!["0000:1b:01.0".to_owned()]), "has no vGPU"),
         (Kind::MediatedDevice, VfTarget::Functions(2), "no functions"),
         (Kind::MediatedDevice, VfTarget::Before, "nothing to restore"),

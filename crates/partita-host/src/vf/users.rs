@@ -28,11 +28,7 @@ pub(super) fn holders(sysfs: &dyn Sysfs) -> BTreeMap<PathBuf, Vec<u32>> {
 }
 
 /// The processes that have the device whose directory this is.
-pub(super) fn users(
-    sysfs: &dyn Sysfs,
-    holders: &BTreeMap<PathBuf, Vec<u32>>,
-    directory: &str,
-) -> Vec<u32> {
+pub(super) fn users(sysfs: &dyn Sysfs, holders: &BTreeMap<PathBuf, Vec<u32>>, directory: &str) -> Vec<u32> {
     let group = sysfs.link(&format!("{directory}/iommu_group")).into_iter().map(PathBuf::from);
     let own = sysfs.list(&format!("{directory}/vfio-dev")).unwrap_or_default();
     let own = own.into_iter().map(|name| PathBuf::from("devices").join(name));

@@ -6,7 +6,9 @@ use std::io;
 use std::path::PathBuf;
 
 use partita_core::Count;
-use partita_core::vf::{Binding, Board, Form, Layout, Place, Refusal, Step, Vgpu, VgpuType, plan, resolve, steps};
+use partita_core::vf::{
+    Binding, Board, Form, Layout, Place, Refusal, Step, Vgpu, VgpuType, plan, resolve, steps,
+};
 
 use super::device::{DEVICES, Device};
 use super::report::{FunctionRow, Hostdev, VfChange, VfReport, VfStep, VfWrite, VgpuRow, VgpuTypeRow};
@@ -67,6 +69,7 @@ impl<'a> Here<'a> {
             device: self.device.address.clone(),
             id: format!("{:04x}:{:04x}", self.device.vendor, self.device.id),
             way: self.vendor.words().to_owned(),
+            is_nvidia: self.vendor.form() != Form::Plain,
             driver: self.device.driver.clone(),
             functions_max: self.device.functions_max,
             functions: functions.collect(),
@@ -130,9 +133,9 @@ impl<'a> Here<'a> {
             }),
             VfTarget::Bound(names) => self.bound(names, true),
             VfTarget::Released(names) => self.bound(names, false),
-            VfTarget::Before => before.ok_or_else(|| {
-                "no change was interrupted, so there is nothing to restore".to_owned()
-            }),
+            VfTarget::Before => {
+                before.ok_or_else(|| "no change was interrupted, so there is nothing to restore".to_owned())
+            }
         }
     }
 
@@ -272,7 +275,8 @@ impl<'a> Here<'a> {
             match step {
                 Step::Remove(vgpu) if !self.users_of(vgpu).is_empty() => busy.push(self.name(vgpu)),
                 Step::Functions(0) => {
-                    let used = (0..self.layout.functions).filter(|at| !self.users_of_function(*at).is_empty());
+                    let used =
+                        (0..self.layout.functions).filter(|at| !self.users_of_function(*at).is_empty());
                     busy.extend(used.map(|at| self.parent(Place::Function(at)).to_owned()));
                 }
                 Step::Release { function } | Step::Bind { function, .. }
@@ -296,10 +300,10 @@ impl<'a> Here<'a> {
     }
 
     fn writes(&self, step: &Step) -> Vec<Write> {
-        let at_function = |at: u16, name: &str| format!("{DEVICES}/{}/virtfn{at}/{name}", self.device.address);
-        let probe = |at: u16| {
-            Write::new("sys/bus/pci/drivers_probe".to_owned(), self.parent(Place::Function(at)))
-        };
+        let at_function =
+            |at: u16, name: &str| format!("{DEVICES}/{}/virtfn{at}/{name}", self.device.address);
+        let probe =
+            |at: u16| Write::new("sys/bus/pci/drivers_probe".to_owned(), self.parent(Place::Function(at)));
         let unbind = |at: u16| {
             let driver = self.device.functions.get(usize::from(at))?.driver.as_ref()?;
             let path = format!("sys/bus/pci/drivers/{driver}/unbind");
@@ -313,8 +317,7 @@ impl<'a> Here<'a> {
                 vec![Write::new(path, &count.to_string())]
             }
             Step::Bind { function, binding } => {
-                let mut writes =
-                    vec![Write::new(at_function(*function, "driver_override"), &binding.driver)];
+                let mut writes = vec![Write::new(at_function(*function, "driver_override"), &binding.driver)];
                 if binding.is_bound {
                     writes.extend(unbind(*function));
                     writes.push(probe(*function));
