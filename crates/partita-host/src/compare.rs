@@ -212,7 +212,7 @@ fn ways(machine: &Machine) -> Vec<Way> {
                 what: "24.9 % of a promised 25 % (kernels of 1 ms)",
                 on: H200,
                 file: "time_share.md",
-                words: "| kernels of 1 ms | 25 % | 24.9 % (24.9 to 24.9) |",
+                words: "| kernels of 1 ms | 25 % | 24.9 % (24.9 to 25.1) |",
             }),
             ..way("time: budget", "partita run --time", whole(Ok("it needs launches alone".to_owned())))
         },

@@ -9,10 +9,12 @@ mod journal;
 mod nvidia;
 mod report;
 mod sysfs;
+mod target;
 #[cfg(test)]
 mod tests;
 mod users;
 mod vendor;
+mod which;
 mod work;
 
 use std::time::{Duration, Instant};
@@ -21,6 +23,7 @@ use crate::error::Error;
 use crate::registry::Registry;
 
 pub use report::{FunctionRow, Hostdev, VfChange, VfReport, VfStep, VfWrite, VgpuRow, VgpuTypeRow};
+pub use target::VfTarget;
 
 use device::Device;
 use sysfs::{Sysfs, System};
@@ -28,25 +31,6 @@ use work::Here;
 
 /// How long to wait for another change.
 const LOCK_LIMIT: Duration = Duration::from_secs(60);
-
-/// What a device is to have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VfTarget {
-    /// So many functions (plain SR-IOV).
-    Functions(u16),
-    /// Exactly one vGPU of each of these types, by name or number.
-    Vgpus(Vec<String>),
-    /// The present vGPUs without these, by UUID or the address of their function.
-    Without(Vec<String>),
-    /// No vGPUs, and with plain SR-IOV no functions.
-    Empty,
-    /// These functions, or those of these vGPUs, ready for virtual machines.
-    Bound(Vec<String>),
-    /// These functions with the drivers that the kernel finds for them.
-    Released(Vec<String>),
-    /// What there was before a change that was interrupted.
-    Before,
-}
 
 /// The devices of this machine that can be divided, and what they have.
 ///

@@ -4,8 +4,7 @@ use std::io;
 
 use partita_core::vf::{Form, Vgpu, VgpuType};
 
-use super::device::{DEVICES, Device};
-use super::nvidia::{Functions, Mediated, NVIDIA};
+use super::device::Device;
 use super::sysfs::Sysfs;
 
 /// One write.
@@ -44,7 +43,7 @@ pub(super) trait Vendor {
 }
 
 /// SR-IOV alone: each function is an equal part, as of Cambricon's vMLU.
-struct Plain;
+pub(super) struct Plain;
 
 impl Vendor for Plain {
     fn words(&self) -> &'static str {
@@ -77,21 +76,5 @@ impl Vendor for Plain {
 
     fn remove(&self, device: &Device, _: &Vgpu) -> Write {
         unreachable!("{} has no vGPUs, so none is removed", device.address)
-    }
-}
-
-/// The way of a device.
-pub(super) fn of(sysfs: &dyn Sysfs, device: &Device) -> Box<dyn Vendor> {
-    let has = |address: &str, name: &str| sysfs.list(&format!("{DEVICES}/{address}/{name}")).is_ok();
-    if device.vendor != NVIDIA {
-        return Box::new(Plain);
-    }
-    let first = device.functions.first().map(|function| function.address.as_str());
-    if has(&device.address, "mdev_supported_types") {
-        return Box::new(Mediated { is_on_device: true });
-    }
-    match first {
-        Some(first) if has(first, "mdev_supported_types") => Box::new(Mediated { is_on_device: false }),
-        _ => Box::new(Functions),
     }
 }

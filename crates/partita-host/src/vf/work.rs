@@ -11,11 +11,13 @@ use partita_core::vf::{
 };
 
 use super::device::{DEVICES, Device};
+use super::journal;
 use super::report::{FunctionRow, Hostdev, VfChange, VfReport, VfStep, VfWrite, VgpuRow, VgpuTypeRow};
 use super::sysfs::Sysfs;
+use super::target::VfTarget;
 use super::users::{holders, users};
-use super::vendor::{self, Vendor, Write};
-use super::{VfTarget, journal};
+use super::vendor::{Vendor, Write};
+use super::which;
 use crate::journal::Journal;
 
 /// A device at this time.
@@ -33,7 +35,7 @@ impl<'a> Here<'a> {
     pub fn read(sysfs: &'a dyn Sysfs, address: &str) -> Result<Self, String> {
         let shown = |error: io::Error| format!("{address}: {error}");
         let device = Device::read(sysfs, address).map_err(shown)?;
-        let vendor = vendor::of(sysfs, &device);
+        let vendor = which::of(sysfs, &device);
         let types = vendor.types(sysfs, &device).map_err(shown)?;
         let layout = Layout {
             functions: u16::try_from(device.functions.len()).map_err(|error| error.to_string())?,
