@@ -102,7 +102,7 @@ pub fn compare(install: &Install, registry: &Registry, gpu: &Gpu) -> Result<Vec<
         no_mps,
         ..Machine::default()
     };
-    for report in vf::list(registry)? {
+    for report in vf::list(install, registry)? {
         let words = format!(
             "{}: {} of {} functions, {} vGPUs",
             report.device,

@@ -7,6 +7,7 @@
 mod device;
 mod journal;
 mod nvidia;
+mod nvml;
 mod report;
 mod sysfs;
 mod target;
@@ -20,12 +21,17 @@ mod work;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use crate::gpus::{self, Selectors};
+use crate::install::Install;
 use crate::registry::Registry;
 
 pub use report::{FunctionRow, Hostdev, VfChange, VfReport, VfStep, VfWrite, VgpuRow, VgpuTypeRow};
-pub use target::VfTarget;
+pub use target::{VfTarget, VfTime};
 
 use device::Device;
+use nvidia::NVIDIA;
+use nvml::{Absent, Host, OfGpu};
+pub(crate) use nvml::{JOB, work_here};
 use sysfs::{Sysfs, System};
 use work::Here;
 
@@ -36,12 +42,13 @@ const LOCK_LIMIT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// [`Error::Refused`] with the reason.
-pub fn list(registry: &Registry) -> Result<Vec<VfReport>, Error> {
+pub fn list(install: &Install, registry: &Registry) -> Result<Vec<VfReport>, Error> {
     let system = System::here();
     let devices = devices(&system)?;
     let report = |device: &Device| {
         let journal = journal::of(registry.root(), &device.address);
-        let here = Here::read(&system, &device.address)?;
+        let host = host_of(install, &system, &device.address);
+        let here = Here::read(&system, &*host, &device.address)?;
         Ok(here.report(journal.before()?.is_some()))
     };
     devices.iter().map(|device| report(device).map_err(|reason| refused(&device.address, reason))).collect()
@@ -51,13 +58,20 @@ pub fn list(registry: &Registry) -> Result<Vec<VfReport>, Error> {
 ///
 /// # Errors
 /// [`Error::Refused`] with the reason why there is no way.
-pub fn plan(registry: &Registry, device: Option<&str>, target: &VfTarget) -> Result<VfChange, Error> {
+pub fn plan(
+    install: &Install,
+    registry: &Registry,
+    device: Option<&str>,
+    target: &VfTarget,
+    time: VfTime,
+) -> Result<VfChange, Error> {
     let system = System::here();
     let address = choose(&system, device, target)?;
     let work = || {
-        let here = Here::read(&system, &address)?;
+        let host = host_of(install, &system, &address);
+        let here = Here::read(&system, &*host, &address)?;
         let before = journal::of(registry.root(), &address).before()?.map(Into::into);
-        let wanted = here.wanted(target, before)?;
+        let wanted = here.wanted(target, time, before)?;
         here.steps_to(&wanted)
     };
     work().map_err(|reason| refused(&address, reason))
@@ -68,7 +82,13 @@ pub fn plan(registry: &Registry, device: Option<&str>, target: &VfTarget) -> Res
 ///
 /// # Errors
 /// As [`plan`]; the write that failed, and whether everything is as before.
-pub fn apply(registry: &Registry, device: Option<&str>, target: &VfTarget) -> Result<VfChange, Error> {
+pub fn apply(
+    install: &Install,
+    registry: &Registry,
+    device: Option<&str>,
+    target: &VfTarget,
+    time: VfTime,
+) -> Result<VfChange, Error> {
     let system = System::here();
     let address = choose(&system, device, target)?;
     if !system.may_write() {
@@ -83,7 +103,23 @@ pub fn apply(registry: &Registry, device: Option<&str>, target: &VfTarget) -> Re
         }
     };
     let journal = journal::of(registry.root(), &address);
-    work::apply(&system, &journal, &address, target).map_err(|reason| refused(&address, reason))
+    let host = host_of(install, &system, &address);
+    work::apply(&system, &*host, &journal, &address, target, time).map_err(|reason| refused(&address, reason))
+}
+
+/// The vGPU driver of a device, if it is a GPU that NVML shows.
+fn host_of<'a>(install: &'a Install, sysfs: &dyn Sysfs, address: &str) -> Box<dyn Host + 'a> {
+    let is_nvidia = Device::read(sysfs, address).is_ok_and(|device| device.vendor == NVIDIA);
+    if !is_nvidia {
+        return Box::new(Absent);
+    }
+    // `PARTITA_GPU` may name a simulated machine.
+    let named = std::env::var("PARTITA_GPU").ok().and_then(|text| text.parse::<Selectors>().ok());
+    let selectors = named.unwrap_or(Selectors::All(None));
+    let found = gpus::select(install, Some(&selectors)).map(|selected| selected.gpus).unwrap_or_default();
+    let is_meant = |pci: &str| pci.to_ascii_lowercase().ends_with(&address.to_ascii_lowercase());
+    let gpu = found.into_iter().find(|gpu| gpu.facts.pci.as_deref().is_some_and(is_meant));
+    gpu.map_or_else(|| Box::new(Absent) as Box<dyn Host>, |gpu| Box::new(OfGpu { install, gpu }))
 }
 
 fn refused(address: &str, reason: String) -> Error {
@@ -110,8 +146,8 @@ fn choose(sysfs: &dyn Sysfs, named: Option<&str>, target: &VfTarget) -> Result<S
     }
     if let VfTarget::Without(names) | VfTarget::Bound(names) | VfTarget::Released(names) = target {
         for device in &devices {
-            let here =
-                Here::read(sysfs, &device.address).map_err(|reason| refused(&device.address, reason))?;
+            let here = Here::read(sysfs, &Absent, &device.address)
+                .map_err(|reason| refused(&device.address, reason))?;
             let report = here.report(false);
             let mut parts = report.functions.iter().map(|one| &one.address);
             if parts.any(|part| names.contains(part))

@@ -81,6 +81,8 @@ pub struct Kernel {
     pub faults: BTreeMap<u32, Fault>,
     /// How many writes there were.
     pub writes: u32,
+    /// The simulated NVML's file, which begins with 1 while several sizes may be together.
+    pub nvml: Option<PathBuf>,
 }
 
 impl Kernel {
@@ -96,7 +98,7 @@ impl Kernel {
             put(&root.join(format!("sys/bus/pci/drivers/{name}/unbind")), "");
         }
         put(&root.join("sys/bus/pci/drivers_probe"), "");
-        Self { root: root.to_owned(), kinds: BTreeMap::new(), faults: BTreeMap::new(), writes: 0 }
+        Self { root: root.to_owned(), kinds: BTreeMap::new(), faults: BTreeMap::new(), writes: 0, nvml: None }
     }
 
     /// Adds a device with so many functions at most, on a bus of its own (`0000:1b:00.0`).
@@ -154,6 +156,8 @@ impl Kernel {
     }
 
     fn effect(&mut self, path: &str, value: &str) -> Result<(), i32> {
+        // NVML may have changed what can be created.
+        self.refresh();
         // A program may name a function by its device.
         let full = self.root.join(path);
         let parent = full.parent().ok_or(ENOENT)?.canonicalize().map_err(|_| ENOENT)?;
@@ -330,6 +334,7 @@ impl Kernel {
 
     /// What can be created follows from what is there.
     fn refresh(&self) {
+        let is_mixed = self.nvml.as_ref().is_some_and(|file| read(file).starts_with('1'));
         for (address, kind) in &self.kinds {
             let dir = self.device(address);
             let count: u16 = read(&dir.join("sriov_numvfs")).parse().unwrap_or(0);
@@ -344,7 +349,7 @@ impl Kernel {
                 // One size at a time, within the memory, and one vGPU on a function.
                 let is_taken = *kind != Kind::MediatedDevice && !present(parent).is_empty();
                 let room = |id: u32| {
-                    let is_other = here.iter().any(|other| size(*other) != size(id));
+                    let is_other = !is_mixed && here.iter().any(|other| size(*other) != size(id));
                     if is_taken || is_other { 0 } else { (48 - used) / size(id) }
                 };
                 for (id, ..) in TYPES {

@@ -46,11 +46,21 @@ pub struct VfWanted {
     /// The types of vGPUs, one for each: 12Q,12Q, or full names, or the driver's numbers
     #[arg(long, value_name = "TYPE[,TYPE]…", value_delimiter = ',')]
     pub want: Option<Vec<String>>,
+    /// vGPUs whose memory stands in this ratio, of several sizes if it must be: 2:1:1; under
+    /// `--scheduler fixed` their time does, too
+    #[arg(long, value_name = "N:N[:N]…", value_delimiter = ':')]
+    pub ratio: Option<Vec<u64>>,
+    /// How NVIDIA's driver divides time between vGPUs: best-effort, equal or fixed
+    #[arg(long, value_name = "POLICY")]
+    pub scheduler: Option<String>,
+    /// The length of its time slices, in microseconds
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    pub time_slice: Option<u32>,
 }
 
 /// Arguments of `vf plan`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("wanted").args(["count", "want"]).required(true))]
+#[command(group = ArgGroup::new("wanted").args(["count", "want", "ratio"]).required(true))]
 #[command(after_help = "\
 Examples:
   partita vf plan --count 4
@@ -71,7 +81,7 @@ pub struct VfPlan {
 
 /// Arguments of `vf create`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("target").args(["count", "want", "restore"]).required(true))]
+#[command(group = ArgGroup::new("target").args(["count", "want", "ratio", "restore"]).required(true))]
 #[command(after_help = "\
 Examples:
   sudo partita vf create --count 4
@@ -88,7 +98,7 @@ pub struct VfCreate {
     #[command(flatten)]
     pub wanted: VfWanted,
     /// Restore what there was before a change that was interrupted
-    #[arg(long, conflicts_with_all = ["count", "want"])]
+    #[arg(long, conflicts_with_all = ["count", "want", "ratio"])]
     pub restore: bool,
     /// How to print, and whether to change anything
     #[command(flatten)]

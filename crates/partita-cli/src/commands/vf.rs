@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use partita::core::vf::Policy;
+use partita::install::Install;
 use partita::registry::Registry;
-use partita::vf::{self, Hostdev, VfChange, VfReport, VfTarget};
+use partita::vf::{self, Hostdev, VfChange, VfReport, VfTarget, VfTime};
 use partita_console::{Failure, Table, print, print_json};
 
 use crate::args::{Vf, VfOutput, VfWanted};
@@ -16,11 +18,23 @@ pub fn vf(arguments: &Vf) -> Result<ExitCode, Failure> {
         Vf::List(arguments) => list(&registry, arguments.json)?,
         Vf::Plan(arguments) => {
             let output = VfOutput { dry_run: true, json: arguments.json };
-            change(&registry, arguments.device.device.as_deref(), &target(&arguments.wanted)?, &output)?;
+            change(
+                &registry,
+                arguments.device.device.as_deref(),
+                &target(&arguments.wanted)?,
+                time(&arguments.wanted)?,
+                &output,
+            )?;
         }
         Vf::Create(arguments) => {
             let target = if arguments.restore { VfTarget::Before } else { target(&arguments.wanted)? };
-            change(&registry, arguments.device.device.as_deref(), &target, &arguments.output)?;
+            change(
+                &registry,
+                arguments.device.device.as_deref(),
+                &target,
+                time(&arguments.wanted)?,
+                &arguments.output,
+            )?;
         }
         Vf::Assign(arguments) => {
             let names = arguments.names.clone();
@@ -29,7 +43,7 @@ pub fn vf(arguments: &Vf) -> Result<ExitCode, Failure> {
                 false => VfTarget::Bound(names),
             };
             let device = arguments.device.device.as_deref();
-            let made = made(&registry, device, &target, &arguments.output)?;
+            let made = made(&registry, device, &target, VfTime::default(), &arguments.output)?;
             let is_meant = |one: &Hostdev| arguments.names.contains(&one.name);
             let hostdevs = made.hostdevs.iter().filter(|one| is_meant(one)).cloned().collect();
             show(&VfChange { hostdevs, ..made }, arguments.output.json)?;
@@ -39,29 +53,48 @@ pub fn vf(arguments: &Vf) -> Result<ExitCode, Failure> {
                 true => VfTarget::Empty,
                 false => VfTarget::Without(arguments.names.clone()),
             };
-            change(&registry, arguments.device.device.as_deref(), &target, &arguments.output)?;
+            change(
+                &registry,
+                arguments.device.device.as_deref(),
+                &target,
+                VfTime::default(),
+                &arguments.output,
+            )?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn target(wanted: &VfWanted) -> Result<VfTarget, Failure> {
-    match (wanted.count, &wanted.want) {
-        (Some(count), _) => Ok(VfTarget::Functions(count)),
-        (None, Some(names)) => Ok(VfTarget::Vgpus(names.clone())),
-        (None, None) => Err(Failure::Told("name what you want with --count or --want".to_owned())),
+    match (wanted.count, &wanted.want, &wanted.ratio) {
+        (Some(count), ..) => Ok(VfTarget::Functions(count)),
+        (None, Some(names), _) => Ok(VfTarget::Vgpus(names.clone())),
+        (None, None, Some(ratio)) => Ok(VfTarget::Ratio(ratio.clone())),
+        (None, None, None) => Err(Failure::Told("name what you want with --count or --want".to_owned())),
     }
+}
+
+fn time(wanted: &VfWanted) -> Result<VfTime, Failure> {
+    let policy = wanted.scheduler.as_deref().map(|word| {
+        word.parse::<Policy>().map_err(|()| {
+            let known = Policy::ALL.map(Policy::word).join(", ");
+            Failure::Told(format!("--scheduler {word:?}: use one of {known}"))
+        })
+    });
+    Ok(VfTime { policy: policy.transpose()?, slice_ns: wanted.time_slice.map(|us| us * 1000) })
 }
 
 fn made(
     registry: &Registry,
     device: Option<&str>,
     target: &VfTarget,
+    time: VfTime,
     output: &VfOutput,
 ) -> Result<VfChange, Failure> {
+    let install = Install::of_this_program()?;
     Ok(match output.dry_run {
-        true => vf::plan(registry, device, target)?,
-        false => vf::apply(registry, device, target)?,
+        true => vf::plan(&install, registry, device, target, time)?,
+        false => vf::apply(&install, registry, device, target, time)?,
     })
 }
 
@@ -69,9 +102,10 @@ fn change(
     registry: &Registry,
     device: Option<&str>,
     target: &VfTarget,
+    time: VfTime,
     output: &VfOutput,
 ) -> Result<(), Failure> {
-    show(&made(registry, device, target, output)?, output.json)
+    show(&made(registry, device, target, time, output)?, output.json)
 }
 
 fn show(change: &VfChange, json: bool) -> Result<(), Failure> {
@@ -79,7 +113,7 @@ fn show(change: &VfChange, json: bool) -> Result<(), Failure> {
 }
 
 fn list(registry: &Registry, json: bool) -> Result<(), Failure> {
-    let reports = vf::list(registry)?;
+    let reports = vf::list(&Install::of_this_program()?, registry)?;
     if json {
         return print_json(&reports);
     }

@@ -5,9 +5,9 @@ use crate::common;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use common::{World, needs_user_mode, refusal, text};
+use common::{World, needs_simulator, needs_user_mode, refusal, text};
 use partita_testing::succeed;
-use partita_testing::sysfs::{EBUSY, EINVAL, ENOSPC, Fault, Kernel, Kind, Served};
+use partita_testing::sysfs::{EBUSY, EINVAL, ENOSPC, Fault, Kernel, Kind, Served, TYPES};
 use serde_json::Value;
 
 const MLU: &str = "0000:1b:00.0";
@@ -201,4 +201,87 @@ fn all_ways_are_compared_and_those_of_this_machine_are_found() {
     assert!(both.contains(&("vf (SR-IOV)".to_owned(), true)) && both.contains(&("vgpu".to_owned(), true)));
     let table = text(&succeed(&mut partita(&world, &served, "compare --gpu sim:h200")).stdout);
     assert!(table.contains("0000:1b:00.0: 0 of 8 functions") && table.contains("not measured"), "{table}");
+}
+
+/// A GPU whose vGPU driver NVML shows, and the driver's file.
+fn with_nvml() -> (World, Served, std::path::PathBuf) {
+    let world = World::plan().own().on(|_| {
+        let one = |(id, name, gib): &(u32, &str, u32)| format!("{id}:{name}:{gib}");
+        let types: Vec<String> = TYPES.iter().map(one).collect();
+        vec![("PARTITA_SIM_VGPU", types.join(",").into()), ("PARTITA_GPU", "sim:h200".into())]
+    });
+    let root = world.make_dir("root");
+    let mut kernel = Kernel::new(&root);
+    kernel.add(MLU, Kind::Functions, 8);
+    let file = world.dir().join("sim/h200.vgpu");
+    kernel.nvml = Some(file.clone());
+    (world, Served::new(kernel), file)
+}
+
+fn kinds(world: &World, served: &Served) -> Vec<u64> {
+    let rows = list(world, served);
+    rows[0]["vgpus"].as_array().unwrap().iter().map(|vgpu| vgpu["kind"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn several_sizes_and_the_scheduler_go_through_nvml_and_come_back() {
+    if needs_simulator("it has NVIDIA's vGPU driver") || needs_user_mode("only root changes vGPUs") {
+        return;
+    }
+    let (world, served, file) = with_nvml();
+    let start = served.snapshot();
+    let plan =
+        text(&succeed(&mut partita(&world, &served, "vf plan --ratio 2:1:1 --scheduler fixed")).stdout);
+    let steps = ["several sizes", "set the scheduler: fixed", "create vGPU A40-24Q", "create vGPU A40-12Q"];
+    let places: Vec<usize> = steps.iter().map(|step| plan.find(step).expect(step)).collect();
+    assert!(places.is_sorted(), "{plan}");
+    let create = "vf create --ratio 2:1:1 --scheduler fixed --time-slice 2000";
+    succeed(&mut partita(&world, &served, create));
+    assert_eq!(kinds(&world, &served), [102, 103, 103]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "1 3 1 2000000 0");
+    let again = text(&succeed(&mut partita(&world, &served, create)).stdout);
+    assert!(again.ends_with("nothing to change\n"), "{again}");
+    // Types that are used up keep their names, and one size needs no mode.
+    succeed(&mut partita(&world, &served, "vf create --want 24Q,24Q --scheduler equal"));
+    assert_eq!(kinds(&world, &served), [102, 102]);
+    let told = std::fs::read_to_string(&file).unwrap();
+    let kept = served.snapshot();
+    // Each change of NVML that fails, and each write.
+    for (nvml, writes) in
+        [(Some(1), None), (Some(2), None), (None, Some(1)), (None, Some(3)), (None, Some(4))]
+    {
+        served.fault(&writes.map(|at| (at, Fault::Error(EINVAL))).into_iter().collect::<Vec<_>>());
+        let mut command = partita(&world, &served, "vf create --want 24Q,12Q,8Q --scheduler best-effort");
+        if let Some(at) = nvml {
+            // The way back is another child process, whose first change fails as well.
+            command.env("PARTITA_SIM_VGPU_FAULT", at.to_string());
+        }
+        if nvml == Some(2) {
+            succeed(&mut command);
+            succeed(&mut partita(&world, &served, "vf create --want 24Q,24Q --scheduler equal"));
+            continue;
+        }
+        let said = refusal(&mut command);
+        if nvml.is_some() {
+            assert!(said.contains("in use by another client"), "{said}");
+            let _ = partita(&world, &served, "vf create --restore").output().unwrap();
+        } else {
+            assert!(said.contains("what was before is in place again"), "{said}");
+        }
+        served.fault(&[]);
+        assert_eq!(std::fs::read_to_string(&file).unwrap()[1..], told[1..], "{nvml:?} {writes:?}");
+        assert_eq!(served.snapshot(), kept, "{nvml:?} {writes:?}");
+    }
+    for (line, part) in [
+        ("vf plan --want 8Q --scheduler fair", "use one of best-effort, equal, fixed"),
+        ("vf plan --ratio 5:3", "no types of vGPUs stand in this ratio"),
+        ("vf plan --ratio 1:0", "no types of vGPUs stand in this ratio"),
+        ("vf plan --want 48Q,8Q", "need 56 GiB, and the GPU has 48 GiB for vGPUs; 48Q would fit"),
+        ("vf plan --want 8Q --time-slice 0", "--help"),
+    ] {
+        let said = refusal(&mut partita(&world, &served, line));
+        assert!(said.contains(part), "{line}: {said}");
+    }
+    succeed(&mut partita(&world, &served, "vf destroy --all"));
+    assert_eq!(served.snapshot(), start);
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use partita_core::vf::{Binding, Layout, Place, Vgpu};
 use serde::{Deserialize, Serialize};
 
+use super::nvml::Scheduler;
 use crate::journal::Journal;
 
 /// What a device had before a change.
@@ -14,6 +15,8 @@ pub(super) struct Before {
     bindings: Vec<(u16, String, bool)>,
     /// The function, the type and the UUID.
     vgpus: Vec<(Option<u16>, u32, String)>,
+    is_mixed: Option<bool>,
+    scheduler: Option<Scheduler>,
 }
 
 /// The journal of the device at this PCI address, in the directory of locks.
@@ -35,6 +38,8 @@ impl From<&Layout> for Before {
             functions: layout.functions,
             bindings: layout.bindings.iter().map(binding).collect(),
             vgpus: layout.vgpus.iter().map(vgpu).collect(),
+            is_mixed: layout.is_mixed,
+            scheduler: layout.scheduler.map(Scheduler::from),
         }
     }
 }
@@ -51,8 +56,8 @@ impl From<Before> for Layout {
             functions: before.functions,
             bindings: before.bindings.into_iter().map(binding).collect(),
             vgpus: before.vgpus.into_iter().map(vgpu).collect(),
-            is_mixed: None,
-            scheduler: None,
+            is_mixed: before.is_mixed,
+            scheduler: before.scheduler.as_ref().and_then(Scheduler::state),
         }
     }
 }

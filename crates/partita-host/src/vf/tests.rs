@@ -6,11 +6,13 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use partita_core::vf::SchedulerState;
 use partita_testing::sysfs::{Answer, EBUSY, EINVAL, ENOSPC, Fault, Kernel, Kind};
 
+use super::nvml::{Host, Known};
 use super::sysfs::{Sysfs, link_in, list_in, read_in};
 use super::work::{Here, apply};
-use super::{VfChange, VfTarget, journal};
+use super::{VfChange, VfTarget, VfTime, journal};
 
 const ADDRESS: &str = "0000:1b:00.0";
 
@@ -35,7 +37,7 @@ impl World {
     }
 
     fn apply(&self, target: &VfTarget) -> Result<VfChange, String> {
-        apply(self, &journal::of(self.dir.path(), ADDRESS), ADDRESS, target)
+        apply(self, self, &journal::of(self.dir.path(), ADDRESS), ADDRESS, target, VfTime::default())
     }
 
     /// Whether the process was killed.
@@ -52,7 +54,7 @@ impl World {
     }
 
     fn types(&self) -> Vec<(String, String)> {
-        let report = Here::read(self, ADDRESS).unwrap().report(false);
+        let report = Here::read(self, self, ADDRESS).unwrap().report(false);
         report.vgpus.into_iter().map(|row| (row.on, row.kind.to_string())).collect()
     }
 }
@@ -82,6 +84,21 @@ impl Sysfs for World {
 
     fn root(&self) -> &Path {
         self.dir.path()
+    }
+}
+
+/// No NVML.
+impl Host for World {
+    fn known(&self) -> Result<Known, String> {
+        Ok(Known::default())
+    }
+
+    fn set_mixed(&self, _: bool) -> Result<(), String> {
+        unreachable!("there is no such mode here")
+    }
+
+    fn schedule(&self, _: &SchedulerState) -> Result<(), String> {
+        unreachable!("there is no scheduler here")
     }
 }
 

@@ -7,14 +7,16 @@ use std::path::PathBuf;
 
 use partita_core::Count;
 use partita_core::vf::{
-    Binding, Board, Form, Layout, Place, Refusal, Step, Vgpu, VgpuType, plan, resolve, steps,
+    Binding, Board, Form, Layout, Place, Refusal, SchedulerState, Step, Vgpu, VgpuType, of_ratio, plan,
+    resolve, steps,
 };
 
 use super::device::{DEVICES, Device};
 use super::journal;
+use super::nvml::{Host, Known};
 use super::report::{FunctionRow, Hostdev, VfChange, VfReport, VfStep, VfWrite, VgpuRow, VgpuTypeRow};
 use super::sysfs::Sysfs;
-use super::target::VfTarget;
+use super::target::{VfTarget, VfTime};
 use super::users::{holders, users};
 use super::vendor::{Vendor, Write};
 use super::which;
@@ -23,6 +25,9 @@ use crate::journal::Journal;
 /// A device at this time.
 pub(super) struct Here<'a> {
     sysfs: &'a dyn Sysfs,
+    host: &'a dyn Host,
+    /// What NVML knows.
+    known: Known,
     device: Device,
     vendor: Box<dyn Vendor>,
     types: Vec<VgpuType>,
@@ -32,19 +37,20 @@ pub(super) struct Here<'a> {
 }
 
 impl<'a> Here<'a> {
-    pub fn read(sysfs: &'a dyn Sysfs, address: &str) -> Result<Self, String> {
+    pub fn read(sysfs: &'a dyn Sysfs, host: &'a dyn Host, address: &str) -> Result<Self, String> {
         let shown = |error: io::Error| format!("{address}: {error}");
         let device = Device::read(sysfs, address).map_err(shown)?;
         let vendor = which::of(sysfs, &device);
         let types = vendor.types(sysfs, &device).map_err(shown)?;
+        let known = host.known()?;
         let layout = Layout {
             functions: u16::try_from(device.functions.len()).map_err(|error| error.to_string())?,
             bindings: device.bindings(),
             vgpus: vendor.vgpus(sysfs, &device).map_err(shown)?,
-            is_mixed: None,
-            scheduler: None,
+            is_mixed: known.is_mixed,
+            scheduler: known.scheduler,
         };
-        Ok(Self { sysfs, device, vendor, types, layout, holders: OnceCell::new() })
+        Ok(Self { host, known, sysfs, device, vendor, types, layout, holders: OnceCell::new() })
     }
 
     pub fn report(&self, is_interrupted: bool) -> VfReport {
@@ -102,7 +108,7 @@ impl<'a> Here<'a> {
     }
 
     fn type_name(&self, id: u32) -> String {
-        let found = self.types.iter().find(|one| one.id == id);
+        let found = self.known.types.iter().chain(&self.types).find(|one| one.id == id);
         found.map_or_else(|| format!("type {id}"), |one| one.short().to_owned())
     }
 
@@ -122,8 +128,32 @@ impl<'a> Here<'a> {
     }
 
     /// The layout of a target.
-    pub fn wanted(&self, target: &VfTarget, before: Option<Layout>) -> Result<Layout, String> {
+    pub fn wanted(&self, target: &VfTarget, time: VfTime, before: Option<Layout>) -> Result<Layout, String> {
+        let layout = self.parts(target, before)?;
+        if time == VfTime::default() {
+            return Ok(layout);
+        }
+        let now = self.layout.scheduler.ok_or(
+            "the scheduler cannot be set here; it takes NVIDIA's vGPU driver, and no --scheduler or --time-slice",
+        )?;
+        let policy = time.policy.unwrap_or(now.policy);
+        let kept = (policy == now.policy).then_some(now);
+        let scheduler = SchedulerState {
+            policy,
+            slice_ns: time.slice_ns.unwrap_or(kept.map_or(0, |state| state.slice_ns)),
+            averaging: kept.and_then(|state| state.averaging).filter(|_| time.slice_ns.is_none()),
+        };
+        Ok(Layout { scheduler: Some(scheduler), ..layout })
+    }
+
+    fn parts(&self, target: &VfTarget, before: Option<Layout>) -> Result<Layout, String> {
         match target {
+            VfTarget::Ratio(ratio) => {
+                let types = if self.known.types.is_empty() { &self.types } else { &self.known.types };
+                let found = of_ratio(types, ratio)
+                    .ok_or("no types of vGPUs stand in this ratio; name types with --want")?;
+                self.with_vgpus(&found.iter().map(u32::to_string).collect::<Vec<_>>())
+            }
             VfTarget::Functions(count) => self.with_functions(*count),
             VfTarget::Vgpus(names) => self.with_vgpus(names),
             VfTarget::Without(names) => self.without(names),
@@ -168,8 +198,9 @@ impl<'a> Here<'a> {
             return Err(format!("no functions are enabled; {remedy}"));
         }
         // The driver lists no type that is used up: such a one has its number alone, and can stay.
-        let mut types = self.types.clone();
-        if self.vendor.form() == Form::Functions && !self.layout.vgpus.is_empty() {
+        let is_whole = !self.known.types.is_empty();
+        let mut types = if is_whole { self.known.types.clone() } else { self.types.clone() };
+        if !is_whole && self.vendor.form() == Form::Functions && !self.layout.vgpus.is_empty() {
             // What is left of the board says nothing of the whole.
             types.iter_mut().for_each(|one| one.memory_mib = 0);
         }
@@ -185,8 +216,8 @@ impl<'a> Here<'a> {
             .map_err(|error| error.to_string())?;
         let in_use: Vec<Vgpu> =
             self.layout.vgpus.iter().filter(|vgpu| !self.users_of(vgpu).is_empty()).cloned().collect();
-        // Whether sizes go together is a mode of the driver, which refuses what it does not allow.
-        let board = Board { form: self.vendor.form(), types: &types, can_mix: true };
+        let can_mix = self.layout.is_mixed.is_some();
+        let board = Board { form: self.vendor.form(), types: &types, can_mix };
         let mut layout =
             plan(&board, &self.layout, &wanted, &in_use).map_err(|refusal| self.refused(&refusal, names))?;
         if self.vendor.form() != Form::Functions {
@@ -352,7 +383,9 @@ impl<'a> Here<'a> {
             Step::Release { function } => {
                 format!("give {} back to its driver", self.parent(Place::Function(*function)))
             }
-            Step::Mixed(_) | Step::Schedule(_) => "tell the driver".to_owned(),
+            Step::Mixed(true) => "allow vGPUs of several sizes (NVML)".to_owned(),
+            Step::Mixed(false) => "allow vGPUs of one size alone (NVML)".to_owned(),
+            Step::Schedule(state) => format!("set the scheduler: {state} (NVML)"),
         }
     }
 
@@ -395,10 +428,16 @@ fn new_uuid() -> io::Result<String> {
 }
 
 /// Does the steps to a layout, each with what the device is before it, and checks the result.
-fn go(sysfs: &dyn Sysfs, address: &str, wanted: &Layout) -> Result<(), String> {
-    let first = Here::read(sysfs, address)?;
+fn go(sysfs: &dyn Sysfs, host: &dyn Host, address: &str, wanted: &Layout) -> Result<(), String> {
+    let first = Here::read(sysfs, host, address)?;
     for step in steps(&first.layout, wanted) {
-        let here = Here::read(sysfs, address)?;
+        let here = Here::read(sysfs, host, address)?;
+        let told = match &step {
+            Step::Mixed(is_on) => here.host.set_mixed(*is_on),
+            Step::Schedule(state) => here.host.schedule(state),
+            _ => Ok(()),
+        };
+        told.map_err(|reason| format!("{}: {reason}", here.words(&step)))?;
         for write in here.writes(&step) {
             sysfs.write(&write.path, &write.value).map_err(|error| {
                 format!(
@@ -411,9 +450,12 @@ fn go(sysfs: &dyn Sysfs, address: &str, wanted: &Layout) -> Result<(), String> {
             })?;
         }
     }
-    let now = Here::read(sysfs, address)?;
+    let now = Here::read(sysfs, host, address)?;
     probe_orphans(&now)?;
-    if now.layout == *wanted {
+    // The driver reports the length of its default slice.
+    let is_told =
+        now.layout.scheduler.map(|state| state.policy) == wanted.scheduler.map(|state| state.policy);
+    if is_told && (Layout { scheduler: wanted.scheduler, ..now.layout }) == *wanted {
         return Ok(());
     }
     Err("after all steps the device does not have what was planned".to_owned())
@@ -463,22 +505,24 @@ fn meaning(write: &Write, error: &io::Error) -> String {
 /// Does a change: the journal first, then the steps, and if one fails what was before.
 pub(super) fn apply(
     sysfs: &dyn Sysfs,
+    host: &dyn Host,
     journal: &Journal<journal::Before>,
     address: &str,
     target: &VfTarget,
+    time: VfTime,
 ) -> Result<VfChange, String> {
-    let here = Here::read(sysfs, address)?;
+    let here = Here::read(sysfs, host, address)?;
     let interrupted = journal.before()?.map(Layout::from);
     let is_continued = interrupted.is_some();
-    let wanted = here.wanted(target, interrupted.clone())?;
+    let wanted = here.wanted(target, time, interrupted.clone())?;
     let before = interrupted.unwrap_or_else(|| here.layout.clone());
     let steps = steps(&here.layout, &wanted);
     here.check(&steps)?;
     let mut change = here.change(&steps);
     if !steps.is_empty() || is_continued {
         journal.begin(journal::Before::from(&before))?;
-        if let Err(reason) = go(sysfs, address, &wanted) {
-            return Err(match go(sysfs, address, &before) {
+        if let Err(reason) = go(sysfs, host, address, &wanted) {
+            return Err(match go(sysfs, host, address, &before) {
                 Ok(()) => {
                     journal.end()?;
                     format!("{reason}; what was before is in place again")
@@ -490,6 +534,6 @@ pub(super) fn apply(
         }
     }
     journal.end()?;
-    change.hostdevs = Here::read(sysfs, address)?.hostdevs();
+    change.hostdevs = Here::read(sysfs, host, address)?.hostdevs();
     Ok(VfChange { is_applied: true, is_continued, ..change })
 }
