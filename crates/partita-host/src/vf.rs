@@ -119,7 +119,7 @@ fn host_of<'a>(install: &'a Install, sysfs: &dyn Sysfs, address: &str) -> Box<dy
     let found = gpus::select(install, Some(&selectors)).map(|selected| selected.gpus).unwrap_or_default();
     let is_meant = |pci: &str| pci.to_ascii_lowercase().ends_with(&address.to_ascii_lowercase());
     let gpu = found.into_iter().find(|gpu| gpu.facts.pci.as_deref().is_some_and(is_meant));
-    gpu.map_or_else(|| Box::new(Absent) as Box<dyn Host>, |gpu| Box::new(OfGpu { install, gpu }))
+    gpu.map_or_else(|| Box::new(Absent) as Box<dyn Host>, |gpu| Box::new(OfGpu::new(install, gpu)))
 }
 
 fn refused(address: &str, reason: String) -> Error {

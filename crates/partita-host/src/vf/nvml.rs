@@ -1,5 +1,6 @@
 //! NVIDIA's vGPU driver through NVML, in a child process: types, several sizes, the scheduler.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use partita_core::vf::{Averaging, Policy, SchedulerState, VgpuType};
@@ -80,8 +81,10 @@ impl Host for Absent {
 
 /// The driver of a GPU.
 pub(super) struct OfGpu<'a> {
-    pub install: &'a Install,
-    pub gpu: Gpu,
+    install: &'a Install,
+    gpu: Gpu,
+    /// What was read since the last change.
+    read: RefCell<Option<Known>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -106,7 +109,11 @@ struct Answer {
     scheduler: Option<Scheduler>,
 }
 
-impl OfGpu<'_> {
+impl<'a> OfGpu<'a> {
+    pub fn new(install: &'a Install, gpu: Gpu) -> Self {
+        Self { install, gpu, read: RefCell::new(None) }
+    }
+
     fn ask(&self, action: Action) -> Result<Answer, String> {
         let request = Request { uuid: self.gpu.facts.uuid.clone(), action };
         let variables = self.gpu.sim().map(|sim| sim.variables()).unwrap_or_default();
@@ -122,20 +129,27 @@ impl OfGpu<'_> {
 
 impl Host for OfGpu<'_> {
     fn known(&self) -> Result<Known, String> {
+        if let Some(known) = &*self.read.borrow() {
+            return Ok(known.clone());
+        }
         let answer = self.ask(Action::Read)?;
         let named = |(id, name, memory_mib)| VgpuType { id, name, memory_mib };
-        Ok(Known {
+        let known = Known {
             types: answer.types.into_iter().map(named).collect(),
             is_mixed: answer.is_mixed,
             scheduler: answer.scheduler.as_ref().and_then(Scheduler::state),
-        })
+        };
+        *self.read.borrow_mut() = Some(known.clone());
+        Ok(known)
     }
 
     fn set_mixed(&self, is_on: bool) -> Result<(), String> {
+        self.read.take();
         self.ask(Action::Mixed(is_on)).map(drop)
     }
 
     fn schedule(&self, state: &SchedulerState) -> Result<(), String> {
+        self.read.take();
         self.ask(Action::Schedule((*state).into())).map(drop)
     }
 }
