@@ -6,6 +6,7 @@
 
 mod device;
 mod journal;
+mod meaning;
 mod nvidia;
 mod nvml;
 mod report;

@@ -35,8 +35,8 @@ pub enum Step {
 /// The steps from `now` to `wanted`, in order.
 ///
 /// Functions are enabled of none, because the kernel refuses another number while some are
-/// enabled. That takes all vGPUs and bindings with it, and resets what the driver was told. The mode
-/// for several sizes is changed while there is no vGPU, as the driver demands.
+/// enabled. That takes all vGPUs and bindings with it, and resets what the driver was told. The
+/// mode for several sizes is changed while there is no vGPU, as the driver demands.
 #[must_use]
 pub fn steps(now: &Layout, wanted: &Layout) -> Vec<Step> {
     let mut steps = Vec::new();

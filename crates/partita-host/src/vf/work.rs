@@ -13,6 +13,7 @@ use partita_core::vf::{
 
 use super::device::{DEVICES, Device};
 use super::journal;
+use super::meaning::meaning;
 use super::nvml::{Host, Known};
 use super::report::{FunctionRow, Hostdev, VfChange, VfReport, VfStep, VfWrite, VgpuRow, VgpuTypeRow};
 use super::sysfs::Sysfs;
@@ -461,8 +462,8 @@ fn go(sysfs: &dyn Sysfs, host: &dyn Host, address: &str, wanted: &Layout) -> Res
     Err("after all steps the device does not have what was planned".to_owned())
 }
 
-/// Gives functions without a driver to the one that the kernel finds: an interruption can leave them
-/// so.
+/// Gives functions without a driver to the one that the kernel finds: an interruption can leave
+/// them so.
 fn probe_orphans(here: &Here<'_>) -> Result<(), String> {
     let path = format!("{DEVICES}/{}/sriov_drivers_autoprobe", here.device.address);
     if here.sysfs.read(&path).is_ok_and(|value| value == "0") {
@@ -473,33 +474,6 @@ fn probe_orphans(here: &Here<'_>) -> Result<(), String> {
         probed.map_err(|error| format!("{}: no driver takes it: {error}", function.address))?;
     }
     Ok(())
-}
-
-/// The kernel's reason and the remedy.
-fn meaning(write: &Write, error: &io::Error) -> String {
-    let is_count = write.path.ends_with("sriov_numvfs");
-    let code = error.raw_os_error().unwrap_or(0);
-    let remedy = match code {
-        // The numbers of Linux on x86-64: EPERM, EACCES.
-        1 | 13 => "run the command as root",
-        // EBUSY.
-        16 if is_count => "functions are in use; end what uses them",
-        16 => "it is in use; end the virtual machine or the program that has it",
-        // ENOENT.
-        2 if is_count => "the device's driver cannot enable functions; load the vendor's host driver",
-        // ENOSPC, ENOMEM.
-        28 | 12 if is_count => "the firmware gave no room for functions; enable SR-IOV and large BARs there",
-        28 | 12 => "there is no room for one more; ask for smaller types, or remove some",
-        // ERANGE.
-        34 => "these are too many; ask for fewer",
-        // EINVAL.
-        22 if is_count => "the driver does not have so many; ask for another number",
-        22 => "the driver does not allow this type there now; `partita vf list` shows those that it does",
-        // ENODEV.
-        19 => "no such driver has it; load the driver and try again",
-        _ => "see the kernel's log (`dmesg`)",
-    };
-    format!("{error}; {remedy}")
 }
 
 /// Does a change: the journal first, then the steps, and if one fails what was before.
