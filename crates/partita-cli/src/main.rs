@@ -54,6 +54,8 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Bench(arguments) => other::BENCH.exec(arguments.words.clone()),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
         Cmd::Mig(arguments) => commands::mig::mig(arguments),
+        Cmd::Vf(arguments) => commands::vf::vf(arguments),
+        Cmd::Compare(arguments) => commands::compare::compare(arguments),
         Cmd::Policy(verb) => commands::policy::policy(verb),
         Cmd::Chain(arguments) => other::CHAIN.exec(arguments.words.clone()),
         Cmd::Batch(arguments) => commands::batch::batch(arguments),

@@ -19,6 +19,7 @@
 //! | [`hami`] | limits in HAMi-core's environment variables |
 //! | [`time`] | shares of the GPU's time, and priorities |
 //! | [`mig`] | plans for MIG instances |
+//! | [`vf`] | plans for virtual functions and vGPUs |
 //! | [`Words`] | limits whose value is one of a few words |
 //! | [`task_slots`] | shares of the kernels that a GPU runs at once |
 //! | [`Count`] | a number of things in words: `1 TPC`, `2 TPCs` |
@@ -49,6 +50,7 @@ mod testing;
 pub mod time;
 mod topology;
 mod tpc_set;
+pub mod vf;
 pub mod visible;
 mod words;
 

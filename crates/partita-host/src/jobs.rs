@@ -9,7 +9,7 @@ use crate::calibration::{self, counted, serve, streams};
 use crate::child::{Outcome, result_line};
 use crate::mig;
 use crate::mps::{canary, vacancy};
-use crate::{facts, numerics};
+use crate::{facts, numerics, vf};
 
 /// Runs the job `name` in this process and returns the line to print as its result. None if it is
 /// no job of this crate.
@@ -26,6 +26,7 @@ pub fn run(name: &str, request: &str) -> Option<Result<String, String>> {
         streams::ASK_JOB => job(request, |request| streams::ask_here(&request)),
         streams::VERIFY_JOB => job(request, |request| streams::verify_here(&request)),
         mig::JOB => job(request, |request| mig::work_here(&request)),
+        vf::JOB => job(request, |request| vf::work_here(&request)),
         vacancy::JOB => job(request, |request| vacancy::look_here(&request)),
         canary::JOB => job(request, |()| canary::launch_here()),
         numerics::JOB => job(request, |libraries: Vec<PathBuf>| numerics::multiply(&libraries)),

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
-//! | MIG | [`mig`]: the instances of a GPU, and programs in them |
+//! | parts of devices | [`mig`]: the instances of a GPU, and programs in them; [`vf`]: virtual functions and vGPUs; [`mod@compare`]: all ways side by side |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
 //! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`], [`policy`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`groups`], [`facts`], [`calibration`], [`numerics`] |
-//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], [`state`], [`escape`], `text`, [`error`] |
+//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], `journal`, [`state`], [`escape`], `text`, [`error`] |
 //!
 //! A module imports modules of its own floor or of a lower one, and no two files import each other.
 
@@ -17,6 +17,7 @@ pub mod apply;
 mod cache;
 pub mod calibration;
 pub mod child;
+pub mod compare;
 pub mod contexts;
 pub mod dead;
 pub mod detached;
@@ -31,6 +32,7 @@ pub mod groups;
 pub mod holder;
 pub mod install;
 pub mod jobs;
+mod journal;
 pub mod kill;
 pub mod limits;
 pub mod mig;
@@ -57,5 +59,6 @@ pub mod system;
 mod terminal;
 mod text;
 pub mod time;
+pub mod vf;
 
 pub use error::Error;

@@ -14,6 +14,7 @@ mod long;
 mod machine;
 pub mod modules;
 mod python;
+pub mod sysfs;
 mod users;
 
 pub use built::build;

@@ -6,6 +6,7 @@
 mod apply;
 mod background;
 mod batch;
+mod compare;
 mod demo;
 mod devices;
 mod doctor;
@@ -21,6 +22,7 @@ mod sim;
 mod tenants;
 mod top;
 mod topology;
+mod vf;
 
 use std::ffi::OsString;
 
@@ -30,6 +32,7 @@ use partita_console::Internal;
 pub use apply::Apply;
 pub use background::{Attach, Logs, Wait};
 pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
+pub use compare::Compare;
 pub use demo::Demo;
 pub use devices::Devices;
 pub use doctor::Doctor;
@@ -49,6 +52,7 @@ pub use sim::{Sim, SimBurn, SimEnv};
 pub use tenants::{Kill, Ps, Set};
 pub use top::Top;
 pub use topology::Topology;
+pub use vf::{Vf, VfOutput, VfWanted};
 
 /// Share one NVIDIA GPU between programs that need no changes.
 ///
@@ -129,6 +133,11 @@ pub enum Cmd {
     /// Divide a GPU into MIG instances
     #[command(subcommand)]
     Mig(Mig),
+    /// Divide an accelerator into virtual functions or vGPUs for virtual machines
+    #[command(subcommand)]
+    Vf(Vf),
+    /// Compare all ways to divide a GPU: which can be had here, and what each keeps apart
+    Compare(Compare),
     /// Check and print the policy of the site
     #[command(subcommand)]
     Policy(PolicyVerb),

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod background;
 pub mod batch;
+pub mod compare;
 pub mod demo;
 pub mod devices;
 pub mod doctor;
@@ -23,6 +24,7 @@ pub mod system;
 pub mod terminal;
 pub mod top;
 pub mod topology;
+pub mod vf;
 
 use partita::partition::{ClusterRow, MoveRow};
 use partita_core::ByteSize;

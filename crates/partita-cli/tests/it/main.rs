@@ -58,4 +58,5 @@ mod top;
 mod topology;
 mod torque;
 mod turns;
+mod vf;
 mod without_share;

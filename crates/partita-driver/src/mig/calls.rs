@@ -93,10 +93,35 @@ pub(super) struct RawProcess {
     pub compute_instance: c_uint,
 }
 
+/// `nvmlVgpuHeterogeneousMode_v1_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RawMixed {
+    pub version: c_uint,
+    pub mode: c_uint,
+}
+
+impl RawMixed {
+    pub const fn new(is_on: bool) -> Self {
+        Self { version: size_of::<Self>() as c_uint | 1 << 24, mode: is_on as c_uint }
+    }
+}
+
+/// `nvmlVgpuSchedulerGetState_t` and `nvmlVgpuSchedulerSetState_t`, which have the same layout.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RawScheduler {
+    pub policy: c_uint,
+    pub averages: c_uint,
+    /// With averaging the factor, and the slice or, to set it, the frequency; else the slice.
+    pub parameters: [c_uint; 2],
+}
+
 // The sizes of `nvml.h` on the 64-bit systems that CUDA has.
 const _: () = assert!(size_of::<RawProfile>() == 152 && size_of::<RawInstance>() == 24);
 const _: () = assert!(size_of::<RawComputeProfile>() == 36 && size_of::<RawCompute>() == 32);
 const _: () = assert!(size_of::<RawProcess>() == 24);
+const _: () = assert!(size_of::<RawMixed>() == 8 && size_of::<RawScheduler>() == 16);
 
 macro_rules! calls {
     ($(fn $method:ident = $name:ident($($argument:ident: $type:ty),*);)*) => {
@@ -167,6 +192,14 @@ calls! {
         device: Handle, index: c_uint, to: *mut Handle);
     fn gpu_instance_id = nvmlDeviceGetGpuInstanceId(device: Handle, id: *mut c_uint);
     fn compute_instance_id = nvmlDeviceGetComputeInstanceId(device: Handle, id: *mut c_uint);
+    fn supported_vgpus = nvmlDeviceGetSupportedVgpus(
+        device: Handle, count: *mut c_uint, types: *mut c_uint);
+    fn vgpu_name = nvmlVgpuTypeGetName(kind: c_uint, name: *mut c_char, length: *mut c_uint);
+    fn vgpu_bytes = nvmlVgpuTypeGetFramebufferSize(kind: c_uint, bytes: *mut c_ulonglong);
+    fn mixed = nvmlDeviceGetVgpuHeterogeneousMode(device: Handle, mode: *mut RawMixed);
+    fn set_mixed = nvmlDeviceSetVgpuHeterogeneousMode(device: Handle, mode: *const RawMixed);
+    fn scheduler = nvmlDeviceGetVgpuSchedulerState(device: Handle, state: *mut RawScheduler);
+    fn set_scheduler = nvmlDeviceSetVgpuSchedulerState(device: Handle, state: *mut RawScheduler);
     fn processes = nvmlDeviceGetComputeRunningProcesses_v3(
         device: Handle, count: *mut c_uint, processes: *mut RawProcess);
 }

@@ -67,6 +67,11 @@ impl MigGpu {
         Ok(Self { calls, device })
     }
 
+    /// The calls and the device, for what this module does not do itself.
+    pub(super) fn parts(&self) -> (&Calls, Handle) {
+        (&self.calls, self.device)
+    }
+
     /// Whether MIG is on; `None` if the GPU has no MIG.
     ///
     /// # Errors
@@ -292,7 +297,7 @@ fn slot(placement: &RawPlacement) -> Slot {
 }
 
 /// The text in a buffer of NVML.
-fn text(buffer: &[c_char]) -> Result<String, MigError> {
+pub(super) fn text(buffer: &[c_char]) -> Result<String, MigError> {
     let bytes: Vec<u8> = buffer.iter().map(|byte| *byte as u8).collect();
     let refuse = || MigError::Answer("a name is no text".to_string());
     let text = CStr::from_bytes_until_nul(&bytes).map_err(|_| refuse())?;

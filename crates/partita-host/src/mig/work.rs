@@ -10,9 +10,10 @@ use partita_driver::mig::{MigDevice, MigError, MigFailure, MigGpu};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::journal::Journal;
+use super::journal::{self, Entry};
 use super::report::{ComputeRow, InstanceRow, MigChange, MigReport, MigState, ProfileRow, StepRow};
 use crate::gpu::Gpu;
+use crate::journal::Journal;
 use crate::registry::Registry;
 
 /// The name of the job.
@@ -133,7 +134,7 @@ fn show(request: &Request, registry: &Registry) -> Result<MigReport, String> {
         remedy: remedy(state, request.index),
         profiles: profiles.iter().map(row).collect(),
         instances,
-        is_interrupted: Journal::of(registry.root(), &request.uuid).before()?.is_some(),
+        is_interrupted: journal::of(registry.root(), &request.uuid).before()?.is_some(),
     })
 }
 
@@ -220,7 +221,7 @@ struct Here<'a> {
     /// What an administrator must do before instances can be created.
     remedy: Option<String>,
     gpu: MigGpu,
-    journal: Journal,
+    journal: Journal<Vec<Entry>>,
     profiles: Vec<Profile>,
     instances: Vec<GpuInstance>,
     rows: Vec<InstanceRow>,
@@ -250,8 +251,8 @@ impl<'a> Here<'a> {
                 (instances, rows)
             }
         };
-        let journal = Journal::of(registry.root(), &request.uuid);
-        let before = journal.before()?;
+        let journal = journal::of(registry.root(), &request.uuid);
+        let before = journal.before()?.map(journal::layout);
         Ok(Self { request, remedy, gpu, journal, profiles, instances, rows, before })
     }
 
@@ -449,7 +450,7 @@ fn apply(request: &Request, registry: &Registry, target: &Target) -> Result<MigC
     if !way.steps.is_empty() {
         let now = layout_of(&here.instances);
         let before = here.before.as_ref().unwrap_or(&now);
-        here.journal.begin(before)?;
+        here.journal.begin(journal::entries(before))?;
         if let Err(reason) = here.go(&here.instances, &way) {
             return Err(match here.go_back(before) {
                 Ok(()) => {

@@ -1,4 +1,4 @@
-//! Locks on MIG instances and on the division of a GPU.
+//! Locks on MIG instances, and on the division of a GPU or another device.
 //!
 //! Their files lie in the run directory, whoever made them: to lock a file it is enough to read it.
 //! They stay, as `.lock` does; a lock ends with the last process that has the file open.
@@ -20,14 +20,26 @@ impl Registry {
     /// # Errors
     /// [`Error::RunDirectory`], [`Error::Io`].
     pub(crate) fn try_lock_mig(&self, uuid: &str) -> Result<Option<File>, Error> {
+        self.try_lock_file(&lock_name(uuid))
+    }
+
+    /// Locks the division of the device at this PCI address; `None` while another process has the
+    /// lock.
+    ///
+    /// # Errors
+    /// [`Error::RunDirectory`], [`Error::Io`].
+    pub(crate) fn try_lock_device(&self, address: &str) -> Result<Option<File>, Error> {
+        self.try_lock_file(&format!(".vf-{address}.lock"))
+    }
+
+    fn try_lock_file(&self, name: &str) -> Result<Option<File>, Error> {
         if self.is_client() {
             return Err(only_the_daemon(&self.root));
         }
         let root = open_root(&self.root)?;
-        let name = lock_name(uuid);
-        let failed = || Error::io(root.path().join(&name).display().to_string());
-        let file = match root.file(&name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make(&root, &name),
+        let failed = || Error::io(root.path().join(name).display().to_string());
+        let file = match root.file(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make(&root, name),
             opened => opened,
         };
         let file = file.map_err(failed())?;

@@ -17,6 +17,7 @@
 //! | [`mig`] | its MIG instances as devices |
 //! | [`mig_instance`] | profiles of instances, and their creation and destruction |
 //! | `mig_fault` | failures of these on demand |
+//! | [`vgpu`] | the host side of vGPUs |
 //! | [`absent`] | everything else, which returns `NVML_ERROR_NOT_SUPPORTED` |
 
 /// Defines entry points. The body is a `Result`; the program gets its error.
@@ -68,6 +69,7 @@ pub mod mig_instance;
 pub mod pci;
 pub mod process;
 pub mod sensor;
+pub mod vgpu;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -135,6 +135,11 @@ impl Place {
         Some(mig::Store::new(self.file(".mig"), list))
     }
 
+    /// The file with the state of the vGPU driver.
+    pub fn vgpu_file(&self) -> PathBuf {
+        self.file(".vgpu")
+    }
+
     /// Its GPU instances; `None` while MIG is off.
     ///
     /// # Errors

@@ -403,7 +403,8 @@ impl World {
             for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
                 let name = entry.file_name().into_string().unwrap();
                 let is_daemons = name.starts_with(".system.sock") || name.starts_with(".partitad-");
-                let is_lock = name.starts_with(".mig-") && name.ends_with(".lock");
+                let is_lock =
+                    (name.starts_with(".mig-") || name.starts_with(".vf-")) && name.ends_with(".lock");
                 let stays = [".lock", ".system"].contains(&&*name) || is_lock;
                 if stays || (is_daemons && self.daemon().is_some()) {
                     continue;

@@ -1,0 +1,90 @@
+//! How a GPU divides its time between vGPUs.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// A policy of NVIDIA's vGPU scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// Whoever has work gets time, round robin.
+    BestEffort,
+    /// Each vGPU that runs gets the same share.
+    EqualShare,
+    /// Each vGPU gets the share that its type has of the GPU, whether others run or not.
+    FixedShare,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::BestEffort, Self::EqualShare, Self::FixedShare];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::BestEffort => "best-effort",
+            Self::EqualShare => "equal",
+            Self::FixedShare => "fixed",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|policy| policy.word() == text).ok_or(())
+    }
+}
+
+/// Adaptive round robin: overruns of a time slice are taken from later ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Averaging {
+    /// Over how many slices overruns are averaged; 0 for the driver's default.
+    pub factor: u32,
+    /// How often a second each vGPU gets a slice; 0 for the driver's default.
+    pub frequency_hz: u32,
+}
+
+/// A policy with its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchedulerState {
+    /// The policy.
+    pub policy: Policy,
+    /// The length of a time slice in nanoseconds, with averaging off; 0 for the driver's default.
+    pub slice_ns: u32,
+    /// Averaging; `None` where it is off.
+    pub averaging: Option<Averaging>,
+}
+
+impl fmt::Display for SchedulerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.policy)?;
+        match self.averaging {
+            Some(Averaging { factor: 0, frequency_hz: 0 }) => f.write_str(", averaged"),
+            Some(averaging) => {
+                write!(f, ", averaged over {} slices at {} Hz", averaging.factor, averaging.frequency_hz)
+            }
+            None if self.slice_ns == 0 => Ok(()),
+            None => write!(f, ", slices of {} us", self.slice_ns / 1000),
+        }
+    }
+}
+
+/// The share of the GPU's time that a vGPU is promised, in thousandths: of `memory_mib` on a board
+/// whose largest type has `board_mib`, beside `count - 1` others. `None` if nothing is promised.
+#[must_use]
+pub fn share_permille(policy: Policy, memory_mib: u64, board_mib: u64, count: usize) -> Option<u64> {
+    match policy {
+        Policy::BestEffort => None,
+        Policy::EqualShare => 1000_u64.checked_div(count as u64),
+        // A type has the share of the board that it has when only vGPUs of its size are there.
+        Policy::FixedShare => 1000_u64.checked_div(board_mib.checked_div(memory_mib)?),
+    }
+}
