@@ -54,6 +54,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Bench(arguments) => other::BENCH.exec(arguments.words.clone()),
         Cmd::Mps(arguments) => commands::mps::mps(arguments),
         Cmd::Mig(arguments) => commands::mig::mig(arguments),
+        Cmd::Cdi(verb) => commands::cdi::cdi(verb),
         Cmd::Policy(verb) => commands::policy::policy(verb),
         Cmd::Chain(arguments) => other::CHAIN.exec(arguments.words.clone()),
         Cmd::Batch(arguments) => commands::batch::batch(arguments),

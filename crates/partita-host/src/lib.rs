@@ -16,6 +16,7 @@ pub mod answer;
 pub mod apply;
 mod cache;
 pub mod calibration;
+pub mod cdi;
 pub mod child;
 pub mod contexts;
 pub mod dead;

@@ -6,6 +6,7 @@
 mod apply;
 mod background;
 mod batch;
+mod cdi;
 mod demo;
 mod devices;
 mod doctor;
@@ -30,6 +31,7 @@ use partita_console::Internal;
 pub use apply::Apply;
 pub use background::{Attach, Logs, Wait};
 pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
+pub use cdi::{Cdi, CdiPrepare};
 pub use demo::Demo;
 pub use devices::Devices;
 pub use doctor::Doctor;
@@ -129,6 +131,9 @@ pub enum Cmd {
     /// Divide a GPU into MIG instances
     #[command(subcommand)]
     Mig(Mig),
+    /// Make tenants for containers, as CDI devices
+    #[command(subcommand)]
+    Cdi(Cdi),
     /// Check and print the policy of the site
     #[command(subcommand)]
     Policy(PolicyVerb),
