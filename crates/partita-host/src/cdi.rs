@@ -32,6 +32,9 @@ pub const DIR_DEFAULT: &str = "/var/run/cdi";
 /// The oldest version with all that the files need; podman 4.3 reads no later one.
 const VERSION: &str = "0.5.0";
 
+/// The directory of the simulated driver in a container.
+const SIMULATED_DIR: &str = "/usr/local/partita/sim";
+
 /// A file of CDI.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,9 +57,10 @@ struct Edits {
     mounts: Vec<Mount>,
 }
 
+/// A bind mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Mount {
+pub struct Mount {
     host_path: PathBuf,
     container_path: PathBuf,
     options: Vec<String>,
@@ -86,9 +90,8 @@ pub struct Prepared {
     pub shared_memory: bool,
     /// Variables of the GPUs, such as `CUDA_VISIBLE_DEVICES`.
     pub variables: Vec<(String, String)>,
-    /// Files and directories of a simulated GPU, which have the same path in the container; the
-    /// flag says whether programs write there.
-    pub simulated: Vec<(PathBuf, bool)>,
+    /// The driver and the board of a simulated GPU.
+    pub simulated: Vec<Mount>,
 }
 
 /// The library's place in a container.
@@ -115,12 +118,7 @@ pub fn spec(prepared: &Prepared) -> Spec {
     if prepared.shared_memory {
         mounts.push(Mount::new("/dev/shm", "/dev/shm", "rw"));
     }
-    mounts.extend(
-        prepared
-            .simulated
-            .iter()
-            .map(|(path, writable)| Mount::new(path, path, if *writable { "rw" } else { "ro" })),
-    );
+    mounts.extend(prepared.simulated.iter().cloned());
     let device = Device { name: prepared.name.clone(), container_edits: Edits { env, mounts } };
     Spec { cdi_version: VERSION.to_owned(), kind: KIND.to_owned(), devices: vec![device] }
 }
@@ -165,7 +163,9 @@ pub fn prepare(install: &Install, name: &str, request: &RunRequest, dir: &Path) 
             drop(run::make(install, &request, &registry, &gpus, name, run)?);
         }
     }
-    let written = registry.lock()?.tenant(name).and_then(|parts| {
+    // The lock is not held: the service's commands take it.
+    let parts = registry.lock().and_then(|lock| lock.tenant(name));
+    let written = parts.and_then(|parts| {
         serve(install, &registry, &gpus, &parts)?;
         write(install, &registry, &gpus, &parts, dir)
     });
@@ -215,6 +215,13 @@ fn is_same(parts: &[Tenant], request: &RunRequest, gpus: &[Gpu]) -> bool {
                     && meta.isolation == request.limits.isolation()
                     && (share.is_none() || meta.share == share)
             })
+            && part.limits().is_ok_and(|limits| {
+                let quota = request.limits.memory.map(|quota| {
+                    let (total, driver) = (limits.memory_total_bytes, limits.driver_allowance_bytes);
+                    crate::limits::quota_on(quota, &gpu.label(), total, driver)
+                });
+                quota.is_none_or(|quota| quota.is_ok_and(|quota| quota.0 == limits.memory_quota_bytes))
+            })
     };
     parts.len() == gpus.len() && parts.iter().zip(gpus).all(is_it)
 }
@@ -258,33 +265,26 @@ fn write(
     let preload = first.dir.join("ld.so.preload");
     replace(&preload, format!("{}\n", library_in_container().display()).as_bytes())?;
     let mut simulated = Vec::new();
-    let variables = gpus::variables(gpus);
     if let Some(sim) = gpus.first().and_then(Gpu::sim) {
+        gpus.iter().try_for_each(|gpu| sim.start_board(gpu.facts.index))?;
         // A board leaves its directory if there is something in it.
-        fs::create_dir_all(sim.dir()).map_err(Error::io(sim.dir().display().to_string()))?;
         let keep = sim.dir().join(".containers");
         File::create(&keep).map_err(Error::io(keep.display().to_string()))?;
-        simulated.push((sim.dir().to_owned(), true));
-        for name in [install::SIMCUDA, install::SIMGPU] {
-            simulated.push((install.part(name)?, false));
-        }
-        for (key, value) in &variables {
-            if *key == "LD_LIBRARY_PATH" {
-                simulated.extend(std::env::split_paths(value).next().map(|links| (links, false)));
-            }
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(sim.dir(), open).map_err(Error::io(sim.dir().display().to_string()))?;
+        let (library, board) = (install.part(install::SIMCUDA)?, install.part(install::SIMGPU)?);
+        simulated.push(Mount::new(sim.dir(), sim.dir(), "rw"));
+        simulated.push(Mount::new(&board, &board, "ro"));
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            simulated.push(Mount::new(&library, Path::new(SIMULATED_DIR).join(name), "ro"));
         }
     }
-    let text = |value: &std::ffi::OsStr| value.to_string_lossy().into_owned();
-    let variables = variables
-        .iter()
+    let variables = gpus::variables(gpus)
+        .into_iter()
         .filter(|(key, _)| *key != "PATH")
-        .map(|(key, value)| match *key {
-            // The first is the simulated driver's; the others are this process's.
-            "LD_LIBRARY_PATH" => {
-                let links = std::env::split_paths(value).next().unwrap_or_default();
-                ((*key).to_owned(), text(links.as_os_str()))
-            }
-            key => (key.to_owned(), text(value)),
+        .map(|(key, value)| match key {
+            "LD_LIBRARY_PATH" => (key.to_owned(), SIMULATED_DIR.to_owned()),
+            _ => (key.to_owned(), value.to_string_lossy().into_owned()),
         })
         .collect();
     let prepared = Prepared {
@@ -400,4 +400,62 @@ pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Res
         lock.remove(part)?;
     }
     crate::partition::divide(&lock).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared() -> Prepared {
+        Prepared {
+            name: "serve".to_owned(),
+            dirs: vec!["/run/partita/GPU-a/serve".into(), "/run/partita/GPU-b/serve".into()],
+            library: "/usr/lib/partita/libpartita.so".into(),
+            preload: "/run/partita/GPU-a/serve/ld.so.preload".into(),
+            pipe: Some("/run/partita/GPU-a/.mps-0/pipe".into()),
+            shared_memory: true,
+            variables: vec![("CUDA_VISIBLE_DEVICES".to_owned(), "GPU-a,GPU-b".to_owned())],
+            simulated: Vec::new(),
+        }
+    }
+
+    /// The host's path, the container's, and whether programs can write there.
+    fn mounts(prepared: &Prepared) -> Vec<(String, String, bool)> {
+        let json = serde_json::to_value(spec(prepared)).unwrap();
+        let edits = &json["devices"][0]["containerEdits"];
+        let mounts = edits["mounts"].as_array().unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let mount = |mount: &serde_json::Value| {
+            let options: Vec<String> = mount["options"].as_array().unwrap().iter().map(text).collect();
+            let is_writable = options.contains(&"rw".to_owned());
+            assert_ne!(is_writable, options.contains(&"ro".to_owned()));
+            (text(&mount["hostPath"]), text(&mount["containerPath"]), is_writable)
+        };
+        mounts.iter().map(mount).collect()
+    }
+
+    #[test]
+    fn only_use_pipe_and_shared_memory_are_writable() {
+        let writable: Vec<String> =
+            mounts(&prepared()).into_iter().filter(|mount| mount.2).map(|mount| mount.1).collect();
+        let expected = [
+            "/usr/local/partita/gpu/0/tenant/usage",
+            "/usr/local/partita/gpu/1/tenant/usage",
+            "/usr/local/partita/mps",
+            "/dev/shm",
+        ];
+        assert_eq!(writable, expected);
+        let alone = Prepared { pipe: None, shared_memory: false, ..prepared() };
+        assert!(mounts(&alone).iter().all(|(_, to, is_writable)| !is_writable || to.ends_with("/usage")));
+    }
+
+    #[test]
+    fn podman_4_3_reads_the_fields() {
+        let json = serde_json::to_value(spec(&prepared())).unwrap();
+        assert_eq!((&json["cdiVersion"], &json["kind"]), (&"0.5.0".into(), &KIND.into()));
+        let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&json), ["cdiVersion", "devices", "kind"]);
+        assert_eq!(keys(&json["devices"][0]), ["containerEdits", "name"]);
+        assert_eq!(keys(&json["devices"][0]["containerEdits"]), ["env", "mounts"]);
+    }
 }
