@@ -2,7 +2,7 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`cdi`] makes tenants for containers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | MIG | [`mig`]: the instances of a GPU, and programs in them |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
