@@ -37,6 +37,9 @@ fn pod(name: &str) -> Option<Pod> {
     let world = World::plan().own().in_memory().start();
     fs::create_dir(world.run_dir()).unwrap();
     fs::set_permissions(world.run_dir(), fs::Permissions::from_mode(0o700)).unwrap();
+    // A board whose directory others can enter serves all users.
+    fs::create_dir(world.dir().join("sim")).unwrap();
+    fs::set_permissions(world.dir().join("sim"), fs::Permissions::from_mode(0o755)).unwrap();
     let root = world.dir().join("root");
     make_root(&root);
     let (program, kernels) = gpu_program();
@@ -113,11 +116,11 @@ impl Pod {
         Path::new("/var/run/cdi").join(format!("partita.dev-tenant-{}.json", self.name))
     }
 
-    fn processes(&self) -> u64 {
-        self.world.row(&self.name)["processes"].as_u64().unwrap()
+    fn processes(&self) -> usize {
+        self.world.row(&self.name)["processes"].as_array().unwrap().len()
     }
 
-    fn wait_for(&self, processes: u64) {
+    fn wait_for(&self, processes: usize) {
         while self.processes() != processes {
             thread::sleep(Duration::from_millis(50));
         }
