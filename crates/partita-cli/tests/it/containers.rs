@@ -112,6 +112,12 @@ impl Pod {
         self.world.ok(&format!("cdi prepare {} --gpu sim:h200 {limits}", self.name))
     }
 
+    /// Ends the processes of its containers, and leaves the tenant.
+    fn kill(&self) {
+        let out = self.world.line(&format!("kill --grace 0 {}", self.name));
+        assert!(out.status.success() && text(&out.stderr).contains("stays prepared"), "{out:?}");
+    }
+
     fn device(&self) -> PathBuf {
         Path::new("/var/run/cdi").join(format!("partita.dev-tenant-{}.json", self.name))
     }
@@ -167,7 +173,7 @@ fn limits_hold_in_every_container_of_a_tenant() {
     let refused = pod.world.refused(&format!("cdi remove {}", pod.name));
     assert!(refused.contains("is in a container of it"), "{refused}");
     // Killed, the tenant stays, and a new container has all of it.
-    pod.world.ok(&format!("kill --grace 0 {}", pod.name));
+    pod.kill();
     two.iter_mut().for_each(|one| assert!(!one.wait().unwrap().success()));
     assert_eq!(pod.processes(), 0);
     assert_eq!(pod.world.row(&pod.name)["memory_used_bytes"], 0);
@@ -187,7 +193,7 @@ fn containers_of_a_tenant_are_clients_of_one_mps_service() {
     pod.wait_for(2);
     let status = pod.world.ok("mps status --gpu sim:h200 --json");
     assert!(status.matches("/kernels.ptx loop").count() >= 2, "{status}");
-    pod.world.ok(&format!("kill --grace 0 {}", pod.name));
+    pod.kill();
     two.iter_mut().for_each(|one| assert!(!one.wait().unwrap().success()));
     assert_eq!(common::sms(&pod.prints(&[], &CENSUS)).len(), 66);
 }
@@ -209,7 +215,7 @@ fn a_container_without_the_library_is_an_escape() {
     };
     assert_eq!(found.status.code(), Some(1));
     assert!(text(&found.stdout).contains(&pod.name), "{found:?}");
-    pod.world.ok(&format!("kill --grace 0 {}", pod.name));
+    pod.kill();
     assert!(!escaped.wait().unwrap().success());
 }
 
