@@ -56,6 +56,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Mig(arguments) => commands::mig::mig(arguments),
         Cmd::Vf(arguments) => commands::vf::vf(arguments),
         Cmd::Compare(arguments) => commands::compare::compare(arguments),
+        Cmd::Cdi(verb) => commands::cdi::cdi(verb),
         Cmd::Policy(verb) => commands::policy::policy(verb),
         Cmd::Chain(arguments) => other::CHAIN.exec(arguments.words.clone()),
         Cmd::Batch(arguments) => commands::batch::batch(arguments),

@@ -342,10 +342,13 @@ fn row(
         std::iter::successors(Some(process), |process| process.parent()).take(ANCESTORS_MAX).collect();
     // A tenant's files can only speak for processes of its own user.
     let is_of = |tenant: &&&Tenant| {
-        tenant.meta().is_ok_and(|meta| {
-            let is_it = |child: ProcessId| ancestors.contains(&child) && child.user() == Some(tenant.user);
-            meta.child.is_some_and(is_it)
-        })
+        // A container without the library, or a program in it that the library cannot hold.
+        tenant.is_in_container(process)
+            || tenant.meta().is_ok_and(|meta| {
+                let is_it =
+                    |child: ProcessId| ancestors.contains(&child) && child.user() == Some(tenant.user);
+                meta.child.is_some_and(is_it)
+            })
     };
     let tenant = tenants.iter().find(is_of).map(|tenant| &tenant.name);
     // Once the parent of a process has ended, nothing links the process to its tenant.

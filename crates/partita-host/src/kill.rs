@@ -93,7 +93,7 @@ pub fn end(
 ) -> Result<KillOutcome, Error> {
     // Before the mark, at which the holder lets go of them.
     let dead: Vec<_> = tenant.iter().flat_map(Tenant::dead).collect();
-    for part in tenant {
+    for part in tenant.iter().filter(|part| !part.is_prepared()) {
         part.leave_mark(ENDED_MARK);
     }
     let mut outcome = end_processes(install, registry, name, tenant, grace)?;
@@ -104,6 +104,12 @@ pub fn end(
             process.pid
         )
     }));
+    if tenant.iter().any(Tenant::is_prepared) {
+        outcome
+            .notices
+            .push(format!("{name} stays prepared for containers; `partita cdi remove {name}` removes it"));
+        return Ok(outcome);
+    }
     remove(registry, tenant)?;
     Ok(outcome)
 }
@@ -238,6 +244,11 @@ pub fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
         }
         // The files belong to the owner: they can only speak for the owner's processes.
         found.retain(|process| process.pid != own && process.user() == Some(part.user));
+        if at == 0 && part.is_prepared() {
+            // The file system of a container says it, whoever its user is.
+            found = process::pids().filter_map(ProcessId::living).collect();
+            found.retain(|process| process.pid != own && part.is_in_container(*process));
+        }
         all.extend(found);
     }
     all

@@ -2,7 +2,7 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`cdi`] makes tenants for containers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | parts of devices | [`mig`]: the instances of a GPU, and programs in them; [`vf`]: virtual functions and vGPUs; [`mod@compare`]: all ways side by side |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
@@ -16,6 +16,7 @@ pub mod answer;
 pub mod apply;
 mod cache;
 pub mod calibration;
+pub mod cdi;
 pub mod child;
 pub mod compare;
 pub mod contexts;

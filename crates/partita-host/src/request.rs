@@ -41,6 +41,9 @@ pub struct RunRequest {
     pub description: Option<String>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
+    /// The tenant is for containers, and lives without a process (`cdi`).
+    #[serde(skip)]
+    pub is_prepared: bool,
 }
 
 impl RunRequest {

@@ -28,6 +28,7 @@ use self::attend::{Started, attend};
 use self::command::{Place, command_in, spawn_owner};
 pub use self::command::{hook, variables};
 pub use self::exec::exec;
+pub(crate) use self::exec::gpus_of;
 pub(crate) use self::plan::make;
 pub use self::plan::{DryRun, dry_run};
 pub use self::select::check_usable;
@@ -152,7 +153,8 @@ fn make_after_others(
         };
         signals::check()?;
         let tenants = registry.lock()?.tenants()?;
-        let left = |tenant: &&Tenant| tenant.meta().is_ok_and(|meta| !meta.run.lives());
+        let left =
+            |tenant: &&Tenant| tenant.meta().is_ok_and(|meta| !meta.run.lives() && !meta.is_prepared());
         let Some(leaves) = tenants.iter().find(left).filter(|_| begin.elapsed() < LEAVING_LIMIT) else {
             return Err(error);
         };

@@ -105,6 +105,7 @@ impl<'a> Sandbox<'a> {
             isolation: Isolation::Own,
             task_slots: self.measured.task_slots,
             mps_partition: None,
+            prepared_boot: None,
         };
         let part = NewPart { gpu_key: self.gpu.key(), meta, limits };
         let owned = self.registry.lock_to_make()?.create(vec![part])?;

@@ -6,6 +6,7 @@
 mod apply;
 mod background;
 mod batch;
+mod cdi;
 mod compare;
 mod demo;
 mod devices;
@@ -32,6 +33,7 @@ use partita_console::Internal;
 pub use apply::Apply;
 pub use background::{Attach, Logs, Wait};
 pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
+pub use cdi::{Cdi, CdiPrepare};
 pub use compare::Compare;
 pub use demo::Demo;
 pub use devices::Devices;
@@ -133,6 +135,9 @@ pub enum Cmd {
     /// Divide a GPU into MIG instances
     #[command(subcommand)]
     Mig(Mig),
+    /// Make tenants for containers, as CDI devices
+    #[command(subcommand)]
+    Cdi(Cdi),
     /// Divide an accelerator into virtual functions or vGPUs for virtual machines
     #[command(subcommand)]
     Vf(Vf),

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod background;
 pub mod batch;
+pub mod cdi;
 pub mod compare;
 pub mod demo;
 pub mod devices;

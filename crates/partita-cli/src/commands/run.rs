@@ -75,6 +75,7 @@ fn request_of(arguments: &Run) -> Result<RunRequest, Failure> {
         mps_partition: arguments.mps_partition.as_deref().map(partition).transpose()?,
         description: None,
         command: arguments.command.clone(),
+        is_prepared: false,
     })
 }
 

@@ -14,6 +14,7 @@ mod chain_frames;
 mod closed_output;
 mod commands;
 mod common;
+mod containers;
 mod culprits;
 mod deaths;
 mod device_runtime;

@@ -43,7 +43,7 @@ pub(super) fn charged(tenant: &Tenant, process: ProcessId) -> Option<Charged> {
             && numbers.contains(&slot.pid.unsigned_abs())
     };
     // Another user's file could name any process.
-    if process.user() != Some(tenant.user) {
+    if process.user() != Some(tenant.user) && !tenant.is_in_container(process) {
         return None;
     }
     let slots: Vec<SlotInfo> = tenant.usage().ok()?.slots().flatten().collect();

@@ -181,8 +181,15 @@ impl Parts {
     fn open(first: &CStr) -> Result<Self, String> {
         let mut parts = vec![Part::open(first.into())?];
         while parts.len() < GPUS_MAX {
-            let link = format!("/{}{}", partita_ledger::GPU_LINK_PREFIX, parts.len());
-            let directory = path(first, link.as_bytes())?;
+            let directory = match origin::origin() {
+                Origin::Container => {
+                    path(c"/usr/local/partita/gpu", format!("/{}/tenant", parts.len()).as_bytes())?
+                }
+                _ => {
+                    let link = format!("/{}{}", partita_ledger::GPU_LINK_PREFIX, parts.len());
+                    path(first, link.as_bytes())?
+                }
+            };
             if !is_there(&directory) {
                 break;
             }
@@ -219,9 +226,9 @@ impl Parts {
 
 /// Whether something of that name is there, a link that leads nowhere included.
 fn is_there(path: &CStr) -> bool {
-    let mut target = [0; 1];
-    // SAFETY: a valid path, and room for as many bytes as said.
-    unsafe { libc::readlink(path.as_ptr(), target.as_mut_ptr(), target.len()) >= 0 }
+    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a valid path, and room for what the call writes.
+    unsafe { libc::lstat(path.as_ptr(), status.as_mut_ptr()) == 0 }
 }
 
 fn ledger_directory() -> Result<CString, String> {

@@ -26,6 +26,16 @@ pub const LEDGER_VARIABLE: &str = match partita_ledger::LEDGER_VARIABLE.to_str()
     Err(_) => panic!("it is ASCII"),
 };
 
+/// The kind of the CDI devices of tenants for containers.
+pub const CDI_KIND: &str = "partita.dev/tenant";
+/// The directory of everything of Partita's in a container. `libpartita.so` knows it too.
+pub(crate) const CONTAINER_DIR: &str = "/usr/local/partita";
+
+/// The directory in a container of the tenant's files on its GPU of this number.
+pub(crate) fn container_dir(gpu: usize) -> std::path::PathBuf {
+    Path::new(CONTAINER_DIR).join(format!("gpu/{gpu}/tenant"))
+}
+
 pub(super) const META: &str = "meta.json";
 pub(super) const OWNER: &str = "owner";
 /// In the directory of a GPU, equal to [`GATE_FILE_NAME`].

@@ -57,11 +57,13 @@ mod tests;
 mod user;
 mod waiter;
 
-pub use self::layout::{DEFAULT_ROOT, LEDGER_VARIABLE, SYSTEM_ROOT, c_path, only_the_daemon};
+pub use self::layout::{CDI_KIND, DEFAULT_ROOT, LEDGER_VARIABLE, SYSTEM_ROOT, c_path, only_the_daemon};
+pub(crate) use self::layout::{CONTAINER_DIR, container_dir};
 pub use self::lock::RegistryLock;
 pub use self::name::check_name;
 pub use self::owned::{NewPart, OwnedTenant};
 pub use self::root::Registry;
+pub(crate) use self::tenant::boot;
 pub use self::tenant::{GpuMeta, Isolation, META_VERSION, Meta, SimMeta, Tenant};
 pub(crate) use self::user::{act_for, acting_user, acts_for_user};
 pub(crate) use self::waiter::{Waiter, ahead, now_unix_s};

@@ -150,7 +150,9 @@ pub(super) fn make(
     // Others read the limits to plan beside the tenant. Only its user can open the files that its
     // processes lock and map.
     LimitsFile::create(dir.at(LIMITS_FILE_NAME), limits, 0o644).map_err(ledger)?;
-    UsageMap::create(dir.at(USAGE_FILE_NAME), 0o600).map_err(ledger)?;
+    // Any user of a container writes its use. On the host only its owner can enter the directory.
+    let is_prepared = meta.prepared_boot.is_some();
+    UsageMap::create(dir.at(USAGE_FILE_NAME), if is_prepared { 0o666 } else { 0o600 }).map_err(ledger)?;
     if limits.flags & FLAG_TIMED != 0 {
         check_memory(dir, "no share of time")?;
         TimeMap::create(dir.at(TIME_FILE_NAME), 0o600).map_err(ledger)?;
@@ -169,7 +171,7 @@ pub(super) fn make(
         rustix::fs::fchmod(&owner, rustix::fs::Mode::from_raw_mode(0o600))
             .map_err(|error| Error::io(describe())(error.into()))?;
     }
-    dir.set_mode(0o755).map_err(Error::io(describe()))?;
+    dir.set_mode(if is_prepared { 0o700 } else { 0o755 }).map_err(Error::io(describe()))?;
     Ok(owner)
 }
 

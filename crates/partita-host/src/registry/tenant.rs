@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use partita_ledger::{
 use serde::{Deserialize, Serialize};
 
 use super::dir::{Dir, own_user};
-use super::layout::{Home, META, is_owned};
+use super::layout::{Home, META, container_dir, is_owned};
 use super::user::acting_user;
 use crate::dead::{self, DeadProcess};
 use crate::error::Error;
@@ -153,9 +154,18 @@ pub struct Meta {
     /// `--mps-partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_partition: Option<String>,
+    /// For a tenant that was made for containers (`cdi`), the boot in which that was:
+    /// it lives without a process until it is removed, or until the machine starts again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_boot: Option<String>,
 }
 
 impl Meta {
+    /// Whether it was made for containers since the machine started.
+    pub fn is_prepared(&self) -> bool {
+        self.prepared_boot.as_ref().is_some_and(|made| boot().is_ok_and(|now| *made == now))
+    }
+
     /// Every GPU of the tenant, in the order in which its programs see them.
     pub fn all_gpus(&self) -> &[GpuMeta] {
         if self.gpus.is_empty() { std::slice::from_ref(&self.gpu) } else { &self.gpus }
@@ -199,6 +209,8 @@ impl Tenant {
             let child = meta.as_ref().ok().and_then(|meta| meta.child);
             child.is_some_and(|child| child.lives() && child.user() == Some(user))
         };
+        // Only its own user could remove one.
+        let is_prepared = || dir.is_own() && meta.as_ref().is_ok_and(Meta::is_prepared);
         Self {
             name: name.to_owned(),
             gpu_key: gpu_key.to_owned(),
@@ -208,7 +220,7 @@ impl Tenant {
             keeper: dir.user,
             // The slots of others' tenants only root can read. A program that has closed its lock
             // is a child still.
-            alive: is_owned(dir) || has_live_slot(dir) || (!dir.is_own() && has_child()),
+            alive: is_owned(dir) || has_live_slot(dir) || (!dir.is_own() && has_child()) || is_prepared(),
             meta,
             limits: limits.map_err(|error| error.to_string()),
         }
@@ -237,6 +249,29 @@ impl Tenant {
             self.name.clone()
         } else {
             format!("{} of {}", self.name, user_name(self.user))
+        }
+    }
+
+    /// Whether it was made for containers.
+    pub fn is_prepared(&self) -> bool {
+        self.is_own() && self.meta.as_ref().is_ok_and(Meta::is_prepared)
+    }
+
+    /// Whether a process is in a container of this tenant: its file system has this tenant's limits
+    /// at the place that the container's CDI device gives them. The program cannot change that.
+    pub fn is_in_container(&self, process: ProcessId) -> bool {
+        let place = container_dir(self.place_or_first()).join(LIMITS);
+        let theirs = format!("/proc/{}/root{}", process.pid, place.display());
+        let identity = |path: &Path| path.symlink_metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+        self.is_prepared()
+            && identity(Path::new(&theirs))
+                .is_some_and(|theirs| identity(&self.dir.join(LIMITS)) == Some(theirs))
+    }
+
+    fn place_or_first(&self) -> usize {
+        match self.place() {
+            usize::MAX => 0,
+            place => place,
         }
     }
 
@@ -442,6 +477,12 @@ impl Tenant {
         self.check_yours()?;
         self.open_file(LIMITS_FILE_NAME, |at| LimitsFile::open_rw(at))
     }
+}
+
+/// The name of this start of the machine.
+pub(crate) fn boot() -> Result<String, Error> {
+    const FILE: &str = "/proc/sys/kernel/random/boot_id";
+    std::fs::read_to_string(FILE).map(|text| text.trim().to_owned()).map_err(Error::io(FILE))
 }
 
 pub(super) fn has_live_slot(dir: &Dir) -> bool {

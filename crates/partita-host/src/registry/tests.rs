@@ -50,6 +50,7 @@ fn meta(name: &str) -> Meta {
         isolation: Isolation::Shared,
         task_slots: None,
         mps_partition: None,
+        prepared_boot: None,
     }
 }
 

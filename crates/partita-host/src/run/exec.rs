@@ -64,6 +64,15 @@ pub fn exec(
     }
     let program = find_program(command, "partita exec")?;
     let meta = first.meta()?;
+    if meta.is_prepared() {
+        return Err(Error::NotOffered {
+            option: format!("`exec` in tenant {name}"),
+            reason: format!(
+                "it is for containers; start a container with `--device {}={name}`",
+                crate::registry::CDI_KIND
+            ),
+        });
+    }
     let hook = hook(install)?;
     let gpus = gpus_of(install, name, meta)?;
     let limits = LimitSet::of(Some(first.limits()?), Some(meta));
@@ -163,7 +172,7 @@ fn become_user(
 }
 
 /// The GPUs of a tenant, in the order in which its programs see them.
-fn gpus_of(install: &Install, name: &str, meta: &Meta) -> Result<Vec<Gpu>, Error> {
+pub(crate) fn gpus_of(install: &Install, name: &str, meta: &Meta) -> Result<Vec<Gpu>, Error> {
     let selector = |gpu: &GpuMeta| match &gpu.sim {
         Some(sim) => Selector::Sim(sim.device.clone(), gpu.index.unwrap_or_default()),
         None => Selector::Uuid(gpu.uuid.clone()),

@@ -327,5 +327,6 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
         isolation: request.limits.isolation(),
         task_slots: None,
         mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
+        prepared_boot: if request.is_prepared { crate::registry::boot().ok() } else { None },
     }
 }
