@@ -215,12 +215,11 @@ fn is_same(parts: &[Tenant], request: &RunRequest, gpus: &[Gpu]) -> bool {
                     && meta.isolation == request.limits.isolation()
                     && (share.is_none() || meta.share == share)
             })
+            // What it asks for changes nothing.
             && part.limits().is_ok_and(|limits| {
-                let quota = request.limits.memory.map(|quota| {
-                    let (total, driver) = (limits.memory_total_bytes, limits.driver_allowance_bytes);
-                    crate::limits::quota_on(quota, &gpu.label(), total, driver)
-                });
-                quota.is_none_or(|quota| quota.is_ok_and(|quota| quota.0 == limits.memory_quota_bytes))
+                let mut asked = limits.clone();
+                request.limits.put(&mut asked);
+                asked == *limits
             })
     };
     parts.len() == gpus.len() && parts.iter().zip(gpus).all(is_it)

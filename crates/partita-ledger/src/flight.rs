@@ -18,9 +18,9 @@ const FAILED: u32 = 1;
 const UNSEEN: u32 = 2;
 
 /// The least pause after a round of fences, one in each stream, in nanoseconds.
-const PAUSE_NS_MIN: u64 = 1_000_000;
+const PAUSE_NS_MIN: u64 = 10_000_000;
 /// The pause after a round doubles with each round in flight, up to this many times.
-const DOUBLINGS_MAX: u32 = 11;
+const DOUBLINGS_MAX: u32 = 8;
 /// The pause after a round is so many times as long as the round took, because the program's calls
 /// wait for the same locks of the driver.
 const PAUSE_PER_ROUND: u64 = 20;
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(round_pause_ns(1_000, 0), PAUSE_NS_MIN);
         assert_eq!(round_pause_ns(1_000_000, 0), 20_000_000);
         assert_eq!(round_pause_ns(1_000_000_000, 0), PAUSE_NS_MAX);
-        assert_eq!(round_pause_ns(1_000, 3), 8_000_000);
+        assert_eq!(round_pause_ns(1_000, 3), 80_000_000);
         assert_eq!(round_pause_ns(u64::MAX, u32::MAX), PAUSE_NS_MIN << DOUBLINGS_MAX);
         // A channel that stands still for a minute has room for them.
         let (mut rounds, mut ns) = (0, 0);

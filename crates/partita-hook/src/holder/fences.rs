@@ -1,12 +1,10 @@
 //! Fences behind the program's work, for the holder.
 //!
 //! The launch path does nothing for them. The hook's thread looks a hundred times a second whether
-//! the program has launched something since the last look, and a thousand times a second while it
-//! does: of what is launched after the last round before a death, the holder knows nothing. If
-//! something was launched, the thread puts a write of a number behind what is in each stream, a
-//! *round*; the GPU writes it into the [page](FlightPage) when all of that has ended. A launch is
-//! counted before the driver has it, so a round covers the launches that the look before had
-//! counted.
+//! the program has launched something since the last look. If so, it puts a write of a number
+//! behind what is in each stream, a *round*; the GPU writes it into the [page](FlightPage) when all
+//! of that has ended. A launch is counted before the driver has it, so a round covers the launches
+//! that the look before had counted.
 //!
 //! A write takes a place in the stream's channel, which is full after some 1,000 commands. Then the
 //! driver's call waits, and so does this thread, which opens the gate that the channel may be
@@ -34,12 +32,8 @@ use crate::sys::clock::now_ns;
 use crate::sys::fork::{in_child, renew};
 use crate::sys::watcher;
 
-/// How often the thread looks, in nanoseconds, while the program launches nothing.
+/// How often the thread looks, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
-/// How often it looks while the program launches.
-const BUSY_LOOK_NS: u64 = 1_000_000;
-/// For how long after a launch the program counts as launching, in nanoseconds.
-const BUSY_NS: u64 = 200_000_000;
 /// Fences in flight, of all streams together, up to which there are rounds while the gate is
 /// closed: a quarter of a channel. An endless kernel closes the gate for ever, and needs its fence.
 const AT_GATE_MAX: usize = 256;
@@ -101,12 +95,10 @@ struct Notes {
     timed: Option<(u32, u64)>,
     /// When the next round may be put.
     next_ns: u64,
-    /// Until when the program counts as launching.
-    busy_until_ns: u64,
 }
 
 impl Notes {
-    const NEW: Self = Self { counted: 0, round: 0, timed: None, next_ns: 0, busy_until_ns: 0 };
+    const NEW: Self = Self { counted: 0, round: 0, timed: None, next_ns: 0 };
 }
 
 // A child has no context and no page.
@@ -282,7 +274,7 @@ fn put(page: &FlightPage, at: usize, stream: *mut c_void, round: u32) -> bool {
 pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     let page = known()?;
     // The program makes or ends a stream just now.
-    let Some(mut notes) = NOTES.try_lock() else { return Some(BUSY_LOOK_NS) };
+    let Some(mut notes) = NOTES.try_lock() else { return Some(LOOK_NS) };
     let now = now_ns();
     if let Some((round, put_ns)) = notes.timed
         && page.fences.iter().all(|fence| fence.has_passed(round))
@@ -293,15 +285,13 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     }
     let launches = tenant.gpus().iter().map(|gpu| gpu.slot.launches());
     let launches = launches.fold(page.others(), u64::wrapping_add);
-    if launches != notes.counted {
-        notes.busy_until_ns = now + BUSY_NS;
-    }
-    let next = if now < notes.busy_until_ns { BUSY_LOOK_NS } else { LOOK_NS };
-    let counted = core::mem::replace(&mut notes.counted, launches);
-    if DEVICE.load(Ordering::Acquire) != 0 && launches == page.covered() {
+    let is_mapped = DEVICE.load(Ordering::Acquire) != 0;
+    if is_mapped && launches == page.covered() {
         // Nothing is to be covered.
-        return Some(next);
+        notes.counted = launches;
+        return Some(LOOK_NS);
     }
+    let counted = core::mem::replace(&mut notes.counted, launches);
     let rounds = notes.timed.map_or(0, |(timed, _)| notes.round.wrapping_sub(timed) as usize + 1);
     let streams = || STREAMS.iter().filter(|stream| stream.load(Ordering::Relaxed) != 0).count() + 1;
     if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX)
@@ -318,7 +308,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
             notes.next_ns = end + round_pause_ns(end.saturating_sub(now), round.wrapping_sub(timed));
         }
     }
-    Some(next)
+    Some(LOOK_NS)
 }
 
 /// Puts a fence into every stream; whether that succeeded. None where there is no context.
