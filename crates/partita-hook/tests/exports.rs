@@ -102,11 +102,12 @@ fn the_hook_needs_nothing_but_the_c_library() {
 /// The functions that the hook asks the linker for and cannot do without. Every C library since
 /// glibc 2.17 has them in libc itself, and musl has them too; what is newer or lies elsewhere is in
 /// `floor.rs`.
-const STRONG: [&str; 54] = [
+const STRONG: [&str; 55] = [
     "__cxa_atexit",
     "__errno_location",
     "__xpg_strerror_r",
     "abort",
+    "access",
     "bcmp",
     "chmod",
     "clock_gettime",

@@ -131,6 +131,7 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
         shown: Vec::new(),
         connections: Vec::new(),
         looked: None,
+        servers: Vec::new(),
         looks: Looks::default(),
     };
     loop {
@@ -182,6 +183,8 @@ struct Holder {
     connections: Vec<OwnedFd>,
     /// When it last looked at the clients.
     looked: Option<Instant>,
+    /// The servers with clients beside the dead, as the daemon said last.
+    servers: Vec<ProcessId>,
     looks: Looks,
 }
 
@@ -357,16 +360,20 @@ impl Holder {
 
     /// Whether there are clients that the end of the dead's work could break. After a fault all
     /// have lost theirs, and the server waits for the dead too.
-    fn may_hurt(&self) -> bool {
+    fn may_hurt(&mut self) -> bool {
         let Some(service) = &self.service else { return false };
         let dead = |pid: Pid| self.held.iter().any(|held| held.died.is_some() && held.pid == pid);
         match service.clients() {
             Ok(clients) => {
-                clients.into_iter().any(|(_, client)| !dead(client)) && !ready::is_in_fault(service)
+                let beside = clients.into_iter().filter(|(_, client)| !dead(*client));
+                let mut servers: Vec<Pid> = beside.map(|(server, _)| server).collect();
+                servers.dedup();
+                self.servers = servers.into_iter().filter_map(ProcessId::living).collect();
+                !self.servers.is_empty() && !ready::is_in_fault(service)
             }
             Err(MpsError::NotRunning { .. }) => false,
-            // A service that does not answer now may have clients.
-            Err(_) => true,
+            // It may have clients, unless the servers of its last answer have ended.
+            Err(_) => self.servers.is_empty() || self.servers.iter().any(|server| server.lives()),
         }
     }
 

@@ -10,10 +10,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{Tenant, World, compile, is_real, needs_user_mode, text};
 use partita_testing::is_long;
+use rustix::process::Signal;
 
 const DEATHS: [&str; 6] = ["kill", "segv", "abort", "_exit", "return", "exec"];
 /// A holder needs to write in the tenant's directory.
@@ -241,7 +242,7 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
     if needs_user_mode(NO_HOLDER) {
         return;
     }
-    for death in ["kill", "_exit"] {
+    for death in ["kill", "_exit"].into_iter().take(if is_long() { 2 } else { 1 }) {
         let scene = Scene::new();
         let mut neighbour = scene.neighbour();
         die(&mut scene.dying("sudden-endless", death, "on"), death);
@@ -259,6 +260,34 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
         die(&mut scene.dying("sudden-finite", death, "on"), death);
         scene.eventually(death, &mut neighbour, || !scene.has_tenant());
     }
+}
+
+/// Nothing is left to protect when the server has ended, and a daemon that does not answer cannot say
+/// so. In a long run: commands to such a daemon take seconds.
+#[test]
+fn the_end_of_the_server_releases_the_dead_also_if_the_daemon_hangs() {
+    if is_real() || needs_user_mode(NO_HOLDER) || !is_long() {
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    die(&mut scene.dying("endless", "kill", "on"), "kill");
+    scene.eventually("shown", &mut neighbour, || scene.problem().contains("has not ended"));
+    let status = scene.world.ok("mps status --json");
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let process = |pid: &serde_json::Value| {
+        rustix::process::Pid::from_raw(pid.as_i64().unwrap().try_into().unwrap()).unwrap()
+    };
+    let (daemon, server) = (process(&status["daemon"]), process(&status["servers"][0]["pid"]));
+    rustix::process::kill_process(daemon, Signal::STOP).unwrap();
+    rustix::process::kill_process(server, Signal::KILL).unwrap();
+    let deadline = Instant::now() + common::PATIENCE;
+    while scene.has_tenant() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let is_there = scene.has_tenant();
+    rustix::process::kill_process(daemon, Signal::CONT).unwrap();
+    assert!(!is_there, "{:?}", scene.world.ps());
 }
 
 #[test]
