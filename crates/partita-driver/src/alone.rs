@@ -4,8 +4,8 @@
 //! block that uses none has some of it reserved. So if a grid of one such block for each SM is
 //! resident at one moment, each of these SMs was empty but for it.
 //!
-//! Such a grid also gets in between two kernels of a queue, because it is older than the later ones.
-//! But then it has waited for the kernels that ran, as the times of events around it show.
+//! Such a grid also gets in between two kernels of a queue, because it is older than the later
+//! ones. But then it has waited for the kernels that ran, as the times of events around it show.
 
 use alloc::collections::BTreeSet;
 use alloc::string::ToString;

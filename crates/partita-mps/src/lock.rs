@@ -37,7 +37,7 @@ impl Holder {
         let locks = fs::read_to_string("/proc/locks").ok()?;
         let pid = locks.lines().find_map(|line| {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            // `1: FLOCK ADVISORY WRITE 1234 00:1b:5678 0 EOF`; those that wait have `->` before FLOCK.
+            // `1: FLOCK ADVISORY WRITE 1234 00:1b:5678 0 EOF`; a waiter has `->` before FLOCK.
             let ["FLOCK", _, _, pid, at, ..] = words.get(1..)? else { return None };
             (*at == place).then(|| pid.parse().ok()).flatten()
         })?;

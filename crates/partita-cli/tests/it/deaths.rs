@@ -262,8 +262,8 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
     }
 }
 
-/// Nothing is left to protect when the server has ended, and a daemon that does not answer cannot say
-/// so. In a long run: commands to such a daemon take seconds.
+/// Nothing is left to protect when the server has ended, and a daemon that does not answer cannot
+/// say so. In a long run: commands to such a daemon take seconds.
 #[test]
 fn the_end_of_the_server_releases_the_dead_also_if_the_daemon_hangs() {
     if is_real() || needs_user_mode(NO_HOLDER) || !is_long() {
