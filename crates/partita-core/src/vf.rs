@@ -14,6 +14,6 @@ mod types;
 
 pub use layout::{Binding, Layout, Place, Vgpu};
 pub use plan::{Board, Form, Refusal, of_ratio, plan};
-pub use scheduler::{Averaging, Policy, SchedulerState, share_permille};
+pub use scheduler::{Averaging, Policy, SchedulerState};
 pub use step::{Step, steps};
 pub use types::{UnknownType, VgpuType, resolve};

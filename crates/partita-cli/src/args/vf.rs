@@ -46,11 +46,11 @@ pub struct VfWanted {
     /// The types of vGPUs, one for each: 12Q,12Q, or full names, or the driver's numbers
     #[arg(long, value_name = "TYPE[,TYPE]…", value_delimiter = ',')]
     pub want: Option<Vec<String>>,
-    /// vGPUs whose memory stands in this ratio, of several sizes if it must be: 2:1:1; under
-    /// `--scheduler fixed` their time does, too
+    /// vGPUs whose memory stands in this ratio, of several sizes if it must be: 2:1:1
     #[arg(long, value_name = "N:N[:N]…", value_delimiter = ':')]
     pub ratio: Option<Vec<u64>>,
-    /// How NVIDIA's driver divides time between vGPUs: best-effort, equal or fixed
+    /// How NVIDIA's driver divides time between vGPUs: best-effort, equal or, for
+    /// vGPUs of one size, fixed
     #[arg(long, value_name = "POLICY")]
     pub scheduler: Option<String>,
     /// The length of its time slices, in microseconds

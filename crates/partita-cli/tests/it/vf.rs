@@ -231,23 +231,23 @@ fn several_sizes_and_the_scheduler_go_through_nvml_and_come_back() {
     let (world, served, file) = with_nvml();
     let start = served.snapshot();
     let plan =
-        text(&succeed(&mut partita(&world, &served, "vf plan --ratio 2:1:1 --scheduler fixed")).stdout);
-    let steps = ["several sizes", "set the scheduler: fixed", "create vGPU A40-24Q", "create vGPU A40-12Q"];
+        text(&succeed(&mut partita(&world, &served, "vf plan --ratio 2:1:1 --scheduler equal")).stdout);
+    let steps = ["several sizes", "set the scheduler: equal", "create vGPU A40-24Q", "create vGPU A40-12Q"];
     let places: Vec<usize> = steps.iter().map(|step| plan.find(step).expect(step)).collect();
     assert!(places.is_sorted(), "{plan}");
-    let create = "vf create --ratio 2:1:1 --scheduler fixed --time-slice 2000";
+    let create = "vf create --ratio 2:1:1 --scheduler equal --time-slice 2000";
     succeed(&mut partita(&world, &served, create));
     assert_eq!(kinds(&world, &served), [102, 103, 103]);
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "1 3 1 2000000 0");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "1 2 1 2000000 0");
     let again = text(&succeed(&mut partita(&world, &served, create)).stdout);
     assert!(again.ends_with("nothing to change\n"), "{again}");
     // Types that are used up keep their names, and one size needs no mode.
-    succeed(&mut partita(&world, &served, "vf create --want 24Q,24Q --scheduler equal"));
+    succeed(&mut partita(&world, &served, "vf create --want 24Q,24Q --scheduler best-effort"));
     assert_eq!(kinds(&world, &served), [102, 102]);
     let told = std::fs::read_to_string(&file).unwrap();
     let kept = served.snapshot();
     // NVML fails, and so does the way back, which asks it for the same; then each write fails.
-    let line = "vf create --want 24Q,12Q,8Q --scheduler best-effort";
+    let line = "vf create --want 24Q,12Q,8Q --scheduler equal";
     let said = refusal(partita(&world, &served, line).env("PARTITA_SIM_VGPU_FAULT", "1"));
     assert!(said.contains("in use by another client"), "{said}");
     if list(&world, &served)[0]["is_interrupted"] == true {
@@ -266,6 +266,10 @@ fn several_sizes_and_the_scheduler_go_through_nvml_and_come_back() {
     served.fault(&[]);
     for (line, part) in [
         ("vf plan --want 8Q --scheduler fair", "use one of best-effort, equal, fixed"),
+        (
+            "vf plan --ratio 2:1:1 --scheduler fixed",
+            "no fixed share while vGPUs of several sizes are allowed",
+        ),
         ("vf plan --ratio 5:3", "no types of vGPUs stand in this ratio"),
         ("vf plan --ratio 1:0", "no types of vGPUs stand in this ratio"),
         ("vf plan --want 48Q,8Q", "need 56 GiB, and the GPU has 48 GiB for vGPUs; 48Q would fit"),

@@ -76,15 +76,3 @@ impl fmt::Display for SchedulerState {
         }
     }
 }
-
-/// The share of the GPU's time that a vGPU is promised, in thousandths: of `memory_mib` on a board
-/// whose largest type has `board_mib`, beside `count - 1` others. `None` if nothing is promised.
-#[must_use]
-pub fn share_permille(policy: Policy, memory_mib: u64, board_mib: u64, count: usize) -> Option<u64> {
-    match policy {
-        Policy::BestEffort => None,
-        Policy::EqualShare => 1000_u64.checked_div(count as u64),
-        // A type has the share of the board that it has when only vGPUs of its size are there.
-        Policy::FixedShare => 1000_u64.checked_div(board_mib.checked_div(memory_mib)?),
-    }
-}

@@ -145,7 +145,7 @@ proptest! {
 }
 
 #[test]
-fn ratios_are_types_and_shares() {
+fn ratios_are_types() {
     let types = types();
     assert_eq!(of_ratio(&types, &[2, 1, 1]), Some([101, 102, 102].to_vec()));
     assert_eq!(of_ratio(&types, &[1]), Some([100].to_vec()));
@@ -154,13 +154,6 @@ fn ratios_are_types_and_shares() {
     for none in [&[5, 3][..], &[], &[1, 0], &[0], &[u64::MAX, 1]] {
         assert_eq!(of_ratio(&types, none), None, "{none:?}");
     }
-    for (policy, share) in
-        [(Policy::BestEffort, None), (Policy::EqualShare, Some(333)), (Policy::FixedShare, Some(250))]
-    {
-        assert_eq!(share_permille(policy, 12 << 10, 48 << 10, 3), share);
-    }
-    assert_eq!(share_permille(Policy::FixedShare, 0, 48, 1), None);
-    assert_eq!(share_permille(Policy::EqualShare, 1, 1, 0), None);
 }
 
 #[test]

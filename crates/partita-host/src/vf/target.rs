@@ -9,7 +9,7 @@ pub enum VfTarget {
     Functions(u16),
     /// Exactly one vGPU of each of these types, by name or number.
     Vgpus(Vec<String>),
-    /// vGPUs whose memory, and under a fixed share whose time, stands in this ratio.
+    /// vGPUs whose memory stands in this ratio.
     Ratio(Vec<u64>),
     /// The present vGPUs without these, by UUID or the address of their function.
     Without(Vec<String>),

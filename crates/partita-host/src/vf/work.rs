@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use partita_core::Count;
 use partita_core::vf::{
-    Binding, Board, Form, Layout, Place, Refusal, SchedulerState, Step, Vgpu, VgpuType, of_ratio, plan,
-    resolve, steps,
+    Binding, Board, Form, Layout, Place, Policy, Refusal, SchedulerState, Step, Vgpu, VgpuType, of_ratio,
+    plan, resolve, steps,
 };
 
 use super::device::{DEVICES, Device};
@@ -131,6 +131,17 @@ impl<'a> Here<'a> {
     /// The layout of a target.
     pub fn wanted(&self, target: &VfTarget, time: VfTime, before: Option<Layout>) -> Result<Layout, String> {
         let layout = self.parts(target, before)?;
+        let is_fixed = match time.policy {
+            Some(policy) => policy == Policy::FixedShare,
+            None => layout.scheduler.is_some_and(|state| state.policy == Policy::FixedShare),
+        };
+        let is_making = matches!(target, VfTarget::Vgpus(_) | VfTarget::Ratio(_));
+        if is_making && is_fixed && layout.is_mixed == Some(true) {
+            return Err("NVIDIA's driver has no fixed share while vGPUs of several sizes are allowed, which ends \
+                        with the last vGPU; give --scheduler equal or best-effort, or run `partita vf destroy \
+                        --all` first"
+                .to_owned());
+        }
         if time == VfTime::default() {
             return Ok(layout);
         }
