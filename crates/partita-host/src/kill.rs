@@ -245,7 +245,7 @@ pub fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
         // The files belong to the owner: they can only speak for the owner's processes.
         found.retain(|process| process.pid != own && process.user() == Some(part.user));
         if at == 0 && part.is_prepared() {
-            // The file system of a container says it, whoever its user is.
+            // The mounts of a container tell, for each user in it.
             found = process::pids().filter_map(ProcessId::living).collect();
             found.retain(|process| process.pid != own && part.is_in_container(*process));
         }

@@ -26,7 +26,7 @@ pub struct Vgpu {
     pub uuid: String,
 }
 
-/// The driver that a function is told to have (`driver_override`), whatever else would match.
+/// The only driver that may take a function (`driver_override`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
     /// The driver.
@@ -40,7 +40,7 @@ pub struct Binding {
 pub struct Layout {
     /// How many virtual functions are enabled. SR-IOV enables and disables them all together.
     pub functions: u16,
-    /// The drivers that functions are told to have, by their numbers.
+    /// The only drivers that may take functions, by their numbers.
     pub bindings: BTreeMap<u16, Binding>,
     /// The vGPUs, in ascending order.
     pub vgpus: Vec<Vgpu>,

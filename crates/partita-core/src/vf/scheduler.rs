@@ -6,7 +6,7 @@ use core::str::FromStr;
 /// A policy of NVIDIA's vGPU scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// Whoever has work gets time, round robin.
+    /// Those with work get time, round robin.
     BestEffort,
     /// Each vGPU that runs gets the same share.
     EqualShare,

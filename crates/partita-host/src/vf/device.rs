@@ -17,7 +17,7 @@ pub(super) struct Function {
     pub address: String,
     /// The driver that has it.
     pub driver: Option<String>,
-    /// The driver that it is told to have.
+    /// The only driver that may take it (`driver_override`).
     pub forced: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl Device {
         })
     }
 
-    /// The drivers that its functions are told to have.
+    /// The only drivers that may take its functions.
     pub fn bindings(&self) -> BTreeMap<u16, Binding> {
         let binding = |(at, function): (u16, &Function)| {
             let driver = function.forced.clone()?;

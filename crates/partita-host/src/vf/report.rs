@@ -38,7 +38,7 @@ pub struct FunctionRow {
     pub address: String,
     /// The driver that has it.
     pub driver: Option<String>,
-    /// The driver that it is told to have.
+    /// The only driver that may take it (`driver_override`).
     pub driver_override: Option<String>,
     /// The processes that hold it, as virtual machines do.
     pub users: Vec<u32>,
