@@ -21,12 +21,12 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The process that holds a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     pid: Pid,
     state: Option<char>,
 }
 
-impl Holder {
+impl LockHolder {
     /// The process that has locked this file, as far as `/proc/locks` says.
     #[must_use]
     pub fn of(file: &File) -> Option<Self> {
@@ -42,9 +42,7 @@ impl Holder {
             (*at == place).then(|| pid.parse().ok()).flatten()
         })?;
         let pid = Pid::from_raw(pid)?;
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok();
-        let state = stat.and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
-        Some(Self { pid, state })
+        Some(Self { pid, state: state_of(pid.as_raw_pid()) })
     }
 
     /// Continues it if a signal has stopped it, and returns what stops it again.
@@ -60,7 +58,7 @@ impl Holder {
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = fs::read_to_string(format!("/proc/{}/comm", self.pid.as_raw_pid())).unwrap_or_default();
         write!(f, "process {} ({})", self.pid.as_raw_pid(), name.trim_end())?;
@@ -72,8 +70,14 @@ impl fmt::Display for Holder {
     }
 }
 
+/// The state of a process in `/proc`, such as `T` for one that a signal has stopped.
+pub(crate) fn state_of(pid: impl fmt::Display) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
 /// Holds the lock until the file is closed. Returns false if another process still has it after
-/// `limit`: [`Holder::of`] says which.
+/// `limit`: [`LockHolder::of`] says which.
 ///
 /// # Errors
 /// The system's.
@@ -89,7 +93,7 @@ pub fn lock_within(file: &File, limit: Duration) -> io::Result<bool> {
             Err(TryLockError::WouldBlock) => thread::sleep(POLL),
         }
         if Instant::now() >= next_look {
-            woken.extend(Holder::of(file).and_then(|holder| holder.wake(file)));
+            woken.extend(LockHolder::of(file).and_then(|holder| holder.wake(file)));
             next_look = Instant::now() + LOOK;
         }
     };

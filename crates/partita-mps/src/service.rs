@@ -17,7 +17,7 @@ use crate::binary::ControlBinary;
 use crate::command::{COMMAND_LIMIT, Control};
 use crate::dirs::ServiceDirs;
 use crate::error::MpsError;
-use crate::lock::lock_within;
+use crate::lock::{lock_within, state_of};
 
 /// The time limit for a daemon to start or to end. Both take some 10 ms, but the first contact with
 /// a cold driver takes seconds.
@@ -484,8 +484,7 @@ impl Service {
 
 /// Whether a process has ended, even if it has not been waited for.
 fn is_dead(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+    state_of(pid).is_none_or(|state| matches!(state, 'Z' | 'X'))
 }
 
 /// The exit status of `child`, or `None` (and the child is ended) after `limit`.

@@ -107,7 +107,7 @@ pub fn plan(board: &Board<'_>, now: &Layout, wanted: &[u32], in_use: &[Vgpu]) ->
 }
 
 /// The types whose memory stands in this ratio and is the most: `2:1:1` is a half and two quarters
-/// of the board. `None` if there are none.
+/// of the board. `None` if no types do.
 #[must_use]
 pub fn of_ratio(types: &[VgpuType], ratio: &[u64]) -> Option<Vec<u32>> {
     let sliced = || types.iter().filter(|one| !one.is_of_mig() && one.memory_mib > 0);

@@ -92,12 +92,8 @@ impl Looks {
 }
 
 fn place(part: &Tenant) -> Result<Place, Error> {
-    let gpu = &part.meta()?.gpu;
-    let selector = match &gpu.sim {
-        Some(sim) => Selector::Sim(sim.device.clone(), gpu.index.unwrap_or(0)),
-        None => Selector::Uuid(gpu.uuid.clone()),
-    };
-    Ok(Place { gpu: selector, key: part.gpu_key.clone(), name: part.name.clone(), set: part.set()? })
+    let gpu = part.meta()?.gpu.selector();
+    Ok(Place { gpu, key: part.gpu_key.clone(), name: part.name.clone(), set: part.set()? })
 }
 
 /// Free if all places are. Compute units that another tenant has, too, do not tell.
@@ -109,11 +105,12 @@ fn look_at(
 ) -> Result<Vacancy, Error> {
     let registry = Registry::open()?;
     for Place { gpu, key, name, set } in places {
-        for other in registry.lock()?.tenants()? {
-            let is_other = other.gpu_key == *key && other.name != *name;
-            if is_other && other.set().is_ok_and(|other| !(other & *set).is_empty()) {
-                return Ok(Vacancy::Untold);
-            }
+        let has_some = |other: &Tenant| {
+            let is_beside = other.gpu_key == *key && other.name != *name;
+            is_beside && other.set().is_ok_and(|other| !(other & *set).is_empty())
+        };
+        if registry.lock()?.tenants()?.iter().any(has_some) {
+            return Ok(Vacancy::Untold);
         }
         let gpu = gpu::select(install, Some(gpu))?.gpu;
         match vacancy::look(install, &gpu, service, set, || wanted.load(Ordering::Relaxed))? {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use partita_core::{Present, TpcSet};
 use partita_ledger::{FLAG_GATED, FLAG_TIMED};
-use partita_mps::lock::{Holder, lock_within};
+use partita_mps::lock::{LockHolder, lock_within};
 
 use super::dir::{Dir, own_user};
 use super::layout::{
@@ -144,7 +144,7 @@ impl<'a> RegistryLock<'a> {
         if lock_within(&file, LOCK_LIMIT).map_err(|error| refuse(error.to_string()))? {
             return Ok(Self { registry, home: Some(Arc::new(home)), _own: Some(file), _common: None });
         }
-        let holder = Holder::of(&file).map_or_else(|| "another process".to_owned(), |it| it.to_string());
+        let holder = LockHolder::of(&file).map_or_else(|| "another process".to_owned(), |it| it.to_string());
         Err(refuse(format!(
             "{holder} holds the lock for more than {} s; continue or end it (`fuser {}` lists it)",
             LOCK_LIMIT.as_secs(),

@@ -93,6 +93,14 @@ pub struct GpuMeta {
 }
 
 impl GpuMeta {
+    /// The form for `--gpu` that names it again.
+    pub(crate) fn selector(&self) -> Selector {
+        match &self.sim {
+            Some(sim) => Selector::Sim(sim.device.clone(), self.index.unwrap_or_default()),
+            None => Selector::Uuid(self.uuid.clone()),
+        }
+    }
+
     /// The stored data of a GPU.
     pub fn of(gpu: &Gpu) -> Self {
         let sim =

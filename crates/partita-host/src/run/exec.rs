@@ -24,7 +24,7 @@ use super::command::{Place, command_in, hook, spawn};
 use super::watch::Watch;
 use super::{check_outside, clean, exit_code, find_program};
 use crate::error::Error;
-use crate::gpu::{Gpu, Selector};
+use crate::gpu::Gpu;
 use crate::gpus::{self, Selectors};
 use crate::install::Install;
 use crate::limits::LimitSet;
@@ -32,7 +32,7 @@ use crate::mps;
 use crate::mps::end_work::end_work_before;
 use crate::mps::ready::READY_LIMIT;
 use crate::process::ProcessId;
-use crate::registry::{GpuMeta, Isolation, Meta, Registry, Tenant};
+use crate::registry::{Isolation, Meta, Registry, Tenant};
 use crate::signals::Signals;
 
 /// How often the end of the tenant's first program is looked for.
@@ -173,11 +173,7 @@ fn become_user(
 
 /// The GPUs of a tenant, in the order in which its programs see them.
 pub(crate) fn gpus_of(install: &Install, name: &str, meta: &Meta) -> Result<Vec<Gpu>, Error> {
-    let selector = |gpu: &GpuMeta| match &gpu.sim {
-        Some(sim) => Selector::Sim(sim.device.clone(), gpu.index.unwrap_or_default()),
-        None => Selector::Uuid(gpu.uuid.clone()),
-    };
-    let selectors = Selectors::List(meta.all_gpus().iter().map(selector).collect());
+    let selectors = Selectors::List(meta.all_gpus().iter().map(|gpu| gpu.selector()).collect());
     let gpus = gpus::select_to_start(install, Some(&selectors), |_| true)?.gpus;
     if gpus.iter().map(Gpu::key).eq(meta.all_gpus().iter().map(|gpu| gpu.key.clone())) {
         return Ok(gpus);

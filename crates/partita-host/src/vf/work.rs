@@ -146,7 +146,8 @@ impl<'a> Here<'a> {
             return Ok(layout);
         }
         let now = self.layout.scheduler.ok_or(
-            "the scheduler cannot be set here; it takes NVIDIA's vGPU driver, and no --scheduler or --time-slice",
+            "the scheduler cannot be set here; it takes NVIDIA's vGPU driver, and no --scheduler or \
+             --time-slice",
         )?;
         let policy = time.policy.unwrap_or(now.policy);
         let kept = (policy == now.policy).then_some(now);
@@ -262,7 +263,8 @@ impl<'a> Here<'a> {
 
     fn in_use(&self, names: &[String]) -> String {
         format!(
-            "virtual machines hold what would have to go: {}; end them, or ask for what leaves these in place",
+            "virtual machines hold what would have to go: {}; end them, or ask for what leaves these in \
+             place",
             names.join(", ")
         )
     }
