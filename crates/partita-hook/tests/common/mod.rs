@@ -113,7 +113,8 @@ impl Fixture {
         for line in BufReader::new(child.stdout.take().expect("a pipe")).lines() {
             let line = line.expect("UTF-8");
             match answer(&line) {
-                Some(answer) => writeln!(input, "{answer}").expect("the program reads"),
+                // How a program has ended that does not read is what its status says, below.
+                Some(answer) => drop(writeln!(input, "{answer}")),
                 None => lines.push(line),
             }
         }
