@@ -6,11 +6,13 @@ mod rented;
 pub use keepers::Keepers;
 use partita::process::ProcessId;
 use partita_memory::TenantName;
+use partita_memory::client::Error;
+use partita_memory::wire::Code;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::caller::Caller;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 
 /// The keepers of this machine and their leases.
 pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
@@ -134,4 +136,17 @@ pub struct Lease {
     pub left_ms: Option<u64>,
     /// Whether it has ended: its memory rests until no former holder can write to it.
     pub resting: bool,
+}
+
+/// A keeper's refusal.
+fn told(error: Error) -> Problem {
+    let kind = match &error {
+        Error::Refused { code: Code::Quota | Code::OutOfMemory | Code::TooMany, .. } => Kind::Conflict,
+        Error::Refused { code: Code::Unknown, .. } => Kind::NotFound,
+        Error::Refused { code: Code::Bounds, .. } => Kind::Invalid,
+        Error::Refused { code: Code::InUse, .. } => Kind::Conflict,
+        Error::Refused { code: Code::NotAllowed, .. } => Kind::Forbidden,
+        _ => Kind::Unavailable,
+    };
+    Problem::new(kind, error.to_string())
 }

@@ -11,10 +11,9 @@ use partita::registry::Registry;
 use partita_memory::Place;
 use partita_memory::client::{Connection, Error};
 use partita_memory::pool::{LeaseId, OwnerId};
-use partita_memory::wire::Code;
 
 use super::rented::Rented;
-use super::{Held, Keeper, Lease, Memory, Wanted};
+use super::{Held, Keeper, Lease, Memory, Wanted, told};
 use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
 
@@ -158,19 +157,6 @@ fn connect(place: &Place, patience: Duration) -> Result<Connection, Error> {
     }
     let connection = Connection::connect(&place.socket, None, patience)?;
     if connection.user() == place.user { Ok(connection) } else { Err(no_keeper()) }
-}
-
-/// A keeper's refusal.
-pub(super) fn told(error: Error) -> Problem {
-    let kind = match &error {
-        Error::Refused { code: Code::Quota | Code::OutOfMemory | Code::TooMany, .. } => Kind::Conflict,
-        Error::Refused { code: Code::Unknown, .. } => Kind::NotFound,
-        Error::Refused { code: Code::Bounds, .. } => Kind::Invalid,
-        Error::Refused { code: Code::InUse, .. } => Kind::Conflict,
-        Error::Refused { code: Code::NotAllowed, .. } => Kind::Forbidden,
-        _ => Kind::Unavailable,
-    };
-    Problem::new(kind, error.to_string())
 }
 
 /// A keeper's socket.

@@ -15,7 +15,7 @@ use partita_memory::pool::{Lease, LeaseId, SlabId};
 use partita_memory::wire::HANDLE_BYTES;
 use rustix::process::{Pid, PidfdFlags};
 
-use super::{Held, Wanted, keepers::told};
+use super::{Held, Wanted, told};
 use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::own::OwnMemory;
+use serde::{Deserialize, Serialize};
 
 /// SMs of the smallest percentage on an H200.
 const SMS_LEAST: u32 = 8;
@@ -77,6 +77,19 @@ impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.number, if self.unit == Unit::Gib { 'G' } else { 'M' })
     }
+}
+
+/// A client's own limit of device memory on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OwnMemory {
+    /// Its list does not name the device, or is not there.
+    #[default]
+    Unset,
+    /// Bytes, which can only lower the server's.
+    Bytes(u64),
+    /// Its list names a device that the client does not see: then the driver drops every limit, the
+    /// server's too (NVIDIA, «Multi-Process Service», 4.2.7, release 615).
+    DropsAll,
 }
 
 /// The limits of servers or clients.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::limits::{self, MemoryLimit};
+use super::limits::{self, MemoryLimit, OwnMemory};
 use crate::shared::place::Place;
 use crate::shared::visible::{device_uuid, name_of, uuid_text};
 
@@ -22,19 +22,6 @@ pub struct Own {
     pub memory: OwnMemory,
     /// Its priority: 0 normal, 1 below normal. `None` takes the daemon's.
     pub priority: Option<u32>,
-}
-
-/// A client's own limit of device memory on one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OwnMemory {
-    /// Its list does not name the device, or is not there.
-    #[default]
-    Unset,
-    /// Bytes, which can only lower the server's.
-    Bytes(u64),
-    /// Its list names a device that the client does not see: then the driver drops every limit, the
-    /// server's too (NVIDIA, «Multi-Process Service», 4.2.7, release 615).
-    DropsAll,
 }
 
 impl Own {
