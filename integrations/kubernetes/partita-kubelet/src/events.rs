@@ -55,15 +55,15 @@ impl Events {
         while !note.is_char_boundary(end) {
             end -= 1;
         }
-        let event = Event {
-            type_: if is_warning { EventType::Warning } else { EventType::Normal },
-            reason: reason.to_owned(),
-            note: Some(note[..end].to_owned()),
-            action: reason.to_owned(),
-            secondary: None,
-        };
         for reference in about(claim) {
-            let (recorder, event) = (self.recorder.clone(), event.clone());
+            let recorder = self.recorder.clone();
+            let event = Event {
+                type_: if is_warning { EventType::Warning } else { EventType::Normal },
+                reason: reason.to_owned(),
+                note: Some(note[..end].to_owned()),
+                action: reason.to_owned(),
+                secondary: None,
+            };
             tokio::spawn(async move {
                 match tokio::time::timeout(LIMIT, recorder.publish(&event, &reference)).await {
                     Ok(Ok(())) => {}
