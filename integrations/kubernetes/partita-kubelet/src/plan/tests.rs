@@ -223,7 +223,7 @@ fn place(
     let size = definition.size.unwrap();
     let spread = definition.limits.get("place").is_some_and(|place| place == "spread");
     let placement = if spread { partita_core::Placement::Spread } else { partita_core::Placement::Packed };
-    let ask = partita_core::plan::Ask { share: Share::Sms(size.sms), placement };
+    let ask = partita_core::Ask { share: Share::Sms(size.sms), placement };
     let planned = partita_core::plan(topology, &tenants, ask).map_err(|error| error.to_string())?;
     let sizes = present.iter().map(|(_, _, size)| *size).chain([size]);
     let claims: Vec<Claim> =
