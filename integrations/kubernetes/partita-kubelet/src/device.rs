@@ -110,8 +110,7 @@ impl Board {
         };
         let number = |value: u32| DeviceAttribute { int: Some(value.into()), ..DeviceAttribute::default() };
         let flag = |value: bool| DeviceAttribute { bool: Some(value), ..DeviceAttribute::default() };
-        let version =
-            |value: String| DeviceAttribute { version: Some(value), ..DeviceAttribute::default() };
+        let version = |value: String| DeviceAttribute { version: Some(value), ..DeviceAttribute::default() };
         let (major, minor) = self.compute_capability;
         let mut attributes = BTreeMap::from(
             [
@@ -217,10 +216,8 @@ fn semantic(build: &str) -> Option<String> {
 /// The slices of a node, in order. Counters have slices of their own, as the API requires.
 pub fn slices(node: &str, boards: &[Board], generation: i64) -> Vec<ResourceSliceSpec> {
     let devices: Vec<Device> = boards.iter().flat_map(|board| [board.shared(), board.whole()]).collect();
-    let sets: Vec<CounterSet> = boards
-        .iter()
-        .map(|board| CounterSet { name: board.device(), counters: counters() })
-        .collect();
+    let sets: Vec<CounterSet> =
+        boards.iter().map(|board| CounterSet { name: board.device(), counters: counters() }).collect();
     let count = sets.chunks(COUNTER_SETS_MAX).count() + devices.chunks(DEVICES_MAX).count();
     let empty = || ResourceSliceSpec {
         driver: DRIVER.to_owned(),
@@ -292,7 +289,10 @@ pub(crate) mod tests {
             assert_eq!(pair[0].consumes_counters, pair[1].consumes_counters);
             let set = &pair[0].consumes_counters.as_ref().unwrap()[0].counter_set;
             assert!(specs[0].shared_counters.as_ref().unwrap().iter().any(|one| one.name == *set));
-            assert_eq!((pair[0].allow_multiple_allocations, pair[1].allow_multiple_allocations), (Some(true), None));
+            assert_eq!(
+                (pair[0].allow_multiple_allocations, pair[1].allow_multiple_allocations),
+                (Some(true), None)
+            );
         }
         assert_ne!(devices[0].consumes_counters, devices[2].consumes_counters);
     }

@@ -59,7 +59,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         let read = tokio::task::spawn_blocking(move || node::read(&tenants.install, &selectors));
         read.await.unwrap_or_else(|error| Err(error.to_string()))
     };
-    let (boards, left_out) = look(tenants.clone(), selectors.clone()).await.map_err(|error| anyhow!(error))?;
+    let (boards, left_out) =
+        look(tenants.clone(), selectors.clone()).await.map_err(|error| anyhow!(error))?;
     for reason in left_out {
         tracing::error!(reason, "a GPU is not offered");
     }

@@ -58,7 +58,8 @@ pub fn merge(before: &[Board], read: Vec<Board>) -> Vec<Board> {
     let mut now = read;
     for old in before {
         if !now.iter().any(|board| board.uuid == old.uuid) {
-            let fault = Some("the driver does not report it any more, or it failed its calibration".to_owned());
+            let fault =
+                Some("the driver does not report it any more, or it failed its calibration".to_owned());
             now.push(Board { fault, ..old.clone() });
         }
     }

@@ -42,7 +42,10 @@ pub fn read(configs: &[DeviceAllocationConfiguration], request: &str) -> Result<
         }
     }
     if let Some(config) = configs.iter().find(|one| !["FromClass", "FromClaim"].contains(&&*one.source)) {
-        return Err(format!("a configuration comes from {:?}, which this driver does not know", config.source));
+        return Err(format!(
+            "a configuration comes from {:?}, which this driver does not know",
+            config.source
+        ));
     }
     Ok(limits)
 }

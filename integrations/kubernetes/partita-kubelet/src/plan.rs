@@ -93,7 +93,9 @@ pub fn plan(claim: &ResourceClaim, uid: &str, pool: &str, boards: &[Board]) -> R
         }
         let (board, own) = size_of(result, boards)?;
         if size.is_some_and(|size| size != own) {
-            return Err("the claim's devices have unequal sizes, and a tenant has one size on all of them".into());
+            return Err(
+                "the claim's devices have unequal sizes, and a tenant has one size on all of them".into()
+            );
         }
         if allocated.iter().any(|other| other.uuid == board.uuid) {
             return Err(format!(
@@ -164,7 +166,9 @@ fn size_of<'b>(
     }
     let read = |name: &str, least: u64, step: u64, most: u64| {
         let quantity = consumed.get(name).ok_or_else(|| {
-            format!("the claim consumes no {name} of {device}: consumable capacities must be on in the cluster")
+            format!(
+                "the claim consumes no {name} of {device}: consumable capacities must be on in the cluster"
+            )
         })?;
         let value = whole(quantity).map_err(|reason| format!("{name} of {device}: {reason}"))?;
         if value < least || value > most || (value - least) % step != 0 {

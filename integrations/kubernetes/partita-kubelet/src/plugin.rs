@@ -59,7 +59,8 @@ impl Driver {
     async fn prepare(&self, claim: &dra::Claim) -> Result<Vec<dra::Device>, String> {
         let _turn = self.turn.lock().await;
         let uid = claim.uid.clone();
-        let known = self.on_tenants(move |tenants| tenants.journal.get(&uid).map_err(|error| error.to_string()));
+        let known =
+            self.on_tenants(move |tenants| tenants.journal.get(&uid).map_err(|error| error.to_string()));
         let definition = match known.await? {
             Some(entry) => {
                 // The claim may be gone from the API server by now; the pod may not.

@@ -151,6 +151,7 @@ pub fn install(named: Option<&Path>) -> Result<Install, String> {
     };
     let found = places.iter().find(|path| path.is_file());
     let listed = || places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-    let found = found.ok_or_else(|| format!("the program partita is missing ({}); name it with --partita", listed()))?;
+    let found = found
+        .ok_or_else(|| format!("the program partita is missing ({}); name it with --partita", listed()))?;
     Ok(Install::of(found.clone(), std::env::var_os("PARTITA_LIB_DIR")))
 }

@@ -43,7 +43,8 @@ pub struct Changes {
 pub fn changes(node: &str, boards: &[Board], present: &[ResourceSlice]) -> Changes {
     let generation = present.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0);
     let as_they_are = slices(node, boards, generation);
-    let same: Vec<bool> = as_they_are.iter().map(|spec| present.iter().any(|one| one.spec == *spec)).collect();
+    let same: Vec<bool> =
+        as_they_are.iter().map(|spec| present.iter().any(|one| one.spec == *spec)).collect();
     if same.iter().all(|&is_same| is_same) && present.len() == as_they_are.len() {
         return Changes::default();
     }
@@ -209,7 +210,9 @@ mod tests {
         edited[1].spec.devices.as_mut().unwrap()[0].name = "mine".to_owned();
         let many = published(slices("n", &more, 4));
         let twice = [present.clone(), vec![present[0].clone()]].concat();
-        for (boards, present) in [(&more[..], &present), (&boards, &edited), (&boards, &many), (&boards, &twice)] {
+        for (boards, present) in
+            [(&more[..], &present), (&boards, &edited), (&boards, &many), (&boards, &twice)]
+        {
             let change = changes("n", boards, present);
             let wanted = slices("n", boards, 5);
             let written = change.replace.iter().map(|(_, spec)| spec.clone()).chain(change.create);

@@ -97,7 +97,9 @@ mod tests {
         ] {
             assert_eq!(whole(&Quantity(text.to_owned())), Ok(value), "{text}");
         }
-        for text in ["", "Gi", "-1", "1.5", "100m", "abc", "1e99", "99999999999999999999999999", "17Ei", "1 Gi"] {
+        for text in
+            ["", "Gi", "-1", "1.5", "100m", "abc", "1e99", "99999999999999999999999999", "17Ei", "1 Gi"]
+        {
             let said = whole(&Quantity(text.to_owned())).unwrap_err();
             assert!(said.contains(&format!("{text:?}")), "{said}");
         }

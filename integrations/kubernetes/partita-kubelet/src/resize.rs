@@ -58,7 +58,9 @@ pub fn wanted(annotation: Option<&str>, claim: Size, sms_per_tpc: u32) -> Result
             }
             MEMORY => size.memory_bytes = check(MEMORY_LEAST_MIB << 20, 1 << 20, claim.memory_bytes)?,
             other => {
-                return Err(format!("{ANNOTATION}: there is no {other:?}; there are {MULTIPROCESSORS}, {MEMORY}"));
+                return Err(format!(
+                    "{ANNOTATION}: there is no {other:?}; there are {MULTIPROCESSORS}, {MEMORY}"
+                ));
             }
         }
     }
@@ -109,7 +111,8 @@ async fn follow(driver: Arc<Driver>, entry: Entry, claim_size: Size) {
         match done {
             Ok(size) => {
                 let (tenant, mib) = (&entry.definition.tenant, size.memory_bytes >> 20);
-                let note = format!("tenant {tenant} has {} multiprocessors and {mib} MiB of memory now", size.sms);
+                let note =
+                    format!("tenant {tenant} has {} multiprocessors and {mib} MiB of memory now", size.sms);
                 driver.events.publish(&claim, false, "TenantResized", &note);
             }
             Err(reason) => driver.events.publish(&claim, true, "TenantNotResized", &reason),

@@ -107,7 +107,8 @@ fn check(slice: &Value) -> Result<(), String> {
     if devices.is_empty() == counters.is_empty() {
         return Err("exactly one of `sharedCounters` and `devices` is required".to_owned());
     }
-    let has_counters = devices.iter().any(|device| device.consumes_counters.is_some() || device.taints.is_some());
+    let has_counters =
+        devices.iter().any(|device| device.consumes_counters.is_some() || device.taints.is_some());
     if devices.len() > if has_counters { 64 } else { 128 } || counters.len() > 8 {
         return Err("too many devices or counter sets".to_owned());
     }
@@ -131,7 +132,8 @@ fn check(slice: &Value) -> Result<(), String> {
             }
             let is_version = |text: &str| {
                 let parts: Vec<&str> = text.split('.').collect();
-                let plain = |part: &&str| part.parse::<u64>().is_ok() && (part.len() == 1 || !part.starts_with('0'));
+                let plain =
+                    |part: &&str| part.parse::<u64>().is_ok() && (part.len() == 1 || !part.starts_with('0'));
                 parts.len() == 3 && parts.iter().all(plain)
             };
             if value.version.is_some_and(|text| !is_version(&text)) {
@@ -167,7 +169,12 @@ fn matches(object: &Value, selector: &str) -> bool {
 
 type Params = Query<BTreeMap<String, String>>;
 
-fn list_or_watch(store: &Shared, kind: &'static str, items: Vec<Value>, params: &BTreeMap<String, String>) -> Response {
+fn list_or_watch(
+    store: &Shared,
+    kind: &'static str,
+    items: Vec<Value>,
+    params: &BTreeMap<String, String>,
+) -> Response {
     let selector = params.get("fieldSelector").cloned().unwrap_or_default();
     let locked = store.lock().unwrap();
     if params.get("watch").is_none_or(|value| value == "false" || value == "0") {
@@ -222,7 +229,11 @@ async fn slices(State(store): State<Shared>, Query(params): Params) -> Response 
     list_or_watch(&store, "resourceslices", items, &params)
 }
 
-async fn claims(State(store): State<Shared>, Path(namespace): Path<String>, Query(params): Params) -> Response {
+async fn claims(
+    State(store): State<Shared>,
+    Path(namespace): Path<String>,
+    Query(params): Params,
+) -> Response {
     let of = format!("{namespace}/");
     let locked = store.lock().unwrap();
     let items = locked.claims.iter().filter(|(key, _)| key.starts_with(&of)).map(|(_, claim)| claim.clone());
@@ -261,7 +272,11 @@ async fn create(State(store): State<Shared>, Json(mut slice): Json<Value>) -> Re
     (StatusCode::CREATED, Json(slice)).into_response()
 }
 
-async fn replace(State(store): State<Shared>, Path(name): Path<String>, Json(mut slice): Json<Value>) -> Response {
+async fn replace(
+    State(store): State<Shared>,
+    Path(name): Path<String>,
+    Json(mut slice): Json<Value>,
+) -> Response {
     let mut store = store.lock().unwrap();
     if let Some(refused) = refuse(&mut store, &slice) {
         return refused;
@@ -317,7 +332,11 @@ pub async fn start() -> (Shared, String) {
     (store, address)
 }
 
-async fn down(State(store): State<Shared>, request: axum::extract::Request, next: axum::middleware::Next) -> Response {
+async fn down(
+    State(store): State<Shared>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> Response {
     if store.lock().unwrap().is_down {
         return status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "the server is down");
     }

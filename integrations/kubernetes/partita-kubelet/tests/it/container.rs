@@ -10,8 +10,10 @@ use serde_json::Value;
 /// An ordinary CUDA program, and its kernels.
 fn program() -> &'static (PathBuf, PathBuf) {
     static BUILT: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
-        let dir = tempfile::Builder::new().prefix("pkgpu").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates/partita-cli/tests/it/common/gpu.c");
+        let dir =
+            tempfile::Builder::new().prefix("pkgpu").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep();
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates/partita-cli/tests/it/common/gpu.c");
         let gpu = dir.join("gpu");
         let built = Command::new("cc").args(["-O1", "-o"]).arg(&gpu).arg(source).arg("-ldl").status();
         assert!(built.unwrap().success(), "the test's program does not build");
@@ -40,7 +42,8 @@ pub fn command(cdi: &Path, words: &[&str]) -> Command {
     let (gpu, kernels) = program();
     let mut script = "set -e\nR=$(mktemp -d)\nmount -t tmpfs root $R\n".to_owned();
     script += "for d in bin lib lib64 usr; do mkdir $R/$d; mount --rbind /$d $R/$d; done\n";
-    script += "mkdir $R/etc $R/tmp $R/proc $R/dev $R/run\nmount -t proc proc $R/proc\nmount --rbind /dev $R/dev\n";
+    script +=
+        "mkdir $R/etc $R/tmp $R/proc $R/dev $R/run\nmount -t proc proc $R/proc\nmount --rbind /dev $R/dev\n";
     script += "mount -t tmpfs local $R/usr/local\n";
     script += &format!("cp {} {} $R/\n", gpu.display(), kernels.display());
     for mount in edits["mounts"].as_array().unwrap() {
@@ -54,7 +57,8 @@ pub fn command(cdi: &Path, words: &[&str]) -> Command {
             script += &format!("mount -o remount,ro,bind $R{inside}\n");
         }
     }
-    let variables: Vec<&str> = edits["env"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    let variables: Vec<&str> =
+        edits["env"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
     let quoted: Vec<String> = variables.iter().map(|one| format!("'{one}'")).collect();
     script += &format!("exec chroot $R /usr/bin/env -i {} /gpu /kernels.ptx \"$@\"\n", quoted.join(" "));
     let mut command = Command::new("unshare");

@@ -23,9 +23,19 @@ pub struct Kubelet {
 /// `net/url`'s path escape, as grpc-go makes an authority of a socket's path.
 fn escaped(path: &Path) -> String {
     let escape = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'$' | b'&' | b'+' | b':' | b'=' | b'@' => {
-            (byte as char).to_string()
-        }
+        b'a'..=b'z'
+        | b'A'..=b'Z'
+        | b'0'..=b'9'
+        | b'-'
+        | b'_'
+        | b'.'
+        | b'~'
+        | b'$'
+        | b'&'
+        | b'+'
+        | b':'
+        | b'='
+        | b'@' => (byte as char).to_string(),
         _ => format!("%{byte:02X}"),
     };
     path.to_str().unwrap().bytes().map(escape).collect()
@@ -65,7 +75,8 @@ impl Kubelet {
         let channel = dial(path.clone(), &escaped(&path)).await.ok()?;
         let mut client = RegistrationClient::new(channel);
         // The kubelet's limit; it tries again, so a busy machine is no failure here.
-        let asked = tokio::time::timeout(Duration::from_secs(1), client.get_info(InfoRequest {})).await.ok()?;
+        let asked =
+            tokio::time::timeout(Duration::from_secs(1), client.get_info(InfoRequest {})).await.ok()?;
         let info = asked.expect("GetInfo is answered").into_inner();
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         client.notify_registration_status(status).await.unwrap();

@@ -42,11 +42,13 @@ async fn a_pod_holds_its_share_until_it_ends() {
     assert!(note.contains("34 multiprocessors and 40960 MiB"), "{note}");
     world.event("ResourceClaim", "claim-1", "TenantPrepared").await;
     if container::can_mount() {
-        let parts: Vec<BTreeSet<u32>> = files.iter().map(|file| sms(&container::prints(file, &["census"]))).collect();
+        let parts: Vec<BTreeSet<u32>> =
+            files.iter().map(|file| sms(&container::prints(file, &["census"]))).collect();
         assert_eq!((parts[0].len(), parts[1].len()), (34, 66), "{parts:?}");
         assert!(parts[0].is_disjoint(&parts[1]));
         assert_eq!(container::prints(&files[0], &["total"]).trim(), (40u64 << 30).to_string());
-        let results = container::prints(&files[1], &["alloc", &(10u64 << 30).to_string(), &(11u64 << 30).to_string()]);
+        let results =
+            container::prints(&files[1], &["alloc", &(10u64 << 30).to_string(), &(11u64 << 30).to_string()]);
         let codes: Vec<&str> = results.split_whitespace().collect();
         assert_eq!(codes, ["0", "2"], "the second does not fit into 20 GiB");
         // Live, smaller and back; more than the claim is refused.
@@ -83,9 +85,11 @@ async fn a_whole_gpu_is_a_tenant_and_its_end_ends_programs() {
         let file = world.cdi_file(&answer.devices[0].cdi_device_ids[0]);
         assert_eq!(sms(&container::prints(&file, &["census"])).len(), 132);
         let mut running = container::command(&file, &["loop"]).spawn().unwrap();
-        world.eventually("the program never runs", || {
-            world.tenants()[0]["processes"].as_array().is_some_and(|all| !all.is_empty())
-        }).await;
+        world
+            .eventually("the program never runs", || {
+                world.tenants()[0]["processes"].as_array().is_some_and(|all| !all.is_empty())
+            })
+            .await;
         world.kubelet.unprepare(&claim).await;
         running.wait().unwrap();
     }

@@ -214,7 +214,9 @@ impl World {
         let find = || {
             let store = self.store.lock().unwrap();
             let is_it = |event: &&Value| {
-                event["regarding"]["kind"] == kind && event["regarding"]["name"] == name && event["reason"] == reason
+                event["regarding"]["kind"] == kind
+                    && event["regarding"]["name"] == name
+                    && event["reason"] == reason
             };
             store.events.iter().rev().find(is_it).map(|event| event["note"].as_str().unwrap().to_owned())
         };
