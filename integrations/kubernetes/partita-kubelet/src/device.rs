@@ -1,8 +1,8 @@
 //! What a node offers: the devices of its GPUs and their ResourceSlices. Pure.
 //!
 //! Each GPU is two devices: a shared one, whose capacities claims consume, and the whole one. Both
-//! consume the GPU's one counter, which the scheduler takes once for a device, not once for a share:
-//! so they exclude each other, and shares do not.
+//! consume the GPU's one counter, which the scheduler takes once for a device, not once for a
+//! share: so they exclude each other, and shares do not.
 
 use std::collections::BTreeMap;
 

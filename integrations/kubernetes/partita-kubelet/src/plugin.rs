@@ -121,8 +121,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the tenants of claims that the API server does not have any more: their pods ended while
-    /// this driver and the kubelet's memory were away.
+    /// Ends the tenants of claims that the API server does not have any more: their pods ended
+    /// while this driver and the kubelet's memory were away.
     pub async fn end_orphans(&self) {
         let uids = match self.tenants.journal.uids() {
             Ok(uids) => uids,
@@ -275,8 +275,8 @@ async fn until_replaced(path: &Path, identity: (u64, u64)) {
     }
 }
 
-/// Serves both sockets until `end` is true, and makes them again when they were deleted. The service
-/// comes before its registration.
+/// Serves both sockets until `end` is true, and makes them again when they were deleted. The
+/// service comes before its registration.
 ///
 /// # Errors
 /// Sockets that cannot be made.
@@ -309,7 +309,7 @@ pub async fn serve(driver: Arc<Driver>, kubelet: &Path, end: watch::Receiver<boo
                 let _ = std::fs::remove_file(&registration);
                 let _ = std::fs::remove_file(&service);
                 let _ = stop.send(true);
-                // Calls in flight end; a client that keeps its connection does not keep this process.
+                // Calls in flight end; a client that stays connected does not keep this process.
                 let _ = tokio::time::timeout(Duration::from_secs(5), servers).await;
                 return Ok(());
             }

@@ -1,8 +1,8 @@
 //! From a prepared claim to its tenant and back.
 //!
-//! It calls Partita's library and not `partitad`'s API: the daemon is not needed on a node then, its
-//! API has no containers, and one process can hold the journal and the tenant together. What touches
-//! a GPU's driver happens in child processes of the program `partita`.
+//! It calls Partita's library and not `partitad`'s API: the daemon is not needed on a node then,
+//! its API has no containers, and one process can hold the journal and the tenant together. What
+//! touches a GPU's driver happens in child processes of the program `partita`.
 
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
@@ -108,8 +108,8 @@ impl Tenants {
     }
 }
 
-/// The limits that make a size. Everything that the tenant holds counts against its memory, what the
-/// driver takes for itself included, so that the sum that the scheduler made holds.
+/// The limits that make a size. Everything that the tenant holds counts against its memory, what
+/// the driver takes for itself included, so that the sum that the scheduler made holds.
 #[must_use]
 pub fn limits_of(size: Size) -> LimitSet {
     LimitSet {
@@ -138,8 +138,8 @@ fn request(definition: &Definition) -> Result<RunRequest, String> {
     Ok(RunRequest { gpus: Some(gpus), limits, ..RunRequest::default() })
 }
 
-/// The program `partita`: the one that is named, else the one beside this program, else the one that
-/// packages install.
+/// The program `partita`: the one that is named, else the one beside this program, else the one
+/// that packages install.
 ///
 /// # Errors
 /// If it is nowhere.

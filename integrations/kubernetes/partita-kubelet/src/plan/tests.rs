@@ -212,7 +212,7 @@ fn board() -> impl Strategy<Value = (Board, Topology)> {
     )
 }
 
-/// The planner's side: TPCs by `partita_core::plan`, memory by `divide`, and a place in the service.
+/// The planner's side: TPCs by `partita_core::plan`, memory by `divide`, a place in the service.
 fn place(
     board: &Board,
     topology: &Topology,

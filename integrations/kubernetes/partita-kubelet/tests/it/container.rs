@@ -1,5 +1,5 @@
-//! A container runtime as far as a CDI file needs one: mounts and variables on a root of its own, in
-//! a mount namespace of its own.
+//! A container runtime as far as a CDI file needs one: mounts and variables on a root of its own,
+//! in a mount namespace of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -77,7 +77,8 @@ impl Kubelet {
         // The kubelet's limit; it tries again, so a busy machine is no failure here.
         let asked =
             tokio::time::timeout(Duration::from_secs(1), client.get_info(InfoRequest {})).await.ok()?;
-        let info = asked.expect("GetInfo is answered").into_inner();
+        // A driver that was just killed may reset the connection, and the kubelet tries again.
+        let info = asked.ok()?.into_inner();
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         client.notify_registration_status(status).await.unwrap();
         Some(info)

@@ -46,17 +46,17 @@ async fn a_pod_holds_its_share_until_it_ends() {
             files.iter().map(|file| sms(&container::prints(file, &["census"]))).collect();
         assert_eq!((parts[0].len(), parts[1].len()), (34, 66), "{parts:?}");
         assert!(parts[0].is_disjoint(&parts[1]));
-        assert_eq!(container::prints(&files[0], &["total"]).trim(), (40u64 << 30).to_string());
+        assert_eq!(container::prints(&files[0], &["total"]).trim(), format!("total {}", 40u64 << 30));
         let results =
             container::prints(&files[1], &["alloc", &(10u64 << 30).to_string(), &(11u64 << 30).to_string()]);
         let codes: Vec<&str> = results.split_whitespace().collect();
-        assert_eq!(codes, ["0", "2"], "the second does not fit into 20 GiB");
+        assert_eq!(codes, ["alloc", "0", "alloc", "2"], "the second does not fit into 20 GiB");
         // Live, smaller and back; more than the claim is refused.
         world.store.lock().unwrap().annotate("default/claim-1", "multiprocessors=10,memory=5Gi");
         let note = world.event("Pod", "pod-1", "TenantResized").await;
         assert!(note.contains("10 multiprocessors"), "{note}");
         assert_eq!(sms(&container::prints(&files[0], &["census"])).len(), 10);
-        assert_eq!(container::prints(&files[0], &["total"]).trim(), (5u64 << 30).to_string());
+        assert_eq!(container::prints(&files[0], &["total"]).trim(), format!("total {}", 5u64 << 30));
         world.store.lock().unwrap().annotate("default/claim-1", "multiprocessors=36");
         let note = world.event("Pod", "pod-1", "TenantNotResized").await;
         assert!(note.contains("larger claim"), "{note}");

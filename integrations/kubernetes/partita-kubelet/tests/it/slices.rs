@@ -1,4 +1,4 @@
-//! Slices are as they should be, whatever kubelets, people and other writers do; and so are sockets.
+//! Slices are as they should be, whatever kubelets, people and other writers do. So are sockets.
 
 use crate::world::World;
 
