@@ -270,7 +270,7 @@ pub(crate) mod tests {
                     let step = whole(&range.step.unwrap()).unwrap();
                     for value in [range.max.unwrap(), policy.default.unwrap(), capacity.value.clone()] {
                         let value = whole(&value).unwrap();
-                        assert!(value >= min && (value - min) % step == 0, "{name}: {value}");
+                        assert!(value >= min && (value - min).is_multiple_of(step), "{name}: {value}");
                     }
                 }
             }

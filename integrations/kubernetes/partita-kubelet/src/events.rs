@@ -30,7 +30,8 @@ pub fn about(claim: &ResourceClaim) -> Vec<ObjectReference> {
         ..ObjectReference::default()
     }];
     let reserved = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
-    let pods = reserved.filter(|one| one.resource == "pods" && one.api_group.as_deref().unwrap_or("") == "");
+    let pods = reserved
+        .filter(|one| one.resource == "pods" && one.api_group.as_deref().unwrap_or_default().is_empty());
     all.extend(pods.map(|pod| ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),

@@ -171,7 +171,7 @@ fn size_of<'b>(
             )
         })?;
         let value = whole(quantity).map_err(|reason| format!("{name} of {device}: {reason}"))?;
-        if value < least || value > most || (value - least) % step != 0 {
+        if value < least || value > most || !(value - least).is_multiple_of(step) {
             return Err(format!(
                 "{name} of {device} is {}: it goes from {least} to {most} in steps of {step}",
                 quantity.0

@@ -43,7 +43,7 @@ pub fn wanted(annotation: Option<&str>, claim: Size, sms_per_tpc: u32) -> Result
         })?;
         let value = whole(&Quantity(value.to_owned())).map_err(|reason| format!("{ANNOTATION}: {reason}"))?;
         let check = |least: u64, step: u64, most: u64| {
-            if value < least || value > most || (value - least) % step != 0 {
+            if value < least || value > most || !(value - least).is_multiple_of(step) {
                 return Err(format!(
                     "{ANNOTATION}: {word} goes from {least} to {most}, what the claim was allocated, in steps of \
                      {step}; for more, make a larger claim"
