@@ -1,8 +1,8 @@
 //! Elastic tenants: which TPCs of others a tenant may borrow, for how long, and how far ahead.
 //!
 //! A tenant's own TPCs are its *guarantee*. What it may use beyond them is *borrowed*: TPCs that no
-//! tenant owns, and TPCs whose owners rest. Each process on the GPU shows whether it is at work in a
-//! record that all others see ([`Seen`]).
+//! tenant owns, and TPCs whose owners rest. Each process on the GPU shows whether it is at work in
+//! a record that all others see ([`Seen`]).
 //!
 //! # Why a guarantee is late by at most a unit
 //! A borrower works in *units*: kernels of [`Law::unit_ns`] together, or one longer kernel. Before

@@ -2,10 +2,10 @@
 //!
 //! A process writes what it wants into its own place, then reads the places of all others, and
 //! keeps what it finds in none of them. Of two that want the same TPC at the same time at least one
-//! sees the other's wish ([`see_each_other`]), so at most one keeps it; it may be that neither does,
-//! and both try again at their next unit. What a process held before, every other one sees, so it
-//! keeps that. A process that dies in between leaves more in its place than it had: that keeps
-//! others away until the place is cleared.
+//! sees the other's wish ([`see_each_other`]), so at most one keeps it; it may be that neither
+//! does, and both try again at their next unit. What a process held before, every other one sees,
+//! so it keeps that. A process that dies in between leaves more in its place than it had: that
+//! keeps others away until the place is cleared.
 
 use crate::sync::{Word, see_each_other};
 

@@ -2,15 +2,15 @@
 //!
 //! Each process of a tenant with a mask has a *record*. Before the first launch after a rest it
 //! writes there that it is at work, and closes the record's gate, a word for which queued borrowed
-//! work waits on the GPU. When all of its work has ended it opens the gate and writes that it rests.
-//! A borrower reads the records of all others. What it takes of TPCs that it does not own is in its
-//! own record, which no two borrowers have in common ([`Claims`]).
+//! work waits on the GPU. When all of its work has ended it opens the gate and writes that it
+//! rests. A borrower reads the records of all others. What it takes of TPCs that it does not own is
+//! in its own record, which no two borrowers have in common ([`Claims`]).
 //!
 //! # Death
-//! The owner of a record holds an open-file-description lock on its bytes, which the kernel releases
-//! with the process. [`ElasticMap::reap`] clears the records without an owner; every borrower calls
-//! it now and then. Until then a dead owner counts as at work, and what a dead borrower held stays
-//! taken: both keep others away, and nobody in.
+//! The owner of a record holds an open-file-description lock on its bytes, which the kernel
+//! releases with the process. [`ElasticMap::reap`] clears the records without an owner; every
+//! borrower calls it now and then. Until then a dead owner counts as at work, and what a dead
+//! borrower held stays taken: both keep others away, and nobody in.
 //!
 //! # Who trusts whom
 //! As with the [gate](crate::GateMap): the file is of tenants of one user. A process can shut its
@@ -131,7 +131,8 @@ impl ElasticMap {
     }
 
     /// Claims a record for the calling process, which rests, of a tenant that owns these TPCs.
-    /// `None` if all are taken: then the TPCs are lent to nobody. One thread of a process at a time.
+    /// `None` if all are taken: then the TPCs are lent to nobody. One thread of a process at a
+    /// time.
     ///
     /// # Errors
     /// The failed system call.

@@ -50,8 +50,8 @@ pub const FLAG_TURNS: u32 = 256;
 pub const FLAG_MEMORY_REST: u32 = 512;
 /// In [`Limits::flags`]: the share of time is enforced by a token bucket.
 pub const FLAG_TIME_TOKENS: u32 = 1024;
-/// In [`Limits::flags`]: the tenant's processes show in the GPU's elastic file when they are at work,
-/// so that others may borrow its TPCs while they rest.
+/// In [`Limits::flags`]: the tenant's processes show in the GPU's elastic file when they are at
+/// work, so that others may borrow its TPCs while they rest.
 pub const FLAG_LENDS: u32 = 2048;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.

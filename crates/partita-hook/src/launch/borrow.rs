@@ -1,10 +1,10 @@
 //! Launches on borrowed TPCs.
 //!
 //! The law is in [`partita_core::elastic`]. The launches of a stream are divided into units, as for
-//! the gate of priorities ([`pace`](crate::gate::pace)). In front of a borrowed unit the stream waits
-//! for the gates of all owners of what the unit borrows, and marks the end of the unit before: a
-//! word that this process reads. A unit ends early when any process begins to work. Graphs and
-//! captured launches have the guarantee alone: their masks stay in them.
+//! the gate of priorities ([`pace`](crate::gate::pace)). In front of a borrowed unit the stream
+//! waits for the gates of all owners of what the unit borrows, and marks the end of the unit
+//! before: a word that this process reads. A unit ends early when any process begins to work.
+//! Graphs and captured launches have the guarantee alone: their masks stay in them.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,9 +1,9 @@
 //! When all work of this process has ended, so that others may borrow its TPCs.
 //!
 //! The program's own waits tell. After each one that succeeds, the streams that the program has are
-//! asked, unless the wait was for everything. Nothing is asked while a stream is captured. A process
-//! with more than [`STREAMS`] streams, per-thread default streams or several contexts rests after
-//! waits for its whole context alone.
+//! asked, unless the wait was for everything. Nothing is asked while a stream is captured. A
+//! process with more than [`STREAMS`] streams, per-thread default streams or several contexts rests
+//! after waits for its whole context alone.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

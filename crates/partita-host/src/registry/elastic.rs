@@ -36,8 +36,8 @@ pub(super) fn divide(tenants: &[Tenant]) {
 /// ceiling ends borrowing.
 ///
 /// # Errors
-/// [`Error::NotOffered`] with the reason, if nothing can be lent to such a tenant, or if the ceiling
-/// is below its own TPCs.
+/// [`Error::NotOffered`] with the reason, if nothing can be lent to such a tenant, or if the
+/// ceiling is below its own TPCs.
 pub(crate) fn put(
     asked: &LimitSet,
     topology: &Topology,
