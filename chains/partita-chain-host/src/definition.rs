@@ -85,6 +85,9 @@ pub struct Definition {
     /// The algorithm that divides the compute units.
     #[serde(default)]
     pub algorithm: Algorithm,
+    /// The method by which components apply a division.
+    #[serde(default)]
+    pub steer: Method,
     /// How many times each component is restarted after failures.
     #[serde(default = "default_restarts")]
     pub restarts: u32,
@@ -169,6 +172,44 @@ pub enum Algorithm {
     None,
 }
 
+/// The method by which components restrict their launches to the compute units that they have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Masks in the launch descriptors: any set, in microseconds.
+    #[default]
+    Masks,
+    /// Green contexts of the driver, in the sizes that it supports. The driver chooses the SMs, so
+    /// the chain has no partition of its own, and its components take turns.
+    Green,
+    /// A pool of contexts of MPS, made before the first frame: the paper's method. As with green
+    /// contexts, the chain has no partition.
+    Contexts,
+}
+
+impl Method {
+    /// The method with this number in a chain's file.
+    #[must_use]
+    pub fn of_code(code: u64) -> Option<Self> {
+        match code {
+            1 => Some(Self::Masks),
+            2 => Some(Self::Green),
+            3 => Some(Self::Contexts),
+            _ => None,
+        }
+    }
+
+    /// Its name in definitions and for components.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Masks => "masks",
+            Self::Green => "green",
+            Self::Contexts => "contexts",
+        }
+    }
+}
+
 fn default_capacity() -> u32 {
     8
 }
@@ -243,6 +284,13 @@ impl Definition {
         }
         if let Some(Err(error)) = self.gpu.as_deref().map(str::parse::<Selector>) {
             return Err(self.wrong("gpu", &error));
+        }
+        if let (Method::Green | Method::Contexts, Some(sm)) = (self.steer, &self.sm) {
+            return refuse(format!(
+                "`sm` = {sm:?} with `steer` = {:?}: the driver chooses the SMs of contexts, and a partition could \
+                 have none of them; remove `sm`, or use `steer` = \"masks\"",
+                self.steer.name()
+            ));
         }
         self.share()?;
         self.quota()?;

@@ -24,7 +24,7 @@ mod supervise;
 mod supervisor;
 
 pub use self::definition::{
-    Algorithm, COMPONENTS_MAX, ComponentDefinition, Definition, Handles, MemoryOwner, PERIOD_MS_MAX,
+    Algorithm, COMPONENTS_MAX, ComponentDefinition, Definition, Handles, MemoryOwner, Method, PERIOD_MS_MAX,
     PERIOD_MS_MIN,
 };
 pub use self::log::{History, Period, read_log};

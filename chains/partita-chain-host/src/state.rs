@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::show::show;
 use super::supervisor::is_supervised;
-use super::{Definition, Steering};
+use super::{Definition, Method, Steering};
 
 /// The file in the tenant's directory with the state of the process that runs the chain.
 const FILE: &str = "chain.state.json";
@@ -171,6 +171,8 @@ pub struct RoleView {
     pub tpcs: Option<String>,
     /// Whether it uses only these.
     pub obeys: bool,
+    /// The method by which it applied its last division; `None` before one.
+    pub steer: Option<Method>,
 }
 
 impl RoleView {
@@ -194,6 +196,7 @@ impl RoleView {
             seen_ago_ns: (status.seen_ns != 0).then(|| now_ns.saturating_sub(status.seen_ns)),
             tpcs: set.map(|set| set.to_string()),
             obeys: status.suggested.is_some_and(|(epoch, _)| epoch == status.applied_epoch),
+            steer: Method::of_code(status.applied_how),
         }
     }
 }

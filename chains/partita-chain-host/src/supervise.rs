@@ -14,7 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use partita_core::Count;
-use partita_frames::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
+use partita_core::time::Priority;
+use partita_frames::{
+    CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, STEER_VARIABLE, monotonic_ns,
+};
 use partita_host::error::Error;
 use partita_host::gpu::Selector;
 use partita_host::gpus::Selectors;
@@ -23,8 +26,9 @@ use partita_host::kill;
 use partita_host::limits::LimitSet;
 use partita_host::mps;
 use partita_host::mps::ready::{self, READY_LIMIT};
+use partita_host::offered::Via;
 use partita_host::process::ProcessId;
-use partita_host::registry::{LEDGER_VARIABLE, Registry, c_path, only_the_daemon};
+use partita_host::registry::{Isolation, LEDGER_VARIABLE, Registry, c_path, only_the_daemon};
 use partita_host::run::{RunRequest, run};
 use partita_host::signals;
 use partita_mps::Service;
@@ -38,7 +42,7 @@ use super::control::Control;
 use super::shared::Shared;
 use super::state::{ChainState, Phase, file_path, of_file};
 use super::supervisor::{self, Supervisor};
-use super::{Definition, MemoryOwner, Steering};
+use super::{Definition, MemoryOwner, Method, Steering};
 
 /// The hidden subcommand that runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
@@ -93,7 +97,7 @@ pub fn start(
         limits: LimitSet {
             share: definition.share()?,
             memory: definition.quota()?.map(Into::into),
-            ..LimitSet::default()
+            ..of_method(definition.steer)
         },
         name: Some(definition.name.clone()),
         command: vec![program, SUBCOMMAND.into(), OsString::from(json)],
@@ -101,6 +105,23 @@ pub fn start(
         ..RunRequest::default()
     };
     run(install, &request, |_, _| {}, say)
+}
+
+/// The limits that a method needs. The driver chooses the SMs of contexts, so a chain of contexts
+/// runs on the whole GPU, before tenants of low priority. Blocks cannot prove the SMs of a green
+/// context under MPS, so its components take turns.
+fn of_method(method: Method) -> LimitSet {
+    let isolation = match method {
+        Method::Masks => return LimitSet::default(),
+        Method::Green => Isolation::Own,
+        Method::Contexts => Isolation::Shared,
+    };
+    LimitSet {
+        via: Some(Via::Time),
+        priority: Some(Priority::High),
+        isolation: Some(isolation),
+        ..LimitSet::default()
+    }
 }
 
 /// Runs the components. The hidden subcommand `internal-chain` calls this in the chain's tenant.
@@ -189,6 +210,7 @@ impl Running {
             let mut words = component.command.iter();
             let mut command = Command::new(words.next().map_or("", String::as_str));
             command.args(words).env(CHAIN_VARIABLE, &path).env(COMPONENT_VARIABLE, role.to_string());
+            command.env(STEER_VARIABLE, definition.steer.name());
             match &keeper {
                 Some(keeper) => command.env(KEEPER_VARIABLE, keeper.socket()),
                 None => command.env_remove(KEEPER_VARIABLE),

@@ -61,7 +61,8 @@ typedef struct partita_frame partita_frame;
 
 /* Takes the place that PARTITA_CHAIN (the chain's file) and PARTITA_COMPONENT (a number from 0) name, on the first visible GPU. Frees what a
  * dead process in this place held. The frames' memory comes from the keeper whose socket PARTITA_KEEPER names; without it, the first
- * component allocates the memory. */
+ * component allocates the memory. PARTITA_STEER names the method by which the component applies its compute units: "masks" (the default),
+ * "green" or "contexts", as `steer` in the chain's definition sets it. */
 int partita_chain_attach(partita_component **component);
 
 /* As partita_chain_attach, with the file and the component's name, or its number in decimal digits, and the number of the GPU among those visible. */
@@ -87,7 +88,8 @@ int partita_chain_finish(partita_component *component, partita_frame *frame);
 /* Returns a frame that will not be passed on; it is counted as dropped. */
 int partita_chain_drop(partita_component *component, partita_frame *frame);
 
-/* The stream (CUstream, cudaStream_t) on which frames are in order; null for an invalid component. */
+/* The stream (CUstream, cudaStream_t) on which frames are in order; null for an invalid component. With green contexts or contexts of MPS it
+ * changes with each division: ask again for each frame, and load kernels as CUkernel (cuLibraryGetKernel), which belongs to no context. */
 void *partita_chain_stream(partita_component *component);
 
 /* The component's number, from 0, and the number of components; below zero for an invalid component. */

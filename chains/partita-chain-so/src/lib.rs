@@ -147,7 +147,9 @@ for_c! {
         let Ok(role) = role.to_str() else { return misuse("a role that is not UTF-8") };
         let file = OsStr::from_bytes(file.to_bytes());
         let role = role.parse().map_or_else(|_| Role::Name(role.to_owned()), Role::Number);
-        let made = Attach::new(PathBuf::from(file), role).keeper_from_environment();
+        let made = Attach::new(PathBuf::from(file), role)
+            .keeper_from_environment()
+            .and_then(Attach::steer_from_environment);
         let made = made.map_err(|error| error.to_string()).and_then(|made| attach(made, device));
         // SAFETY: as above.
         unsafe { give(component, made) }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use partita_driver::Gpu;
-use partita_frames::{CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, monotonic_ns};
+use partita_frames::{
+    CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, STEER_VARIABLE, monotonic_ns,
+};
 use partita_memory::BadName;
 
 use crate::chain::{REST, c_path};
@@ -14,7 +16,7 @@ use crate::error::Error;
 use crate::keeper::KeeperSlabs;
 use crate::memory::{OwnSlabs, Slabs};
 use crate::process;
-use crate::steer::{Masks, Steer};
+use crate::steer::{AffinityContexts, GreenContexts, Masks, Steer};
 
 /// How long the frames of a dead process rest if the kernel has not removed the process yet.
 const REST_OF_UNDEAD: Duration = Duration::from_secs(2);
@@ -55,7 +57,8 @@ impl<'g> Attach<'g> {
     }
 
     /// To the chain and as the component that [`CHAIN_VARIABLE`] and [`COMPONENT_VARIABLE`] name,
-    /// with memory from the keeper of [`KEEPER_VARIABLE`], if set.
+    /// with memory from the keeper of [`KEEPER_VARIABLE`] and the method of [`STEER_VARIABLE`], if
+    /// they are set.
     ///
     /// # Errors
     /// [`Error::Environment`]; [`Error::File`].
@@ -70,7 +73,25 @@ impl<'g> Attach<'g> {
         let parsed = number.to_str().and_then(|text| text.parse().ok());
         let role = parsed
             .ok_or_else(|| wrong(COMPONENT_VARIABLE, format!("is {number:?}, which is not a number")))?;
-        Self::new(file, Role::Number(role)).keeper_from_environment()
+        Self::new(file, Role::Number(role)).keeper_from_environment()?.steer_from_environment()
+    }
+
+    /// With the method of [`STEER_VARIABLE`]; unchanged if it is not set.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] for an unknown method.
+    pub fn steer_from_environment(self) -> Result<Self, Error> {
+        let value = std::env::var_os(STEER_VARIABLE).unwrap_or_default();
+        match value.to_str() {
+            Some("") => Ok(self),
+            Some("masks") => Ok(self.steer(Masks::default())),
+            Some("green") => Ok(self.steer(GreenContexts::new())),
+            Some("contexts") => Ok(self.steer(AffinityContexts::prepared())),
+            _ => Err(Error::Environment {
+                variable: STEER_VARIABLE,
+                reason: format!("is {value:?}; it can be masks, green or contexts"),
+            }),
+        }
     }
 
     /// With memory from the keeper of [`KEEPER_VARIABLE`]; unchanged if it is not set.
@@ -128,10 +149,10 @@ impl<'g> Attach<'g> {
     /// The place is this process's until the result is dropped or the process ends. `gpu` must be
     /// the GPU of the chain's other processes.
     ///
+    /// # Errors
     /// [`Error::File`], for example if a living process has the place; [`Error::NoRole`];
-    /// [`Error::Driver`].
-    /// [`Error::Driver`].
-    pub fn attach(self, gpu: &'g Gpu<'g>) -> Result<Component<'g>, Error> {
+    /// [`Error::Steer`] if the method cannot be prepared; [`Error::Driver`].
+    pub fn attach(mut self, gpu: &'g Gpu<'g>) -> Result<Component<'g>, Error> {
         let file = ChainFile::open(&c_path(&self.file)?)?;
         let role = match &self.role {
             Role::Number(role) => *role,
@@ -148,6 +169,7 @@ impl<'g> Attach<'g> {
         let (seat, _) = claim.take(process::own()?, rests_until_ns)?;
         // Spinning on few cores would keep the awaited process from running.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.steer.prepare(gpu)?;
         let is_roomy = cores > usize::from(seat.roles());
         let spin = self.spin.unwrap_or(if is_roomy { SPIN } else { Duration::ZERO });
         Component::new(gpu, seat, self.slabs, self.steer, spin, self.on_host)

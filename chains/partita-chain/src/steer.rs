@@ -15,6 +15,16 @@ pub use masks::Masks;
 
 /// Restricts a component's launches to some TPCs.
 pub trait Steer<'g> {
+    /// Makes what [`Steer::apply`] would otherwise make at its first call. Called once, before the
+    /// first frame.
+    ///
+    /// # Errors
+    /// [`Error::Steer`] if it cannot; then the component does not attach.
+    fn prepare(&mut self, gpu: &'g Gpu<'g>) -> Result<(), Error> {
+        let _ = gpu;
+        Ok(())
+    }
+
     /// Restricts launches from now on to the set. Called between two frames.
     ///
     /// # Errors

@@ -49,6 +49,9 @@ pub const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
 pub const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
 /// The variable with the socket of the keeper of its frames' memory; unset without one.
 pub const KEEPER_VARIABLE: &str = "PARTITA_KEEPER";
+/// The variable with the method by which the component applies suggested compute units: `masks`,
+/// `green` or `contexts`; masks where it is not set.
+pub const STEER_VARIABLE: &str = "PARTITA_STEER";
 
 #[cfg(not(loom))]
 mod error;

@@ -82,6 +82,10 @@ impl fmt::Display for JobId {
     }
 }
 
+/// By which the SPANK plugin passes the argument of `--partita` to the prolog. Slurm adds the
+/// prefix.
+const OPTION_VARIABLE: &str = "SPANK_PARTITA";
+
 /// The owner of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
@@ -131,10 +135,12 @@ impl Job {
         let gpus = devices.iter().flatten().map(|text| gpu_list(text)).find(|list| !list.is_empty());
         let percent = env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
         let (comment, constraints) = (env("SLURM_JOB_COMMENT"), env("SLURM_JOB_CONSTRAINTS"));
+        let option = env(OPTION_VARIABLE);
         let request = request::find(&Sources {
             comment: comment.as_deref(),
             constraints: constraints.as_deref(),
             mps_percent: percent.as_deref(),
+            option: option.as_deref(),
             ..Sources::default()
         });
         Ok(Self { id, owner: Owner::Ids { user, group }, gpus: gpus.unwrap_or_default(), request })

@@ -19,6 +19,7 @@
 //! | [`mod@prolog`], [`mod@epilog`] | the two scripts | |
 //! | [`task`] | ends a task's GPU work, before Slurm kills the task | |
 //! | [`drain`] | draining the node | |
+//! | [`spank`] | the version of Slurm in the plugin's file | yes |
 //!
 //! A service belongs to its user and runs as that user, as with `partita run` inside the job: both
 //! find the same one, and root runs no command that a user could have replaced.
@@ -40,6 +41,7 @@ pub mod prolog;
 pub mod record;
 pub mod report;
 pub mod request;
+pub mod spank;
 pub mod strays;
 pub mod task;
 mod trouble;

@@ -238,6 +238,8 @@ pub struct Sources<'a> {
     pub resources: Option<&'a str>,
     /// The percentage of Slurm's `--gres=mps:N`.
     pub mps_percent: Option<&'a str>,
+    /// The argument of `--partita`, which the SPANK plugin passes on.
+    pub option: Option<&'a str>,
 }
 
 /// The job's request; `None` without one.
@@ -248,7 +250,7 @@ pub struct Sources<'a> {
 /// # Errors
 /// The reason, for the job's owner.
 pub fn find(sources: &Sources<'_>) -> Result<Option<Request>, RequestError> {
-    let mut found: Vec<String> = Vec::new();
+    let mut found: Vec<String> = sources.option.map(str::to_owned).into_iter().collect();
     for text in [sources.comment, sources.account].into_iter().flatten() {
         for word in text.split(|c: char| c.is_whitespace() || c == ';') {
             found.extend(strip_prefix_ignoring_case(word, PREFIX).map(str::to_owned));

@@ -19,6 +19,9 @@ pub const SIMGPU: &str = "partita-simgpu";
 /// The simulated MPS control program.
 pub const SIM_MPS_CONTROL: &str = "partita-sim-mps-control";
 
+/// The SPANK plugin, without a version of Slurm.
+pub const SPANK: &str = "libspank_partita.so";
+
 /// The daemon, which is the keeper of chains' memory too.
 pub const DAEMON: &str = "partitad";
 

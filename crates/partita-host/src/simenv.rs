@@ -1,7 +1,7 @@
 //! The environment that puts an ordinary program on a simulated GPU.
 //!
 //! A private directory holds the names that a CUDA program and Partita look
-//! for: `libcuda.so.1`, `libnvidia-ml.so.1` and `nvidia-cuda-mps-control`,
+//! for: `libcuda.so.1`, `libnvidia-ml.so.1`, `nvidia-cuda-mps-control` and `nvidia-cuda-mps-server`,
 //! each a link to Partita's own. A program that finds these first is on the
 //! simulated GPU and knows nothing of it.
 
@@ -88,6 +88,7 @@ impl SimEnvironment {
             (environment.lib().join("libcuda.so.1"), &library),
             (environment.lib().join("libnvidia-ml.so.1"), &library),
             (environment.bin().join(partita_mps::binary::NAME), &mps),
+            (environment.bin().join(partita_mps::binary::SERVER_NAME), &mps),
         ] {
             link(&place, target)?;
         }

@@ -13,6 +13,10 @@ use crate::exec::{self, Outcome};
 /// The name of the control program on every Linux driver.
 pub const NAME: &str = "nvidia-cuda-mps-control";
 
+/// The name of the server's program, which the daemon starts. It is installed beside the control
+/// program.
+pub const SERVER_NAME: &str = "nvidia-cuda-mps-server";
+
 /// The directories searched without a `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -84,16 +88,35 @@ impl ControlBinary {
     /// [`MpsError::Spawn`], [`MpsError::Timeout`], or [`MpsError::NoVersion`] if the answer has no
     /// number of the expected form.
     pub fn version(&self) -> Result<Version, MpsError> {
-        let mut command = Command::new(&self.path);
+        Self::query(&self.path)
+    }
+
+    /// Queries the version of the server's program. Starts no server.
+    ///
+    /// # Errors
+    /// [`MpsError::BinaryNotFound`] if it is not beside the control program; then as
+    /// [`Self::version`].
+    pub fn server_version(&self) -> Result<Version, MpsError> {
+        let server = self.path.with_file_name(SERVER_NAME);
+        if !is_executable(&server) {
+            return Err(MpsError::BinaryNotFound {
+                searched: format!("the daemon starts {}, which is no executable file", server.display()),
+            });
+        }
+        Self::query(&server)
+    }
+
+    fn query(program: &Path) -> Result<Version, MpsError> {
+        let mut command = Command::new(program);
         command.arg("-v").env_remove("LD_PRELOAD");
         let outcome = exec::run(&mut command, "", VERSION_LIMIT)
-            .map_err(|source| MpsError::Spawn { binary: self.path.clone(), source })?;
+            .map_err(|source| MpsError::Spawn { binary: program.to_owned(), source })?;
         match outcome {
             Outcome::TimedOut => {
                 Err(MpsError::Timeout { command: "-v".to_owned(), waited_s: VERSION_LIMIT.as_secs() })
             }
             Outcome::Done { output, .. } => parse_version(&output).ok_or_else(|| MpsError::NoVersion {
-                binary: self.path.clone(),
+                binary: program.to_owned(),
                 reply: output.trim().to_owned(),
             }),
         }
@@ -140,6 +163,22 @@ mod tests {
         for reply in ["", "no version here", "7", ".", "99999999999999999999", "1.x"] {
             assert_eq!(parse_version(reply), None, "{reply:?}");
         }
+    }
+
+    #[test]
+    fn the_servers_program_is_beside_the_control_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let install = |name, version: &str| {
+            let file = dir.path().join(name);
+            std::fs::write(&file, format!("#!/bin/sh\necho {version}\n")).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+            file
+        };
+        let control = ControlBinary::at(&install(NAME, "13000")).unwrap();
+        let missing = control.server_version().unwrap_err();
+        assert!(missing.to_string().contains(SERVER_NAME), "{missing}");
+        install(SERVER_NAME, "12040");
+        assert_eq!(control.server_version().unwrap().to_string(), "12.4");
     }
 
     #[test]

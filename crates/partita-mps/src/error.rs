@@ -11,9 +11,9 @@ use crate::Pid;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MpsError {
-    /// No control binary in the searched places.
+    /// No control binary in the searched places, or no server beside it.
     #[error(
-        "nvidia-cuda-mps-control not found ({searched}): install the driver's compute utilities (package \
+        "the programs of MPS were not found ({searched}): install the driver's compute utilities (package \
          nvidia-compute-utils, or the container capability `compute,utility`), or give --isolation own"
     )]
     BinaryNotFound {

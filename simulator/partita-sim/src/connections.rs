@@ -64,6 +64,12 @@ impl Connections {
         Ok(Self { group, queues: Vec::new(), count: count as usize, dealt: 0 })
     }
 
+    /// The queues that streams have been given so far.
+    #[must_use]
+    pub fn queues(&self) -> &[QueueId] {
+        &self.queues
+    }
+
     /// Adds a stream, on the next queue in turn.
     ///
     /// # Errors

@@ -131,6 +131,65 @@ fn clients_are_admitted_listed_limited_and_leave() {
 }
 
 #[test]
+fn a_client_limits_itself_in_every_spelling() {
+    const PER_CONTEXT: &str = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING";
+    let daemon = Daemon::start_with(&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3G")]);
+    let dirs = &daemon.dirs;
+    let uuid = uuid_text(device_uuid(&dirs.place()));
+    let limits = |variables: &[(&str, &str)]| {
+        let outcome = Client::start(dirs, variables).outcome();
+        outcome.splitn(3, ' ').nth(2).unwrap().to_owned()
+    };
+    let memory = |list: &str| limits(&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", list)]);
+    assert_eq!(memory("0=1G"), format!("100 {}", 1u64 << 30));
+    assert_eq!(memory(&format!("{uuid}=512M")), format!("100 {}", 512 << 20));
+    assert_eq!(memory("0=4g"), format!("100 {}", 3u64 << 30), "it can only lower the server's");
+    assert_eq!(memory(&format!("0=1G,{uuid}=2G")), format!("100 {}", 2u64 << 30), "the last one counts");
+    assert_eq!(memory("0=much"), format!("100 {}", 3u64 << 30));
+    assert_eq!(memory("GPU-1=1G"), "100 0", "a list with an unknown device drops every limit");
+
+    let low = format!("100 {} low", 3u64 << 30);
+    assert_eq!(limits(&[("CUDA_MPS_CLIENT_PRIORITY", "1")]), low);
+    daemon.ask("set_default_client_priority 1");
+    daemon.ask(&format!("shutdown_server {}", daemon.server()));
+    assert_eq!(limits(&[]), low, "the daemon's level holds for clients without one");
+    assert_eq!(limits(&[("CUDA_MPS_CLIENT_PRIORITY", "0")]), format!("100 {}", 3u64 << 30));
+
+    // Contexts with percentages of their own: the process has none.
+    let both =
+        [(PER_CONTEXT, "1"), ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"), ("CUDA_MPS_CLIENT_PRIORITY", "0")];
+    assert_eq!(limits(&both), format!("100 {}", 3u64 << 30));
+}
+
+#[test]
+fn before_volta_sixteen_clients_share_a_context_and_have_no_limits() {
+    let daemon = Daemon::start_with(&[
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3G"),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50"),
+    ]);
+    let start = || Client::start(&daemon.dirs, &[("PARTITA_SIM_DEVICE", "p100")]);
+    let _clients: Vec<Client> = (1..=16)
+        .map(|number| {
+            let mut client = start();
+            assert_eq!(client.outcome(), format!("{} {number} 100 0", daemon.server()));
+            client
+        })
+        .collect();
+    assert_eq!(start().outcome(), "error 808");
+}
+
+#[test]
+fn the_server_program_reports_its_version() {
+    let dirs = Dirs::new();
+    let server = dirs.temp.path().join("nvidia-cuda-mps-server");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_partita-sim-mps-control"), &server).unwrap();
+    let run = |arguments: &[&str]| std::process::Command::new(&server).args(arguments).output().unwrap();
+    let said = String::from_utf8(run(&["-v"]).stdout).unwrap();
+    assert!(said.contains("Server") && said.contains("Binary version: 13000"), "{said}");
+    assert!(!run(&[]).status.success(), "only the daemon starts a server");
+}
+
+#[test]
 fn clients_need_static_partitions_if_there_are_any() {
     const NEWER: (&str, &str) = ("PARTITA_SIM_MPS_VERSION", "13010");
     let old = Daemon::start();

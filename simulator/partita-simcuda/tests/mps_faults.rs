@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use partita_mps::fault::{Part, ServerState, Tracker};
 use partita_mps::log::Tail;
+use partita_simcuda::shared::place::Place;
 use partita_simcuda::shared::protocol::{MpsIdentity, ProcessStatus, Request};
 
 use mps_service::{Client, Daemon, eventually, exists, kill, on, play_board};
@@ -44,6 +45,29 @@ fn a_server_with_a_fault_admits_no_client_until_affected_ones_have_left() {
     drop(hurt);
     eventually("the server recovers", || daemon.ask(&format!("get_server_status {server}")) == "ACTIVE");
     assert_eq!(Client::start(&daemon.dirs, &[]).outcome(), format!("{server} 2 100 0"));
+}
+
+#[test]
+fn before_volta_a_fault_ends_the_server() {
+    let daemon = Daemon::start();
+    let place = Place::new("p100", 0, Some(daemon.dirs.place().dir.into())).unwrap();
+    let board = play_board(&place);
+    let start = || Client::start(&daemon.dirs, &[("PARTITA_SIM_DEVICE", "p100")]);
+    let (mut hurt, mut beside) = (start(), start());
+    hurt.outcome();
+    beside.outcome();
+    let server = daemon.server();
+    board.lock().unwrap().processes = vec![faulty(hurt.pid(), server)];
+    eventually("the server ends", || {
+        daemon.dirs.log("control.log").contains(&format!("Server {server} exited with status 0"))
+    });
+    board.lock().unwrap().processes.clear();
+    // Its clients need not leave before the next program gets another server.
+    let mut next = start();
+    let outcome = next.outcome();
+    assert_ne!(daemon.server(), server);
+    assert_eq!(outcome, format!("{} 1 100 0", daemon.server()));
+    drop((hurt, beside));
 }
 
 #[test]

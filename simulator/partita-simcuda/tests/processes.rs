@@ -257,6 +257,57 @@ fn a_thread_percentage_limits_the_sms() {
 }
 
 #[test]
+fn contexts_can_have_percentages_of_their_own() {
+    let world = World::new("percontext");
+    let service = Service::start(&world);
+    let per_context = ("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING", "1");
+    let run = |env: &[(&str, &str)]| world.run_with("processes", "percentages", env);
+    let own = run(&[service.env()[0], per_context]);
+    // A value that is no percentage gives all; an affinity has its own number.
+    assert_eq!(own, "32 132 12 132 104 20\n");
+    // Without the variable the process's percentage holds, which it has from its start.
+    let whole = run(&[service.env()[0], ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50")]);
+    assert_eq!(whole, "66 66 66 66 66 20\n");
+    assert_eq!(service.ask(&world, "set_default_active_thread_percentage 50"), "50.0");
+    let server = service.ask(&world, "get_server_list");
+    service.ask(&world, &format!("shutdown_server {server}"));
+    assert_eq!(run(&[service.env()[0], per_context]), "32 66 12 66 66 20\n", "at most the server's");
+    service.stop(&world);
+}
+
+#[test]
+fn streams_share_as_many_queues_as_the_variable_says() {
+    let world = World::new("queues");
+    for (value, expected) in [("1", "in turns\n"), ("32", "together\n"), ("0", "together\n")] {
+        let said = world.run_with("processes", "queues", &[("CUDA_DEVICE_MAX_CONNECTIONS", value)]);
+        assert_eq!(said, expected, "{value}");
+    }
+    assert_eq!(world.run("processes", "queues"), "together\n");
+}
+
+#[test]
+fn blocks_of_clients_below_normal_give_way() {
+    let world = World::new("below");
+    let service = Service::start(&world);
+    let median_us = |priority| {
+        let env = [service.env()[0], ("CUDA_MPS_CLIENT_PRIORITY", priority)];
+        let mut crowd = Program::ready(&world, "crowd", &env);
+        let mut victim = Program::ready(&world, "victim", &service.env());
+        victim.go();
+        let line = victim.line();
+        crowd.go();
+        assert_eq!(crowd.line(), "done");
+        crowd.end();
+        victim.end();
+        line.split_once(' ').unwrap().1.parse::<u32>().unwrap()
+    };
+    // The victim's kernel waits for one block of 10 ms, or for all of those that wait.
+    let (below, normal) = (median_us("1"), median_us("0"));
+    assert!(below < 11_000 && normal > 20_000, "{below} and {normal} µs");
+    service.stop(&world);
+}
+
+#[test]
 fn smids_can_be_virtual_under_mps() {
     let world = World::new("smid");
     let service = Service::start(&world);

@@ -147,7 +147,12 @@ impl<'g> UdpCopy<'g> {
                 let message = &mut self.message[..HEAD_BYTES + data.len()];
                 message[..HEAD_BYTES].copy_from_slice(&head.encode());
                 message[HEAD_BYTES..].copy_from_slice(data);
-                self.outbound.send_to(message, to).map_err(system("a message to the next component"))?;
+                match self.outbound.send_to(message, to) {
+                    Ok(_) => {}
+                    // It counts as lost, and is sent again.
+                    Err(error) if is_full(&error) => {}
+                    Err(error) => return Err(system("a message to the next component")(error)),
+                }
                 under_way.push(piece);
             }
             let mut answer = [0; HEAD_BYTES];
@@ -168,6 +173,12 @@ impl<'g> UdpCopy<'g> {
         }
         Ok(())
     }
+}
+
+/// Whether a message was not sent because a buffer of the system is full.
+fn is_full(error: &std::io::Error) -> bool {
+    let code = rustix::io::Errno::from_io_error(error);
+    is_late(error) || matches!(code, Some(rustix::io::Errno::NOBUFS | rustix::io::Errno::NOMEM))
 }
 
 impl Transport for UdpCopy<'_> {

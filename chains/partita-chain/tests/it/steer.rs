@@ -161,6 +161,34 @@ fn child_of_contexts_of_mps() {
 }
 
 #[test]
+#[ignore = "run by another one as a program of its own"]
+fn child_of_prepared_contexts() {
+    let cuda = Cuda::load(None).unwrap();
+    let gpu = Gpu::open(&cuda, 0).unwrap();
+    let attach = Attach::from_environment().unwrap();
+    let component = attach.steer(AffinityContexts::prepared()).attach(&gpu).unwrap();
+    let mut chain = chain();
+    a_frame(&component);
+    let left = gpu.memory_bytes().unwrap();
+    let mut streams = BTreeSet::new();
+    // Eight sizes, each at most what is suggested.
+    for (tpcs, got) in [(66, 66), (65, 58), (58, 58), (40, 33), (33, 33), (20, 17), (9, 9), (3, 9), (1, 9)] {
+        assert_eq!(suggest(&mut chain, &component, &TpcSet::first(tpcs)).0, None);
+        assert_eq!(runs_on(&component).len(), got, "{tpcs} TPCs");
+        streams.insert(component.stream().handle().addr());
+    }
+    assert_eq!(streams.len(), 5);
+    assert_eq!(gpu.memory_bytes().unwrap(), left, "a division makes no context");
+    let (refusal, ..) = suggest(&mut chain, &component, &TpcSet::EMPTY);
+    assert!(refusal.unwrap().contains("suggest at least one TPC"));
+}
+
+#[test]
+fn a_prepared_pool_makes_no_context_for_a_division() {
+    child_of_mps("child_of_prepared_contexts");
+}
+
+#[test]
 fn contexts_of_mps_are_made_once_for_each_size() {
     child_of_mps("child_of_contexts_of_mps");
 }

@@ -302,6 +302,26 @@ impl Connection {
         self.done(&Request::Privileged(Privileged::Disown { owner }))
     }
 
+    /// Makes this connection, which greeted without a tenant, that of another process with this
+    /// descriptor: that process owns the leases, and they end with it or with this connection. Only
+    /// the keeper's user and root may.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn speak_for(
+        &mut self,
+        process: BorrowedFd<'_>,
+        pid: u32,
+        uid: u32,
+        tenant: TenantName,
+    ) -> Result<(), Error> {
+        let request = Request::Privileged(Privileged::SpeakFor { uid, pid, tenant });
+        match self.ask(&request, Some(process))?.0 {
+            Reply::Done => Ok(()),
+            _ => Err(Error::Answer { asked: request.name() }),
+        }
+    }
+
     /// Sends a request, and waits for the answer.
     fn ask(
         &mut self,

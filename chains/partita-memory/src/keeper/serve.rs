@@ -281,9 +281,23 @@ impl<M: Memory> Keeper<M> {
             Ok(None) => false,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         };
-        if !is_open {
+        let is_watched = match self.service.take_adopted() {
+            Some(process) => self.adopt(client, process),
+            None => true,
+        };
+        if !(is_open && is_watched) {
             self.close(client, now_ms);
         }
+    }
+
+    /// Watches another process in the place of the one that connected. Returns whether it can.
+    fn adopt(&mut self, client: ClientId, process: OwnedFd) -> bool {
+        let number = FIRST_CLIENT + 2 * client.0 + 1;
+        let Some(connection) = self.connections.get_mut(&client) else { return false };
+        let former = std::mem::replace(&mut connection.process, process);
+        let _ = epoll::delete(&self.epoll, &former);
+        let added = epoll::add(&self.epoll, &connection.process, EventData::new_u64(number), EventFlags::IN);
+        added.is_ok()
     }
 
     /// A connection is closed, by either side.

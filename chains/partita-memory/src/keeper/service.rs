@@ -55,6 +55,8 @@ pub struct Service<M: Memory> {
     /// When a client last had memory or a connection, in milliseconds.
     busy_ms: u64,
     must_end: bool,
+    /// The process that a connection has just begun to speak for.
+    adopted: Option<OwnedFd>,
 }
 
 impl<M: Memory> Service<M> {
@@ -79,7 +81,14 @@ impl<M: Memory> Service<M> {
             bad_frames: 0,
             busy_ms: 0,
             must_end: false,
+            adopted: None,
         }
+    }
+
+    /// The process for which the last request's connection speaks from now on, in the place of its
+    /// own: its end is that client's.
+    pub fn take_adopted(&mut self) -> Option<OwnedFd> {
+        self.adopted.take()
     }
 
     /// A client has connected.
@@ -232,6 +241,22 @@ impl<M: Memory> Service<M> {
                 Ok(Reply::Welcome(self.welcome()))
             }
             _ if !has_greeted => Err(fault(Code::Greeting, "the first request must be the greeting")),
+            Request::Privileged(Privileged::SpeakFor { uid, pid, tenant }) => {
+                self.check_privileged(peer)?;
+                let process = descriptor.ok_or_else(|| {
+                    fault(Code::TooMany, "the keeper has reached its limit of open files; raise it")
+                })?;
+                if seat.is_some() {
+                    return Err(fault(Code::Greeting, "this connection has a tenant: make another one"));
+                }
+                let tenant = self.tenants.find(&mut self.pool, (uid, tenant))?;
+                let owner = self.pool.add_owner(tenant, now_ms)?;
+                let who = self.clients.get_mut(client).ok_or(Refusal::UnknownOwner { owner: client.0 })?;
+                who.seat = Some(Seat { tenant, owner });
+                who.peer = Peer { pid, uid };
+                self.adopted = Some(process);
+                Ok(Reply::Done)
+            }
             Request::Privileged(what) => self.privileged(peer, &what, now_ms),
             Request::Status | Request::Leases { .. } | Request::Tenants { .. } => {
                 self.listing(peer, &request, now_ms)
@@ -425,6 +450,10 @@ impl<M: Memory> Service<M> {
                     return Err(Fault { code: Code::InUse, text });
                 }
                 self.must_end = true;
+            }
+            // Handled before.
+            Privileged::SpeakFor { .. } => {
+                return Err(fault(Code::NotAllowed, "this request needs a connection without a tenant"));
             }
         }
         Ok(Reply::Done)

@@ -75,6 +75,15 @@ pub enum Privileged {
     /// Frees the memory of an ended owner although its process is not gone: the client guarantees
     /// that the process no longer writes there.
     Disown { owner: OwnerId },
+    /// Makes this connection that of another process, whose pidfd comes with the frame: it owns the
+    /// leases, and they end with it. The client has greeted without a tenant.
+    SpeakFor {
+        /// The process's user.
+        uid: u32,
+        /// Its number, for lists.
+        pid: u32,
+        tenant: TenantName,
+    },
     /// Ends the keeper.
     End {
         /// Even while memory is leased, which is then lost.
@@ -99,6 +108,7 @@ impl Request {
             Self::Privileged(Privileged::End { .. }) => (12, "end"),
             Self::Privileged(Privileged::TakeBack { .. }) => (13, "take back"),
             Self::Privileged(Privileged::Disown { .. }) => (14, "disown"),
+            Self::Privileged(Privileged::SpeakFor { .. }) => (15, "speak for"),
         }
     }
 
@@ -111,7 +121,7 @@ impl Request {
     /// Descriptors that come with it.
     #[must_use]
     pub fn descriptors(&self) -> usize {
-        usize::from(matches!(self, Self::Own))
+        usize::from(matches!(self, Self::Own | Self::Privileged(Privileged::SpeakFor { .. })))
     }
 
     /// Writes it as a frame, replacing the buffer's content.
@@ -152,6 +162,9 @@ impl Request {
             }
             Self::Privileged(Privileged::Disown { owner }) => {
                 to.u64(owner.0);
+            }
+            Self::Privileged(Privileged::SpeakFor { uid, pid, tenant }) => {
+                to.u32(*uid).u32(*pid).raw(&tenant.to_bytes());
             }
         }
         to.finish();
@@ -242,6 +255,11 @@ impl Request {
             14 => {
                 from.kind = "disown";
                 Self::Privileged(Privileged::Disown { owner: OwnerId(from.u64()?) })
+            }
+            15 => {
+                from.kind = "speak for";
+                let (uid, pid) = (from.u32()?, from.u32()?);
+                Self::Privileged(Privileged::SpeakFor { uid, pid, tenant: from.name()? })
             }
             kind => return Err(BadFrame::Kind { kind }),
         };

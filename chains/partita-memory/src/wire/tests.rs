@@ -39,6 +39,8 @@ fn request() -> impl Strategy<Value = Request> {
         any::<bool>().prop_map(|even_if_leased| Request::Privileged(Privileged::End { even_if_leased })),
         any::<u64>().prop_map(|id| Request::Privileged(Privileged::TakeBack { lease: LeaseId(id) })),
         any::<u64>().prop_map(|id| Request::Privileged(Privileged::Disown { owner: OwnerId(id) })),
+        (any::<u32>(), any::<u32>(), name())
+            .prop_map(|(uid, pid, tenant)| Request::Privileged(Privileged::SpeakFor { uid, pid, tenant })),
     ]
 }
 

@@ -15,6 +15,25 @@ pub enum Batch {
     TaskProlog(TaskProlog),
     /// As the job's user, after a task: end its work on the GPU before the batch system kills it
     TaskEpilog(TaskEpilog),
+    /// Write the SPANK plugin for this machine's Slurm: the option --partita of srun and sbatch
+    Spank(Spank),
+}
+
+/// Arguments of `batch spank`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Slurm loads a plugin that has its own version, which this command writes into the file. Run it again after an \
+upgrade
+of Slurm, on every machine with srun, sbatch or slurmd.
+
+Example:
+  partita batch spank /etc/slurm/spank_partita.so")]
+pub struct Spank {
+    /// The file to write
+    pub file: PathBuf,
+    /// Slurm's version [default: that of sinfo, srun or slurmd on this machine]
+    #[arg(long, value_name = "VERSION")]
+    pub slurm_version: Option<String>,
 }
 
 /// The batch system.

@@ -32,7 +32,7 @@ use partita_console::Internal;
 
 pub use apply::Apply;
 pub use background::{Attach, Logs, Wait};
-pub use batch::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
+pub use batch::{Batch, BatchScript, DrainArg, FormatArg, Spank, SystemArg, TaskEpilog, TaskProlog};
 pub use cdi::{Cdi, CdiPrepare};
 pub use compare::Compare;
 pub use demo::Demo;

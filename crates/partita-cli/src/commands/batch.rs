@@ -1,7 +1,10 @@
 //! `partita batch`.
 
-use std::io::Write;
-use std::process::ExitCode;
+use std::fs::Permissions;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -9,12 +12,13 @@ use partita::batch::drain::{self, Drain};
 use partita::batch::job::{self, Job, JobId, System};
 use partita::batch::plan::{Blame, Stage, verdict};
 use partita::batch::request::Request;
+use partita::batch::spank::{self, SlurmVersion};
 use partita::batch::{Deadline, Options, Report, Step, epilog, prolog, task};
-use partita::install::Install;
+use partita::install::{self, Install};
 use partita_console::{Failure, print, print_json, tell};
 use serde::Serialize;
 
-use crate::args::{Batch, BatchScript, DrainArg, FormatArg, SystemArg, TaskEpilog, TaskProlog};
+use crate::args::{Batch, BatchScript, DrainArg, FormatArg, Spank, SystemArg, TaskEpilog, TaskProlog};
 
 /// Runs one of the scripts.
 pub fn batch(arguments: &Batch) -> Result<ExitCode, Failure> {
@@ -23,7 +27,59 @@ pub fn batch(arguments: &Batch) -> Result<ExitCode, Failure> {
         Batch::Epilog(arguments) => Ok(script(Stage::Epilog, arguments)),
         Batch::TaskProlog(arguments) => task_prolog(arguments),
         Batch::TaskEpilog(arguments) => task_epilog(arguments),
+        Batch::Spank(arguments) => spank(arguments),
     }
+}
+
+/// Slurm's programs that print its version. Some read the configuration first, which a machine need
+/// not have yet.
+const VERSION_PROGRAMS: [&str; 4] = ["sinfo", "srun", "slurmd", "slurmctld"];
+
+fn spank(arguments: &Spank) -> Result<ExitCode, Failure> {
+    let text = match &arguments.slurm_version {
+        Some(text) => text.clone(),
+        None => VERSION_PROGRAMS.iter().find_map(|name| version_of(name)).ok_or_else(|| {
+            Failure::Told(
+                "no program of Slurm gives its version here; name it with --slurm-version 22.05.8".to_owned(),
+            )
+        })?,
+    };
+    let version = SlurmVersion::parse(&text).ok_or_else(|| {
+        Failure::Told(format!(
+            "{:?} is no version of Slurm; give one as --slurm-version 22.05.8",
+            text.trim()
+        ))
+    })?;
+    let file = &arguments.file;
+    let shipped = Install::of_this_program()?.part(install::SPANK)?;
+    let failed = |path: &Path, error: io::Error| Failure::Told(format!("{}: {error}", path.display()));
+    let mut plugin = std::fs::read(&shipped).map_err(|error| failed(&shipped, error))?;
+    spank::mark(&mut plugin, version)
+        .map_err(|reason| Failure::Told(format!("{}: {reason}; install Partita again", shipped.display())))?;
+    // Not in the place of a file that a program of Slurm has mapped.
+    let fresh = file.with_extension(format!("so.new-{}", std::process::id()));
+    let written = std::fs::write(&fresh, &plugin)
+        .and_then(|()| std::fs::set_permissions(&fresh, Permissions::from_mode(0o755)))
+        .and_then(|()| std::fs::rename(&fresh, file));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&fresh);
+        failed(file, error)
+    })?;
+    let program = std::env::current_exe().unwrap_or_else(|_| "/usr/bin/partita".into());
+    let path = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+    print(&format!(
+        "{} for Slurm {version}; add this line to plugstack.conf:\noptional {} partita={}\n",
+        file.display(),
+        path.display(),
+        program.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a program of Slurm prints with `-V`; `None` if it is not there or fails.
+fn version_of(name: &str) -> Option<String> {
+    let output = Command::new(name).arg("-V").stdin(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Time beyond the script's own limit before this process ends it.

@@ -235,7 +235,7 @@ fn no_mps_program() {
     if is_real() {
         command.env("PATH", world.dir());
     }
-    says(&refusal(&mut command), &["nvidia-cuda-mps-control not found", "--isolation own"]);
+    says(&refusal(&mut command), &["programs of MPS were not found", "--isolation own"]);
     world.assert_clean();
 }
 

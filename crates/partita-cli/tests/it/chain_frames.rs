@@ -114,6 +114,47 @@ fn a_busy_chain_is_stopped_without_a_complaint() {
 }
 
 #[test]
+fn a_definition_chooses_how_components_apply_a_division() {
+    let world = World::in_memory();
+    let components: &[(&str, &[&str])] = &[("first", PRODUCT), ("last", PRODUCT)];
+    for method in ["masks", "green", "contexts"] {
+        let head = format!(
+            "frame = \"64KiB\"\nframes = 6\nperiod_ms = 20\nalgorithm = \"none\"\nsteer = \"{method}\""
+        );
+        let file = write(&world, method, &head, components);
+        let mut tenant = Tenant::start(&mut start(&world, &file));
+        advanced_of(&world, method, 0);
+        assert!(world.partita(["chain", "steer", method, "--tpcs", "20,20"]).status().unwrap().success());
+        let applied = || {
+            let view = view_of(&world, method).unwrap();
+            let roles = view["roles"].as_array().unwrap();
+            roles.iter().all(|role| role["obeys"] == true && role["steer"] == method)
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !applied() {
+            assert!(Instant::now() < deadline, "{method}: {:#}", view_of(&world, method).unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // With contexts the frames go on, too: they run in a context of the pool.
+        let view = advanced_of(
+            &world,
+            method,
+            view_of(&world, method).unwrap()["frames_finished"].as_u64().unwrap(),
+        );
+        assert_eq!(view["roles"][1]["incarnation"], 1, "{view}");
+        assert!(world.partita(["chain", "stop", method]).status().unwrap().success());
+        assert_eq!(tenant.exit_code(), 0, "{method}");
+    }
+    let file = write(&world, "both", "frame = \"64KiB\"\nsm = \"50%\"\nsteer = \"contexts\"", components);
+    let output = world.partita(["chain", "define", &file]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("remove `sm`") && said.contains("the driver chooses the SMs"), "{said}");
+    let file = write(&world, "odd", "frame = \"64KiB\"\nsteer = \"odd\"", components);
+    let output = world.partita(["chain", "define", &file]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("masks"), "{output:?}");
+}
+
+#[test]
 fn the_chain_continues_and_loses_no_memory_after_any_kill() {
     let world = World::plan().own().start();
     let file = define(&world, "keeper", &["--check"]);

@@ -42,6 +42,60 @@ fn jobs_of_a_real_slurm() {
     assert_clean(&world);
 }
 
+#[test]
+fn the_option_partita_of_a_real_slurm() {
+    if let Some(reason) = missing() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
+        return;
+    }
+    let world = World::new();
+    let cluster = Cluster::with_plugin(&world);
+    assert!(cluster.ask("srun", &["--help"]).contains("--partita=REQUEST"), "{}", cluster.logs());
+    let (program, kernels) = gpu_program();
+    let census_program = format!("{} {} census", program.display(), kernels.display());
+
+    // A mistake is refused before there is a job.
+    for (request, about) in [("sm=150%", "above 100%"), ("colour=red", "sm=SHARE"), ("", "not understood")] {
+        let output = cluster.try_submit(&["--gres=gpu:1", &format!("--partita={request}")], "true");
+        let said = common::text(&output.stderr);
+        assert!(!output.status.success() && said.contains(about), "{request}: {said}");
+    }
+    // The script, its steps, and a step that asks again.
+    let script = format!(
+        "{census_program}\nsrun {census_program}\nsrun --partita=sm=10% true || echo refused\n\
+         env | grep -c '^PARTITA_LEDGER='"
+    );
+    let job = cluster.submit(&["--gres=gpu:1", "--partita=sm=50%,mem=40GiB"], &script);
+    assert_eq!(cluster.finish(&job), "COMPLETED", "{}\n{}", cluster.output(&job), cluster.logs());
+    let output = cluster.output(&job);
+    let seen: Vec<&str> = output.lines().filter(|line| line.starts_with("sms ")).collect();
+    assert_eq!(seen.len(), 2, "{output}");
+    assert!(seen.iter().all(|line| common::sms(line).len() == 66), "{output}");
+    assert!(output.contains("refused") && output.contains(&format!("partita set slurm-{job}")), "{output}");
+    assert_clean(&world);
+
+    // Each task of an array is a job of its own.
+    let array = cluster.submit(&["--gres=gpu:1", "--partita=sm=30%", "--array=0-1%1"], &census_program);
+    cluster.wait("the array is over", |cluster| {
+        cluster.ask("squeue", &["--noheader", "--job", &array]).trim().is_empty()
+            && cluster.node_state() == "IDLE"
+    });
+    let logs = cluster.logs();
+    let seen: Vec<&str> = logs.lines().filter(|line| line.starts_with("sms ")).collect();
+    assert_eq!(seen.iter().filter(|line| common::sms(line).len() == 38).count(), 2, "{logs}");
+
+    // A comment beside the option asks twice, and the task says so.
+    let both = ["--gres=gpu:1", "--partita=sm=50%", "--comment=partita:sm=20%"];
+    let job = cluster.submit(&both, &census_program);
+    assert_eq!(cluster.finish(&job), "FAILED");
+    assert!(cluster.logs().contains("asks more than once"), "{}", cluster.logs());
+    drop(cluster);
+    assert_clean(&world);
+}
+
 fn a_job_that_asks_for_nothing(cluster: &Cluster<'_>, world: &World) {
     let job = cluster.submit(&["--gres=gpu:1"], "echo pipe=$CUDA_MPS_PIPE_DIRECTORY");
     assert_eq!(cluster.finish(&job), "COMPLETED");

@@ -66,6 +66,9 @@ pub(super) struct ChainDefinition {
         nullable = false
     )]
     algorithm: Option<String>,
+    /// How components apply a division: `masks`, `green` or `contexts`; the last two without `sm`.
+    #[schema(default = "masks", example = "masks", pattern = "^(masks|green|contexts)$", nullable = false)]
+    steer: Option<String>,
     /// How often a component that fails is restarted.
     #[schema(default = 10, maximum = 1_000_000, nullable = false)]
     restarts: Option<u32>,
@@ -115,7 +118,8 @@ mod tests {
     fn the_document_tells_of_every_member_and_of_no_other() {
         let all = json!({
             "name": "n", "gpu": "0", "sm": "50%", "mem": "1GiB", "frame": "4KiB", "frames": 4, "capacity": 2, "policy": "drop-oldest",
-            "memory": "first-component", "handles": "fd", "period_ms": 50, "algorithm": "none", "restarts": 1,
+            "memory": "first-component", "handles": "fd", "period_ms": 50, "algorithm": "none", "steer": "masks",
+            "restarts": 1,
             "component": [{ "name": "a", "command": ["a"] }, { "name": "b", "command": ["b"] }],
         });
         let definition: Definition = serde_json::from_value(all.clone()).unwrap();

@@ -81,7 +81,8 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(history::events))
         .routes(routes!(memory::keepers))
         .routes(routes!(memory::leases))
-        .routes(routes!(memory::take_back))
+        .routes(routes!(memory::lease))
+        .routes(routes!(memory::held, memory::take_back))
         .routes(routes!(memory::disown))
 }
 

@@ -11,9 +11,9 @@ use partita::registry::Registry;
 use partita_memory::Place;
 use partita_memory::client::{Connection, Error};
 use partita_memory::pool::{LeaseId, OwnerId};
-use partita_memory::wire::Code;
 
-use super::{Keeper, Lease, Memory};
+use super::rented::Rented;
+use super::{Held, Keeper, Lease, Memory, Wanted, told};
 use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
 
@@ -37,13 +37,14 @@ pub struct Keepers {
     registry: Registry,
     /// Users whose keepers were too slow, and when.
     slow: Mutex<HashMap<u32, Instant>>,
+    rented: Rented,
 }
 
 impl Keepers {
     /// Those of a registry's run directory.
     #[must_use]
     pub fn new(registry: Registry) -> Self {
-        Self { registry, slow: Mutex::default() }
+        Self { registry, slow: Mutex::default(), rented: Rented::default() }
     }
 
     /// Asks each.
@@ -158,17 +159,6 @@ fn connect(place: &Place, patience: Duration) -> Result<Connection, Error> {
     if connection.user() == place.user { Ok(connection) } else { Err(no_keeper()) }
 }
 
-/// A keeper's refusal.
-fn told(error: Error) -> Problem {
-    let kind = match &error {
-        Error::Refused { code: Code::Unknown, .. } => Kind::NotFound,
-        Error::Refused { code: Code::InUse, .. } => Kind::Conflict,
-        Error::Refused { code: Code::NotAllowed, .. } => Kind::Forbidden,
-        _ => Kind::Unavailable,
-    };
-    Problem::new(kind, error.to_string())
-}
-
 /// A keeper's socket.
 struct Listening {
     place: Place,
@@ -232,7 +222,22 @@ impl Memory for Keepers {
     }
 
     fn take_back(&self, caller: Caller, keeper: u32, lease: u64) -> Result<(), Problem> {
-        self.administer(caller, keeper)?.take_back(LeaseId(lease)).map_err(told)
+        match self.rented.release(caller, keeper, lease) {
+            Some(released) => released,
+            None => self.administer(caller, keeper)?.take_back(LeaseId(lease)).map_err(told),
+        }
+    }
+
+    fn lease(&self, caller: Caller, keeper: u32, wanted: &Wanted) -> Result<Held, Problem> {
+        self.rented.lease(keeper, wanted, || self.administer(caller, keeper))
+    }
+
+    fn held(&self, caller: Caller, keeper: u32, lease: u64) -> Result<Held, Problem> {
+        self.rented.held(caller, keeper, lease).unwrap_or_else(|| {
+            Err(Problem::not_found(format!(
+                "the daemon holds no lease {lease} of the keeper with process {keeper}; POST /v1/keepers/{keeper}/leases makes one"
+            )))
+        })
     }
 
     fn disown(&self, caller: Caller, keeper: u32, owner: u64, force: bool) -> Result<u64, Problem> {

@@ -150,6 +150,7 @@ fn the_document_has_the_bounds_that_the_daemon_checks() {
                 "PUT /v1/chains/{chain}" => definition("c"),
                 "PATCH /v1/tenants/{tenant}" => json!({ "priority": "low" }),
                 "PUT /v1/chains/{chain}/optimizer" => json!({ "algorithm": "none" }),
+                "POST /v1/keepers/{keeper}/leases" => json!({ "bytes": 1, "tenant": "t" }),
                 _ => Value::Null,
             };
             let concrete = |name: &str, value: &str| {
@@ -157,6 +158,7 @@ fn the_document_has_the_bounds_that_the_daemon_checks() {
                 path.replace("{chain}", "c")
                     .replace("{tenant}", "t")
                     .replace("{gpu}", "0")
+                    .replace("{keeper}", "1")
                     .replace(['{', '}'], "")
             };
             for parameter in operation["parameters"].as_array().unwrap_or(&Vec::new()) {

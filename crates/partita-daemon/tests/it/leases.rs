@@ -2,12 +2,15 @@
 
 use crate::common;
 
-use std::process::{Child, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Stdio};
 
 use common::{World, check_problem};
+use partita_driver::ipc::{MemoryHandle, OpenedMemory};
+use partita_driver::{Cuda, Gpu};
 use partita_memory::Place;
 use partita_memory::client::Connection;
-use partita_testing::eventually;
+use partita_testing::{build, eventually, ignored_test, is_real};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
@@ -19,7 +22,11 @@ struct Keeper {
 
 impl Keeper {
     fn start(world: &World) -> Self {
-        let mut command = world.partitad(["keeper", "--handles", "fd"]);
+        Self::start_with(world, "fd")
+    }
+
+    fn start_with(world: &World, handles: &str) -> Self {
+        let mut command = world.partitad(["keeper", "--handles", handles]);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         let run = world.dir().join("run");
         let mut place = None;
@@ -104,6 +111,142 @@ fn leases_are_taken_back_by_who_may_and_what_cannot_be_is_a_problem() {
     assert!(detail.contains(&pid) && detail.contains("force=true"), "{problem}");
     assert_eq!(daemon.ok("DELETE", &format!("{of_owner}?force=true"), None), json!({ "leases": 2 }));
     assert_eq!(daemon.get("/v1/leases"), json!([]));
+}
+
+/// A process that opens leased memory: it reads lines, `write` or `read`, a handle, the bytes behind
+/// it, and an offset.
+#[test]
+#[ignore = "run by another one as a program of its own"]
+fn child_that_opens_memory() {
+    let cuda = Cuda::load(None).unwrap();
+    let gpu = Gpu::open(&cuda, 0).unwrap();
+    println!("\nready");
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let [what, handle, bytes, offset] = words[..] else { panic!("{line}") };
+        let byte = |at: usize| u8::from_str_radix(&handle[2 * at..2 * at + 2], 16).unwrap();
+        let handle = MemoryHandle::from_bytes(std::array::from_fn(byte));
+        let opened = OpenedMemory::open(&gpu, &handle, bytes.parse().unwrap()).unwrap();
+        let part = opened.span().part(offset.parse().unwrap(), 16).unwrap();
+        let mut found = *b"leased over HTTP";
+        match what {
+            "write" => part.write(&found).unwrap(),
+            _ => part.read(&mut found).unwrap(),
+        }
+        println!("{}", String::from_utf8_lossy(&found));
+    }
+}
+
+/// That process.
+struct Opener {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Opener {
+    fn start(world: &World) -> Self {
+        let mut command = ignored_test("child_that_opens_memory");
+        world.surround(&mut command);
+        if !is_real() {
+            let libraries = world.dir().join("libraries");
+            let _ = std::fs::create_dir(&libraries);
+            let library = build().join("libpartita_simcuda.so");
+            let _ = std::os::unix::fs::symlink(library, libraries.join("libcuda.so.1"));
+            command.env("LD_LIBRARY_PATH", libraries).env("PARTITA_SIM_DEVICE", "h200");
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut this = Self { child, output };
+        while this.line() != "ready" {}
+        this
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.output.read_line(&mut line).unwrap() > 0, "it has ended");
+        line.trim_end().to_owned()
+    }
+
+    fn opens(&mut self, what: &str, lease: &Value) -> String {
+        let text = |key: &str| lease[key].as_str().map_or_else(|| lease[key].to_string(), str::to_owned);
+        let input = self.child.stdin.as_mut().unwrap();
+        writeln!(input, "{what} {} {} {}", text("handle"), text("slab_bytes"), text("offset")).unwrap();
+        self.line()
+    }
+}
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn memory_is_leased_over_http_for_as_long_as_its_process_lives() {
+    let world = World::new();
+    let keeper = Keeper::start_with(&world, "ipc");
+    let daemon = world.start();
+    let base = format!("/v1/keepers/{}/leases", keeper.child.id());
+    let (mut writer, mut reader) = (Opener::start(&world), Opener::start(&world));
+    let ask = |process: &Opener, bytes: u64| {
+        let body = json!({ "bytes": bytes, "tenant": "cameras", "pid": process.child.id() });
+        daemon.ok("POST", &base, Some(body))
+    };
+    let first = ask(&writer, 1 << 20);
+    assert!(first["bytes"].as_u64().unwrap() >= 1 << 20 && first["tenant"] == "cameras", "{first}");
+    assert_eq!(first["handle"].as_str().unwrap().len(), 128);
+    let path = format!("{base}/{}", first["id"]);
+    assert_eq!(daemon.get(&path), first);
+    // One process writes through its lease, and another reads there: both open one slab.
+    let second = ask(&reader, 4096);
+    assert_eq!(writer.opens("write", &first), "leased over HTTP");
+    assert_eq!(reader.opens("read", &first), "leased over HTTP");
+    let rows = daemon.get("/v1/leases");
+    let pids: Vec<&Value> = rows.as_array().unwrap().iter().map(|row| &row["pid"]).collect();
+    assert_eq!(pids, [&json!(writer.child.id()), &json!(reader.child.id())]);
+
+    // One is given back, the other ends with its process.
+    assert_eq!(daemon.ok("DELETE", &path, None), Value::Null);
+    assert!(daemon.refused(404, "GET", &path, None)["detail"].as_str().unwrap().contains("POST"));
+    assert_eq!(daemon.get("/v1/leases").as_array().unwrap().len(), 1);
+    drop(reader);
+    eventually("the lease ends with its process", || daemon.get("/v1/leases") == json!([]));
+    daemon.refused(404, "GET", &format!("{base}/{}", second["id"]), None);
+
+    // By default it is the caller's, and this process stays.
+    let own = daemon.ok("POST", &base, Some(json!({ "bytes": 1, "tenant": "cameras" })));
+    assert_eq!(own["pid"], std::process::id());
+    // A daemon that ends gives its leases up; the memory waits for the end of the process.
+    daemon.end();
+    let daemon = world.start();
+    let rows = daemon.get("/v1/leases");
+    assert_eq!((&rows[0]["id"], &rows[0]["resting"]), (&own["id"], &json!(true)), "{rows}");
+}
+
+#[test]
+fn a_lease_that_cannot_be_made_is_a_problem() {
+    let world = World::new();
+    let keeper = Keeper::start(&world);
+    let daemon = world.start();
+    let base = format!("/v1/keepers/{}/leases", keeper.child.id());
+    let body = |bytes: u64, tenant: &str, pid: u32| json!({ "bytes": bytes, "tenant": tenant, "pid": pid });
+    let own = std::process::id();
+    for (status, path, body, about) in [
+        (409, base.clone(), body(1, "a", own), "--handles ipc"),
+        (422, base.clone(), body(0, "a", own), "at least one byte"),
+        (422, base.clone(), body(1, "", own), ""),
+        (422, base.clone(), body(1, "a", 4_194_305), "does not exist"),
+        (422, base.clone(), body(1 << 50, "a", own), "at most"),
+        (404, "/v1/keepers/1/leases".to_owned(), body(1, "a", own), "process 1"),
+        (422, base.clone(), json!({ "bytes": 1 }), "tenant"),
+        (422, base.clone(), json!({ "bytes": 1, "tenant": "a", "more": 1 }), "more"),
+    ] {
+        let problem = daemon.refused(status, "POST", &path, Some(body));
+        assert!(problem["detail"].as_str().unwrap().contains(about), "{path}: {problem}");
+    }
+    assert_eq!(daemon.get("/v1/leases"), json!([]), "nothing is half made");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use partita_host::mode;
 use partita_host::registry::{DEFAULT_ROOT, Registry};
 use partita_host::sandbox::Sandbox;
 use partita_host::signals;
-use partita_mps::ControlBinary;
+use partita_mps::{ControlBinary, MpsError};
 
 use super::check::{Check, State, failed_job};
 use super::jobs::{self, Beats, BeatsRequest, CensusResult, QuotaResult};
@@ -352,14 +352,27 @@ fn mps_program(gpu: &Gpu) -> Check {
         Some(sim) => ControlBinary::at(&sim.mps_control()),
         None => ControlBinary::find(std::env::var_os("PATH").as_deref()),
     };
-    let version = binary.and_then(|binary| binary.version().map(|version| (binary, version)));
-    match version {
-        Ok((binary, version)) => Check::ok("mps program", format!("{}, {version}", binary.path().display())),
-        Err(error) => Check::failed(
-            "mps program",
-            error.to_string(),
-            "without MPS, tenants can only take turns: `partita run --isolation own`",
+    const NAME: &str = "mps program";
+    const WITHOUT: &str = "without MPS, tenants can only take turns: `partita run --isolation own`";
+    let binary = match binary {
+        Ok(binary) => binary,
+        Err(error) => return Check::failed(NAME, error.to_string(), WITHOUT),
+    };
+    let path = binary.path().display();
+    match (binary.version(), binary.server_version()) {
+        (Err(error), _) | (Ok(_), Err(error @ MpsError::BinaryNotFound { .. })) => {
+            Check::failed(NAME, error.to_string(), WITHOUT)
+        }
+        (Ok(control), Ok(server)) if control != server => Check::failed(
+            NAME,
+            format!("{path} is of version {control} and its server of {server}"),
+            "install both from the same driver package",
         ),
+        (Ok(control), Ok(_)) => Check::ok(NAME, format!("{path} and its server, {control}")),
+        // Partita depends on the control program's answer alone.
+        (Ok(control), Err(error)) => {
+            Check::ok(NAME, format!("{path}, {control}; its server does not give a version ({error})"))
+        }
     }
 }
 

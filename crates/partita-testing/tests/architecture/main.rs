@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use partita_testing::modules::{Module, Source, circles};
 
 /// The folders, and those that the crates of each may use.
-const FOLDERS: [(&str, &[&str]); 4] = [
+const FOLDERS: [(&str, &[&str]); 5] = [
     ("crates", &["crates"]),
     ("chains", &["chains", "crates"]),
+    ("integrations", &["integrations", "crates"]),
     ("simulator", &["simulator", "crates"]),
     ("research", &["research", "chains", "simulator", "crates"]),
 ];
@@ -41,7 +42,9 @@ fn crates() -> BTreeMap<String, Crate> {
             let path = entry.unwrap().path();
             let Ok(manifest) = fs::read_to_string(path.join("Cargo.toml")) else { continue };
             let manifest: toml::Table = manifest.parse().unwrap();
-            let name = manifest["package"]["name"].as_str().unwrap().to_owned();
+            // A workspace of its own has none.
+            let Some(package) = manifest.get("package") else { continue };
+            let name = package["name"].as_str().unwrap().to_owned();
             let tables =
                 ["dependencies", "build-dependencies"].into_iter().filter_map(|key| manifest.get(key));
             let uses = tables

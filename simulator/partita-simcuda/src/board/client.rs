@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use partita_core::TpcSet;
-use partita_sim::{GroupId, StreamId, WorkId};
+use partita_sim::{Connections, GroupId, StreamId, WorkId};
 
 use super::Busy;
 use super::code::Program;
@@ -13,6 +13,9 @@ use super::graph::Graph;
 use super::space::Space;
 use crate::shared::channel::{Channel, Consumer, STREAMS_MAX, push_host_work};
 use crate::shared::protocol::{FunctionSpec, MpsIdentity, StreamKind};
+
+/// The priorities of streams: -5 to 0.
+const STREAM_LEVELS: i32 = 6;
 
 /// A context.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub struct Client {
     pub mps: Option<MpsIdentity>,
     /// TPCs that it may use.
     pub allowed: TpcSet,
+    /// Its hardware queues, where it has set their number; otherwise each stream has its own.
+    pub connections: Option<Connections>,
     /// How much of the time one of its kernels ran.
     pub busy: Busy,
     /// Contexts.
@@ -121,6 +126,8 @@ pub struct Arrival {
     pub mps: Option<MpsIdentity>,
     /// TPCs that it may use.
     pub allowed: TpcSet,
+    /// Its hardware queues, where it has set their number.
+    pub connections: Option<Connections>,
 }
 
 impl Client {
@@ -136,6 +143,7 @@ impl Client {
             group: arrival.group,
             mps: arrival.mps,
             allowed: arrival.allowed,
+            connections: arrival.connections,
             busy: Busy::default(),
             ctxs: BTreeMap::new(),
             streams: HashMap::new(),
@@ -171,6 +179,16 @@ impl Client {
             }
         }
         None
+    }
+
+    /// The engine's priority of a stream of this process. Below normal comes after every stream of a
+    /// normal client, in whole blocks (H100 and H200: `docs/hardware.md`); that the priorities of
+    /// its own streams stay apart is an assumption.
+    pub fn engine_priority(&self, priority: i32) -> i32 {
+        match self.mps {
+            Some(MpsIdentity { is_below_normal: true, .. }) => priority.saturating_add(STREAM_LEVELS),
+            _ => priority,
+        }
     }
 
     /// Bytes that an MPS memory limit leaves to this process, if there is a limit.

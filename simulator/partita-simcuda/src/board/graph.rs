@@ -58,9 +58,9 @@ impl Board {
         let lane_count = lane_of.values().max().map_or(0, |lane| lane + 1);
         let mut lanes = std::mem::take(&mut graph.lanes);
         let previous = graph.last.take();
-        let group = client.group;
+        let (group, priority) = (client.group, client.engine_priority(0));
         while lanes.len() < lane_count {
-            lanes.push(self.engine.add_stream(group, 0).map_err(|_| CuResult::INVALID_HANDLE)?);
+            lanes.push(self.engine.add_stream(group, priority).map_err(|_| CuResult::INVALID_HANDLE)?);
         }
         let mark = |effect| Job {
             client: id,

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use partita_abi::CuResult;
-use partita_sim::{GroupId, GroupKind};
+use partita_sim::{Connections, GroupId, GroupKind};
 
 use super::client::{Arrival, Client};
 use super::interpret::Execution;
@@ -33,14 +33,14 @@ impl Board {
             let _ = postcard::to_allocvec(&refusal).map(|bytes| socket::send(socket.as_fd(), &bytes, &[]));
             return;
         }
-        let (window, mps) = match role {
+        let (window, mps, connections) = match role {
             Role::Observer => {
                 let reply = welcome(self.spec.sm_count());
                 self.observers.insert(id, socket);
                 self.reply(id, &reply, None);
                 return;
             }
-            Role::Client { window, mps } => (window, mps),
+            Role::Client { window, mps, connections } => (window, mps, connections),
         };
         let (Ok((pid, _)), Ok((channel, channel_fd))) = (socket::peer(socket.as_fd()), Channel::create())
         else {
@@ -64,7 +64,10 @@ impl Board {
             return;
         }
         let group = self.group_for(mps.as_ref());
-        let arrival = Arrival { pid, command, socket, channel, window, group, mps, allowed };
+        // The driver ignores a number that it does not have.
+        let connections =
+            connections.and_then(|text| Connections::new(&self.spec.scheduler, group, Some(&text)).ok());
+        let arrival = Arrival { pid, command, socket, channel, window, group, mps, allowed, connections };
         self.clients.insert(id, Client::new(arrival));
         self.note_stuck(id);
     }
@@ -216,6 +219,9 @@ impl Board {
         }
         for lane in client.graphs.values().flat_map(|graph| &graph.lanes) {
             let _ = self.engine.kill_stream(*lane);
+        }
+        for queue in client.connections.iter().flat_map(Connections::queues) {
+            let _ = self.engine.remove_queue(*queue);
         }
         if client.mps.is_none() {
             let _ = self.engine.remove_group(client.group);

@@ -270,7 +270,12 @@ impl Board {
             return Err(CuResult::INVALID_CONTEXT);
         }
         let slot = client.free_slot().ok_or(CuResult::OUT_OF_MEMORY)?;
-        let engine = self.engine.add_stream(client.group, priority).map_err(|_| CuResult::INVALID_CONTEXT)?;
+        let priority = client.engine_priority(priority);
+        let engine = match &mut client.connections {
+            Some(connections) => connections.add_stream(&mut self.engine, priority),
+            None => self.engine.add_stream(client.group, priority),
+        };
+        let engine = engine.map_err(|_| CuResult::INVALID_CONTEXT)?;
         let stream = Stream { engine, ctx, kind, last: None, legacy_seen: None, closing: false };
         client.streams.insert(slot, stream);
         Ok((slot, client.last_seq.get(&slot).copied().unwrap_or(0)))

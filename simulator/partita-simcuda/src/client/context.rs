@@ -14,8 +14,9 @@ use super::gpus::{runtime, set_current, visible};
 use super::object::{Mark, Object, object};
 use super::runtime::Runtime;
 use crate::kernel::{group, vidmem};
+use crate::mps::own::context_percentage;
 use crate::shared::place::{context_bytes, usable_bytes};
-use crate::shared::protocol::{Reply, Request};
+use crate::shared::protocol::{MpsIdentity, Reply, Request};
 use crate::shared::sys::lock;
 use green::Green;
 use stream::Stream;
@@ -141,6 +142,13 @@ impl Context {
         sms: Option<u32>,
         primary: bool,
     ) -> Result<&'static Self, CuResult> {
+        // Without a request of its own, a context has the percentage of this moment.
+        let sms = match runtime.mps {
+            Some(MpsIdentity { partition_tpcs: None, .. }) if !runtime.is_before_volta() => {
+                sms.or_else(|| context_percentage().map(|percentage| runtime.percentage_sms(percentage)))
+            }
+            _ => sms,
+        };
         Self::make(runtime, flags, sms, primary, None)
     }
 

@@ -35,7 +35,7 @@ unsafe fn affinity(
         return Err(CuResult::INVALID_VALUE);
     }
     // Measured on an H200: refused without MPS; under it 2 gives 8, and odd numbers are rounded up.
-    if runtime.mps.is_none() {
+    if runtime.mps.is_none() || runtime.is_before_volta() {
         return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
     }
     Ok(Some(last.sm_count.next_multiple_of(2).max(8)))

@@ -92,10 +92,10 @@ pub fn initialize() -> Result<(), CuResult> {
     }
     let places = Place::all_from_env().map_err(report_no_device)?;
     let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let connect = |place: &Place, ordinal| -> Result<&'static Runtime, CuResult> {
-        Ok(Box::leak(Box::new(Runtime::connect(place, ordinal)?)))
-    };
     let shown = visible_devices(list.as_deref(), &places).map_err(report_no_device)?;
+    let connect = |place: &Place, ordinal| -> Result<&'static Runtime, CuResult> {
+        Ok(Box::leak(Box::new(Runtime::connect(place, ordinal, &shown)?)))
+    };
     let runtimes: Result<Vec<_>, _> =
         shown.iter().zip(0..).map(|(place, ordinal)| connect(place, ordinal)).collect();
     let runtimes = runtimes?;

@@ -133,16 +133,17 @@ impl Runtime {
     /// # Errors
     /// `NO_DEVICE` when it cannot be reached, with the reason on stderr; an MPS error when the MPS
     /// server refuses.
-    pub(super) fn connect(place: &Place, ordinal: i32) -> Result<Self, CuResult> {
-        let attached = mps::client::attach(place)?;
+    pub(super) fn connect(place: &Place, ordinal: i32, visible: &[Place]) -> Result<Self, CuResult> {
+        let attached = mps::client::attach(place, mps::own::Own::from_env(place, visible))?;
         let (identity, mps_connection) = match attached {
             Some((identity, connection)) => (Some(identity), Some(connection)),
             None => (None, None),
         };
         let window = reserve_window().map_err(report_no_device)?;
+        let connections = std::env::var(partita_sim::connections::VARIABLE).ok();
         let hello = Request::Hello {
             version: PROTOCOL_VERSION,
-            role: Role::Client { window, mps: identity },
+            role: Role::Client { window, mps: identity, connections },
             command: command_name(),
         };
         // A board that was about to exit can close the connection; the next one will not.
@@ -221,6 +222,17 @@ impl Runtime {
                 .map(Duration::from_millis),
             spec,
         })
+    }
+
+    /// Whether its MPS clients share one context of the server.
+    pub fn is_before_volta(&self) -> bool {
+        mps::is_before_volta(&self.spec)
+    }
+
+    /// The SMs of a thread percentage on this device. A fraction counts as the next whole percent.
+    pub fn percentage_sms(&self, percentage: f32) -> u32 {
+        let per_tpc = self.spec.topology.sms_per_tpc();
+        mps::percentage_sms(percentage.ceil() as u32, self.spec.sm_count(), per_tpc)
     }
 
     /// Whether a device address is in its window.

@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStringExt;
 
 use partita_abi::CuResult;
 
-use super::clients_max;
-use super::daemon::{Daemon, board, client_name, has_fault};
+use super::daemon::{Daemon, board, client_name, has_fault, number_of};
 use super::peer::{Candidate, Member, PeerId, Phase, Role, Server};
 use super::script::Failure;
 use super::wait::pidfd;
 use super::wire::{Answer, Attach};
+use super::{clients_max, is_before_volta};
 use crate::shared::place::Place;
 use crate::shared::protocol::MpsIdentity;
 use crate::shared::visible::{device_uuid, is_visible, uuid_text};
@@ -49,8 +49,8 @@ impl Daemon {
         let then =
             if known { "Server already exists" } else { "Server is not ready, push client to pending list" };
         self.log.control(format_args!("NEW CLIENT {} from user {}: {then}", peer.pid, peer.uid));
-        let Attach { percentage, partition, command, .. } = attach;
-        peer.role = Role::Waiting(Box::new(Candidate { place, percentage, partition, command }));
+        let Attach { own, partition, command, .. } = attach;
+        peer.role = Role::Waiting(Box::new(Candidate { place, own, partition, command }));
         self.waiting.push_back(id);
         self.admit();
     }
@@ -103,7 +103,8 @@ impl Daemon {
         if !is_visible(self.visible.as_deref(), candidate.place.index, uuid) {
             return Err(CuResult::NO_DEVICE);
         }
-        if members >= clients_max() {
+        let is_shared_context = is_before_volta(&candidate.place.spec);
+        if members >= clients_max(&candidate.place.spec) {
             return Err(CuResult::MPS_MAX_CLIENTS_REACHED);
         }
         // A server with a fault admits no client until all affected ones have left.
@@ -112,6 +113,7 @@ impl Daemon {
             return Err(CuResult::MPS_SERVER_NOT_READY);
         }
         let uuid = uuid_text(uuid);
+        let number = number_of(self.visible.as_deref(), &candidate.place, &uuid);
         let partition = match &self.partitions {
             None => None,
             Some(partitions) => Some(
@@ -124,13 +126,17 @@ impl Daemon {
         let identity = MpsIdentity {
             server: server_pid,
             client: server.clients_so_far,
-            // A client with a partition has all of it.
+            // A client with a partition has all of it, and one of a shared context has no share.
             percentage: match &partition {
-                Some(_) => 100,
-                None => server.limits.client_percentage(candidate.percentage),
+                None if !is_shared_context => server.limits.client_percentage(candidate.own.percentage),
+                _ => 100,
             },
             partition_tpcs: partition.as_ref().map(|(_, tpcs)| *tpcs),
-            memory_limit_bytes: server.limits.memory_bytes(&uuid),
+            memory_limit_bytes: match is_shared_context {
+                true => None,
+                false => server.limits.client_memory_bytes(candidate.own.memory, number, &uuid),
+            },
+            is_below_normal: candidate.own.priority.unwrap_or(server.limits.priority) > 0,
         };
         let member = Member {
             place: candidate.place.clone(),

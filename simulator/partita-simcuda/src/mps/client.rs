@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 
 use partita_abi::CuResult;
 
+use super::dirs;
+use super::own::Own;
 use super::wire::{self, Answer, Attach, Message};
-use super::{dirs, limits};
 use crate::shared::place::Place;
 use crate::shared::protocol::MpsIdentity;
 use crate::shared::socket;
 
 const ENV_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
-const ENV_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
 /// Makes this process a client of the service in its pipe directory. `None` if no daemon listens:
 /// as on hardware, the program then silently runs without it.
@@ -26,15 +26,14 @@ const ENV_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 /// `MPS_MAX_CLIENTS_REACHED`, `INVALID_RESOURCE_CONFIGURATION` without a static partition where one
 /// is needed; `NO_DEVICE` when the service is not for this device; `MPS_CONNECTION_FAILED` when it
 /// goes away meanwhile.
-pub fn attach(place: &Place) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult> {
+pub fn attach(place: &Place, own: Own) -> Result<Option<(MpsIdentity, OwnedFd)>, CuResult> {
     let Ok(connection) = socket::connect(&dirs::control(&dirs::pipe())) else { return Ok(None) };
     let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
-    let percentage = std::env::var(ENV_PERCENTAGE).ok().and_then(|text| limits::percentage(&text).ok());
     let attach = Attach {
         device: place.spec.id.to_owned(),
         index: place.index,
         dir: dir.as_os_str().as_bytes().to_vec(),
-        percentage,
+        own,
         partition: std::env::var(ENV_PARTITION).ok(),
         command: command_line(),
     };

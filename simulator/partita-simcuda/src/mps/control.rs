@@ -4,6 +4,7 @@ use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::daemon::Daemon;
@@ -24,6 +25,9 @@ Without arguments commands are read from standard input, one a line.";
 pub fn main() -> ExitCode {
     let arguments: Vec<String> =
         env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    if env::args_os().next().is_some_and(|name| Path::new(&name).file_name() == Some(server::NAME.as_ref())) {
+        return server_main(&arguments);
+    }
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["-v"] => {
             println!("CUDA MPS Control for Linux/Unix/QNX. Binary version: {}", binary_version());
@@ -41,16 +45,31 @@ pub fn main() -> ExitCode {
             background(Mode { for_all: true, is_static: true })
         }
         ["-f"] => outcome(prepare(true, Mode::default()).and_then(serve)),
-        [server::ARGUMENT] => {
-            server::run();
-            ExitCode::SUCCESS
-        }
         [option, ..] if option.starts_with('-') => {
             eprintln!("{USAGE}");
             ExitCode::FAILURE
         }
         [] => front_end(io::stdin().lock().lines()),
         _ => front_end([Ok(arguments.join(" "))].into_iter()),
+    }
+}
+
+/// Runs the program under the server's name. Its own options are those of NVIDIA's guide (4.1.2).
+fn server_main(arguments: &[String]) -> ExitCode {
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["-v"] => {
+            println!("CUDA MPS Server for Linux/Unix/QNX. Binary version: {}", binary_version());
+            println!("Simulated by Partita.");
+            ExitCode::SUCCESS
+        }
+        [server::ARGUMENT] => {
+            server::run();
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("Usage: {} [-v]\nThe control daemon starts the server.", server::NAME);
+            ExitCode::FAILURE
+        }
     }
 }
 

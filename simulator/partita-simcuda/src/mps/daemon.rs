@@ -30,7 +30,7 @@ use crate::shared::protocol::Request;
 use crate::shared::socket;
 use contain::{Fault, FaultWatches};
 
-pub(super) use contain::{board, has_fault};
+pub(super) use contain::{board, has_fault, number_of};
 pub(super) use contexts::client_name;
 
 /// The daemon.

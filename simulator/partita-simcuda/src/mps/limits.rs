@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// SMs of the smallest percentage on an H200.
 const SMS_LEAST: u32 = 8;
 
@@ -77,12 +79,25 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
+/// A client's own limit of device memory on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OwnMemory {
+    /// Its list does not name the device, or is not there.
+    #[default]
+    Unset,
+    /// Bytes, which can only lower the server's.
+    Bytes(u64),
+    /// Its list names a device that the client does not see: then the driver drops every limit, the
+    /// server's too (NVIDIA, «Multi-Process Service», 4.2.7, release 615).
+    DropsAll,
+}
+
 /// The limits of servers or clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Active thread percentage.
     pub percentage: f32,
-    /// Priority of clients: 0 normal, 1 below normal. It has no effect here.
+    /// Priority of clients: 0 normal, 1 below normal.
     pub priority: u32,
     /// Limits of device memory by the user's name of the device, in order: the last one counts. As
     /// in the real daemon, the device need not exist.
@@ -125,14 +140,25 @@ impl Limits {
         self.memory.iter().find(|(known, _)| known == device).map(|(_, limit)| *limit)
     }
 
-    /// The limit of the only simulated device, whose number is 0, in bytes.
+    /// The limit of a device, whose number the service counts among its own, in bytes.
     #[must_use]
-    pub fn memory_bytes(&self, uuid: &str) -> Option<u64> {
+    pub fn memory_bytes(&self, number: u32, uuid: &str) -> Option<u64> {
         self.memory
             .iter()
             .rev()
-            .find(|(known, _)| known == "0" || known == uuid)
+            .find(|(known, _)| known == uuid || known.parse() == Ok(number))
             .map(|(_, limit)| limit.bytes())
+    }
+
+    /// The limit of a client with its own limit, in bytes: that can only lower the server's.
+    #[must_use]
+    pub fn client_memory_bytes(&self, own: OwnMemory, number: u32, uuid: &str) -> Option<u64> {
+        let servers = self.memory_bytes(number, uuid);
+        match own {
+            OwnMemory::Unset => servers,
+            OwnMemory::Bytes(bytes) => Some(servers.map_or(bytes, |limit| limit.min(bytes))),
+            OwnMemory::DropsAll => None,
+        }
     }
 
     /// The percentage of a client that requests `own`: it can only lower the server's. A fraction
@@ -173,11 +199,24 @@ mod tests {
     fn the_last_limit_of_a_device_counts_under_any_name() {
         let mut limits = Limits::from_values(Some("50"), Some("0=1G, GPU-1=512M,junk,0=x"));
         assert_eq!(limits.percentage, 50.0);
-        assert_eq!(limits.memory_bytes("GPU-1"), Some(512 << 20));
-        assert_eq!(limits.memory_bytes("GPU-2"), Some(1 << 30));
+        assert_eq!(limits.memory_bytes(0, "GPU-1"), Some(512 << 20));
+        assert_eq!(limits.memory_bytes(0, "GPU-2"), Some(1 << 30));
         limits.set_memory("0", MemoryLimit::parse("3G").unwrap());
-        assert_eq!(limits.memory_bytes("GPU-1"), Some(3 << 30));
+        assert_eq!(limits.memory_bytes(0, "GPU-1"), Some(3 << 30));
+        assert_eq!(limits.memory_bytes(1, "GPU-1"), Some(512 << 20), "0 is another device");
+        assert_eq!(limits.memory_bytes(1, "GPU-2"), None);
         assert_eq!(Limits::from_values(Some("0"), None), Limits::default());
+    }
+
+    #[test]
+    fn a_client_can_only_lower_its_memory() {
+        let limits = Limits::from_values(None, Some("0=1G"));
+        let of = |own| limits.client_memory_bytes(own, 0, "GPU-1");
+        assert_eq!(of(OwnMemory::Unset), Some(1 << 30));
+        assert_eq!(of(OwnMemory::Bytes(2 << 30)), Some(1 << 30));
+        assert_eq!(of(OwnMemory::Bytes(2 << 20)), Some(2 << 20));
+        assert_eq!(of(OwnMemory::DropsAll), None);
+        assert_eq!(Limits::default().client_memory_bytes(OwnMemory::Bytes(5), 0, "GPU-1"), Some(5));
     }
 
     #[test]

@@ -26,6 +26,7 @@
 //! | `partitions` | static SM partitions |
 //! | [`script`] | failures on demand |
 //! | [`limits`] | thread percentages and memory limits |
+//! | [`own`] | the limits that a client sets for itself |
 //! | [`log`] | both logs |
 //! | [`control`] | the program's command line |
 
@@ -37,6 +38,7 @@ pub mod daemon;
 pub mod dirs;
 pub mod limits;
 pub mod log;
+pub mod own;
 mod partitions;
 mod peer;
 pub mod reply;
@@ -46,6 +48,7 @@ mod wait;
 pub mod wire;
 
 pub use limits::percentage_sms;
+use partita_sim::DeviceSpec;
 
 /// Another version than [`BINARY_VERSION`] for the control program to be of.
 const ENV_VERSION: &str = "PARTITA_SIM_MPS_VERSION";
@@ -66,7 +69,17 @@ fn has_partitions() -> bool {
     binary_version() >= PARTITIONS_SINCE
 }
 
-/// The most clients of a server.
-fn clients_max() -> usize {
-    if has_partitions() { 60 } else { 48 }
+/// The most clients of a server on such a device. Before Volta the clients' work goes through one
+/// context of the server, which has room for 16 (NVIDIA, «Multi-Process Service», 2.3.3.2).
+fn clients_max(device: &DeviceSpec) -> usize {
+    match is_before_volta(device) {
+        true => 16,
+        false if has_partitions() => 60,
+        false => 48,
+    }
+}
+
+/// Whether clients share one context of the server, and so have no limits of their own.
+pub(crate) fn is_before_volta(device: &DeviceSpec) -> bool {
+    device.compute_capability.major < 7
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use super::limits::Limits;
+use super::own::Own;
 use super::server::ServerProcess;
 use crate::shared::place::Place;
 
@@ -41,8 +42,8 @@ pub(super) enum Role {
 pub(super) struct Candidate {
     /// Where its board is.
     pub place: Place,
-    /// The percentage that it requests.
-    pub percentage: Option<f32>,
+    /// The limits that it sets for itself.
+    pub own: Own,
     /// The static partition that it names.
     pub partition: Option<String>,
     /// The program.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The argument that makes the control program a server.
 pub const ARGUMENT: &str = "--server";
-/// The name that process lists show.
-const NAME: &str = "nvidia-cuda-mps-server";
+/// The server's name: that of its program, and what process lists show.
+pub const NAME: &str = "nvidia-cuda-mps-server";
 /// The server's message when it is ready.
 const READY: u8 = b'R';
 /// How long a server may take to exit by itself.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::own::Own;
 use crate::shared::protocol::MpsIdentity;
 use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
 
@@ -35,8 +36,8 @@ pub struct Attach {
     pub index: u32,
     /// Directory of its board, as bytes of a path.
     pub dir: Vec<u8>,
-    /// Its own `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, which can only lower the server's.
-    pub percentage: Option<f32>,
+    /// Its own limits.
+    pub own: Own,
     /// Its own `CUDA_MPS_SM_PARTITION`.
     pub partition: Option<String>,
     /// The program.

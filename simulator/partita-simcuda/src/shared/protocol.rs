@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Command, LaunchHead};
 
 /// Raised whenever a message or the shared memory changes its form.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// Pages of device memory, as on hardware.
 pub const PAGE_BYTES: u64 = 2 << 20;
@@ -28,6 +28,8 @@ pub enum Role {
         window: u64,
         /// Its MPS server, when it is an MPS client.
         mps: Option<MpsIdentity>,
+        /// Its `CUDA_DEVICE_MAX_CONNECTIONS`.
+        connections: Option<String>,
     },
     /// A reader of the board's state (NVML, MPS control). It does not keep the board alive.
     Observer,
@@ -46,13 +48,22 @@ pub struct MpsIdentity {
     pub partition_tpcs: Option<(u32, u32)>,
     /// The most device memory that the process may allocate, in bytes, when the server limits it.
     pub memory_limit_bytes: Option<u64>,
+    /// Whether its work gives way to that of the server's other clients, block by block.
+    pub is_below_normal: bool,
 }
 
 impl MpsIdentity {
     /// That of a client without limits.
     #[must_use]
     pub fn unlimited(server: u32, client: u32) -> Self {
-        Self { server, client, percentage: 100, partition_tpcs: None, memory_limit_bytes: None }
+        Self {
+            server,
+            client,
+            percentage: 100,
+            partition_tpcs: None,
+            memory_limit_bytes: None,
+            is_below_normal: false,
+        }
     }
 }
 

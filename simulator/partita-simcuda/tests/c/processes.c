@@ -267,5 +267,68 @@ static void client(void) {
     hear();
 }
 
+// The SMs of contexts that this process makes under changing percentages, and with an affinity of
+// its own; then where their blocks run.
+static void percentages(void) {
+    CUresult cuCtxGetExecAffinity(void *, int);
+    const char *values[] = {"25", "100", "10", "junk", "80"};
+    OK(cuInit(0));
+    for (int i = 0; i < 5; i++) {
+        int granted[2] = {0, 0};
+        setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", values[i], 1);
+        OK(cuCtxCreate_v2(&context, 0, 0));
+        OK(cuCtxGetExecAffinity(granted, 0));
+        printf("%d ", granted[1]);
+    }
+    int affinity[2] = {0, 20}, granted[2];
+    CUcontext limited;
+    OK(cuCtxCreate_v3(&limited, affinity, 1, 0, 0));
+    OK(cuCtxGetExecAffinity(granted, 0));
+    printf("%d\n", granted[1]);
+}
+
+// Two kernels in one stream, then one in another, when all wait for the same work: whether the last
+// runs beside the first. In one hardware queue it is behind the second, which waits for the first.
+static void queues(void) {
+    start();
+    CUstream streams[3];
+    CUevent ready;
+    CUdeviceptr out[2];
+    Record records[2];
+    uint64_t ns = 1000000;
+    OK(cuEventCreate(&ready, 0));
+    for (int i = 0; i < 3; i++) OK(cuStreamCreate(&streams[i], 1));
+    for (int i = 0; i < 2; i++) OK(cuMemAlloc_v2(&out[i], sizeof(Record)));
+    spin(streams[0], 1, 32, 100000000);
+    OK(cuEventRecord(ready, streams[0]));
+    for (int i = 0; i < 2; i++) {
+        void *params[] = {&out[i], &ns};
+        OK(cuStreamWaitEvent(streams[i + 1], ready, 0));
+        OK(cuLaunchKernel(function("partita_census"), 1, 1, 1, 32, 1, 1, 0, streams[i + 1], params, NULL));
+        if (i == 0) spin(streams[1], 1, 32, ns);
+    }
+    OK(cuCtxSynchronize());
+    for (int i = 0; i < 2; i++) OK(cuMemcpyDtoH_v2(&records[i], out[i], sizeof(Record)));
+    puts(records[1].start < records[0].stop && records[0].start < records[1].stop ? "together" : "in turns");
+}
+
+// Fills the GPU with ten waves of blocks of 10 ms, again and again, until it gets a line to stop.
+static void crowd(void) {
+    start();
+    volatile int stop = 0;
+    pthread_t thread;
+    spin(NULL, 2640, 1024, 10000000);
+    say("ready");
+    pthread_create(&thread, NULL, until_told, (void *)&stop);
+    while (!stop) {
+        spin(NULL, 2640, 1024, 10000000);
+        OK(cuCtxSynchronize());
+    }
+    OK(cuCtxDestroy_v2(context));
+    say("done");
+    pthread_join(thread, NULL);
+}
+
 CASES({"ipc", ipc}, {"descriptors", descriptors}, {"victim", victim}, {"neighbour", neighbour}, {"holder", holder},
-      {"leaver", leaver}, {"writer", writer}, {"shared_descriptors", shared_descriptors}, {"memory_left", memory_left}, {"client", client})
+      {"leaver", leaver}, {"writer", writer}, {"shared_descriptors", shared_descriptors}, {"memory_left", memory_left}, {"client", client},
+      {"percentages", percentages}, {"queues", queues}, {"crowd", crowd})

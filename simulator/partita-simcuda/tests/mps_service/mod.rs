@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_simcuda::mps::client::{attach, notify_context};
+use partita_simcuda::mps::own::Own;
 use partita_simcuda::shared::place::Place;
 use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
 use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
@@ -193,6 +194,7 @@ fn client_process() {
     let first = Place::from_env().unwrap();
     let gpus = std::env::var("TEST_GPUS").unwrap_or_else(|_| "0".to_owned());
     let mut places = gpus.split(',').map(|index| on(&first, index.parse().unwrap()));
+    let attach = |place: &Place| attach(place, Own::from_env(place, std::slice::from_ref(place)));
     let attached = attach(&places.next().unwrap());
     let _others: Vec<_> = places
         .map(|place| {
@@ -207,9 +209,12 @@ fn client_process() {
     let _idle: Vec<_> = seen.map(|place| attach(&place).unwrap().unwrap()).collect();
     match &attached {
         Ok(None) => println!("OUTCOME alone"),
-        Ok(Some((MpsIdentity { server, client, percentage, memory_limit_bytes, .. }, connection))) => {
+        Ok(Some((identity, connection))) => {
+            let MpsIdentity { server, client, percentage, memory_limit_bytes, is_below_normal, .. } =
+                identity;
             notify_context(connection.as_fd(), 1, true).unwrap();
-            println!("OUTCOME {server} {client} {percentage} {}", memory_limit_bytes.unwrap_or(0));
+            let low = if *is_below_normal { " low" } else { "" };
+            println!("OUTCOME {server} {client} {percentage} {}{low}", memory_limit_bytes.unwrap_or(0));
         }
         Err(code) => println!("OUTCOME error {}", code.0),
     }

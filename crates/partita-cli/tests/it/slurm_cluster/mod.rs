@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -44,6 +44,15 @@ pub struct Cluster<'a> {
 
 impl<'a> Cluster<'a> {
     pub fn start(world: &'a World) -> Self {
+        Self::start_with(world, false)
+    }
+
+    /// With the SPANK plugin in place of the TaskProlog.
+    pub fn with_plugin(world: &'a World) -> Self {
+        Self::start_with(world, true)
+    }
+
+    fn start_with(world: &'a World, has_plugin: bool) -> Self {
         let dir = world.dir().join("slurm");
         for name in ["", "state", "spool", "prolog.d", "epilog.d"] {
             fs::create_dir(dir.join(name)).unwrap();
@@ -51,7 +60,7 @@ impl<'a> Cluster<'a> {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         let node = host.trim().split('.').next().unwrap().to_owned();
         let mut cluster = Self { world, dir, node, daemons: Vec::new() };
-        cluster.write_files();
+        cluster.write_files(has_plugin);
         let at = |name: &str| cluster.dir.join(name).display().to_string();
         fs::write(
             at("munge.key"),
@@ -73,7 +82,21 @@ impl<'a> Cluster<'a> {
         cluster
     }
 
-    fn write_files(&self) {
+    /// Installs the plugin for this machine's Slurm, with the line that the command prints.
+    fn install_plugin(&self) {
+        let slurm = text(&self.command("slurmd").arg("-V").output().unwrap().stdout);
+        let file = self.dir.join("spank_partita.so");
+        let mut command = self.world.partita(["batch", "spank", file.to_str().unwrap()]);
+        let output = command.args(["--slurm-version", slurm.trim()]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = text(&output.stdout);
+        let line = said.lines().find(|line| line.starts_with("optional ")).unwrap();
+        let records = crate::batch_jobs::state_dir(self.world);
+        let line = format!("{line} state-dir={}\n", records.display());
+        fs::write(self.dir.join("plugstack.conf"), line).unwrap();
+    }
+
+    fn write_files(&self, has_plugin: bool) {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/batch/slurm");
         let dir = self.dir.display().to_string();
         let settings = self.dir.join("settings");
@@ -105,7 +128,12 @@ impl<'a> Cluster<'a> {
         let example = fs::read_to_string(examples.join("slurm.conf")).unwrap();
         let lines =
             example.lines().filter(|line| !line.starts_with("NodeName=") && !line.starts_with("KillWait="));
-        let lines: String = lines.map(|line| line.replace("/etc/slurm", &dir) + "\n").collect();
+        let lines = lines.filter(|line| !(has_plugin && line.starts_with("TaskProlog=")));
+        let mut lines: String = lines.map(|line| line.replace("/etc/slurm", &dir) + "\n").collect();
+        if has_plugin {
+            self.install_plugin();
+            lines += &format!("PlugStackConfig={dir}/plugstack.conf\n");
+        }
         let Self { node, .. } = self;
         // Two listeners at once, to get different numbers.
         let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -198,13 +226,17 @@ PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
 
     /// Submits a script and returns the job's number.
     pub fn submit(&self, options: &[&str], script: &str) -> String {
+        let output = self.try_submit(options, script);
+        assert!(output.status.success(), "{output:?}\n{}", self.logs());
+        text(&output.stdout).trim().to_owned()
+    }
+
+    pub fn try_submit(&self, options: &[&str], script: &str) -> Output {
         let file = self.dir.join(format!("job-{:x}.sh", script.len() * 31 + options.concat().len()));
         fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         let mut command = self.command("sbatch");
         command.args(["--parsable", "--output=out.%j", "--error=out.%j"]).args(options).arg(&file);
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{output:?}\n{}", self.logs());
-        text(&output.stdout).trim().to_owned()
+        command.output().unwrap()
     }
 
     /// The output of the job and its tasks.

@@ -69,7 +69,7 @@ impl World {
         self.dir().join("state")
     }
 
-    fn surround(&self, command: &mut Command) {
+    pub fn surround(&self, command: &mut Command) {
         without_own_variables(command);
         command
             .env("PARTITA_RUN_DIR", self.dir().join("run"))

@@ -33,13 +33,23 @@ pub fn run(options: &Options, directory: &Path) -> Result<()> {
     let sizes: Vec<u64> = SIZES.into_iter().filter(|bytes| *bytes <= options.frame_mib_max << 20).collect();
     let mut throughputs: Vec<Throughput> = Vec::new();
     let mut latencies: Vec<Latency> = Vec::new();
+    // What failed does not lose what was measured.
+    let mut failed: Vec<String> = Vec::new();
+    let mut noted = |run: Result<Run>, what: String| {
+        run.inspect_err(|error| {
+            eprintln!("{what}: {error:#}");
+            failed.push(format!("{what} ({error:#})"));
+        })
+        .ok()
+    };
     for round in 0..options.rounds {
         for &length in &options.lengths {
             for &kind in &options.ways {
                 if is_over() {
                     continue;
                 }
-                let run = chain(options, directory, kind, length, FRAMES, 2 * SMALL_BYTES, options.work)?;
+                let run = chain(options, directory, kind, length, FRAMES, 2 * SMALL_BYTES, options.work);
+                let Some(run) = noted(run, format!("{length} components, {}", kind.name())) else { continue };
                 eprintln!(
                     "round {round}: {length} components, {}: {:.0} frames/s{}",
                     kind.name(),
@@ -55,14 +65,17 @@ pub fn run(options: &Options, directory: &Path) -> Result<()> {
                     continue;
                 }
                 // One frame at a time: it never waits for another one.
-                let run = chain(options, directory, kind, 2, 1, bytes, Work::None)?;
+                let run = chain(options, directory, kind, 2, 1, bytes, Work::None);
+                let Some(run) = noted(run, format!("{bytes} bytes, {}", kind.name())) else { continue };
                 let Ok(samples) = Samples::new(run.hand_overs_ns) else { continue };
                 eprintln!("round {round}: {bytes} bytes, {}: {:.1} us", kind.name(), samples.p50() / 1e3);
                 latencies.push(Latency { kind, bytes, samples });
             }
         }
     }
-    report::write(options, &throughputs, &latencies)
+    report::write(options, &throughputs, &latencies)?;
+    ensure!(failed.is_empty(), "{} not measured: {}", failed.len(), failed.join("; "));
+    Ok(())
 }
 
 fn chain(
@@ -75,6 +88,8 @@ fn chain(
     work: Work,
 ) -> Result<Run> {
     let directory = directory.join("run");
+    // Of a chain that failed.
+    let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir(&directory)?;
     let plan = ChainPlan {
         name: "hand-over".into(),
@@ -109,7 +124,15 @@ fn chain(
         sides.iter_mut().map(Side::line).collect()
     };
     each(&mut sides, "meet")?;
-    let answers = each(&mut sides, &format!("go {}", options.time_ms))?;
+    let go = format!("go {}", options.time_ms);
+    sides.iter_mut().try_for_each(|side| side.tell(&go))?;
+    let mut answers = Vec::new();
+    for at in 0..sides.len() {
+        if at > 0 {
+            sides[at].tell("the component before has ended")?;
+        }
+        answers.push(sides[at].line()?);
+    }
     sides.into_iter().try_for_each(Side::stop)?;
     std::fs::remove_dir_all(&directory)?;
     let told = answers.iter().filter_map(|answer| answer.split_once(" waits "));

@@ -1,11 +1,14 @@
 //! One component of a measured chain.
 //!
 //! It prints `ready`, makes its transport after the first line, and runs after the second, `go
-//! MILLISECONDS`. Then it answers with the number of frames that it has passed on and their time
-//! (nanoseconds from the first to the last), and with the times of its hand-overs.
+//! MILLISECONDS`. The first component ends after that time; another one when a line says that the
+//! one before has ended, and no frame is on its way. Then it answers with the number of frames that
+//! it has passed on and their time (nanoseconds from the first to the last), and with the times of
+//! its hand-overs.
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -18,7 +21,9 @@ use crate::{Kind, Options, SMALL_BYTES, Work};
 /// Blocks of a matrix of class S, and their threads.
 const GRID: Grid = Grid { blocks: 16, threads: 1024, cluster_blocks: 1 };
 const SPIN_NS: u64 = 10_000;
-/// How long a component waits for a frame before it assumes that the one before has stopped.
+/// Frames that go through a chain at least, however long that takes.
+const FRAMES_MIN: u32 = 4;
+/// How long a component waits for a frame of one that has ended.
 const QUIET: Duration = Duration::from_millis(150);
 
 fn line() -> Result<String> {
@@ -103,26 +108,39 @@ pub fn run(options: &Options, component: &[String]) -> Result<()> {
     let (is_first, is_last) = (role == 0, role + 1 == roles);
     let work = options.work;
     let ends = Instant::now() + Duration::from_millis(time_ms);
+    // The lines after the second: that the component before has ended, and that all have.
+    let (tell, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        while let Ok(text) = line()
+            && tell.send(text).is_ok()
+        {}
+    });
+    let (mut former_ended, mut begun) = (false, 0);
     let (mut count, mut span): (u64, Option<(Instant, Instant)>) = (0, None);
     let mut hand_overs = Vec::new();
     loop {
         let over = Instant::now() >= ends;
-        if over && is_first {
+        if over && is_first && begun >= FRAMES_MIN {
             break;
         }
+        begun += 1;
         let stepped = transport.step(QUIET, &mut |item| rig.work(&item, work, is_first, is_last))?;
         let Some(passed) = stepped else {
-            if over {
+            // Not before: a large frame is copied to the host for longer than it is waited for.
+            if former_ended {
                 break;
             }
+            former_ended = lines.try_recv().is_ok();
             continue;
         };
         let now = Instant::now();
         // Until the first frame is through, memory is opened and pages are touched: not counted.
+        if passed.sequence > 0 {
+            hand_overs.extend(passed.hand_over_ns);
+        }
         if passed.sequence > 0 && !over {
             count += u64::from(span.is_some());
             span = Some((span.map_or(now, |(first, _)| first), now));
-            hand_overs.extend(passed.hand_over_ns);
         }
     }
     let span_ns = span.map_or(0, |(first, last)| last.duration_since(first).as_nanos());
@@ -132,7 +150,7 @@ pub fn run(options: &Options, component: &[String]) -> Result<()> {
         transport.waits().map(|waits| format!(" waits {}/{}/{}", waits.ready, waits.polled, waits.held));
     say(&format!("{count} {span_ns} {}{}", hand_overs.join(","), waits.unwrap_or_default()))?;
     // Its memory stays until all others are done.
-    line()?;
+    let _ = lines.recv();
     Ok(())
 }
 

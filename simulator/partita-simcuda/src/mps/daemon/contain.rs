@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use partita_abi::CuResult;
 
 use super::{Daemon, client_name};
+use crate::mps::is_before_volta;
 use crate::mps::peer::{Member, PeerId, Server};
 use crate::mps::wait::poll;
 use crate::shared::ask::{await_fault, observe};
@@ -95,6 +96,15 @@ impl Daemon {
     fn contain(&mut self, server: u32, origin: &Place, status: &BoardStatus) {
         let faults = || status.processes.iter().filter(|process| is_fault(process, server));
         let Some(code) = faults().map(|process| process.fault).next() else { return };
+        if is_before_volta(&origin.spec) {
+            // All clients' work was in the one context of the server, which ends with it
+            // (NVIDIA, «Multi-Process Service», 2.3.3.2). The next program gets another server.
+            self.log.server(server, "Server is handling a fatal GPU error.");
+            self.drop_clients();
+            self.end_server();
+            self.admit();
+            return;
+        }
         // A program connects to the server for each device that it sees; it runs where it has
         // contexts. The board may know a context that the daemon does not know yet, and does not
         // know a process any more that has just died: it is not in the server's list either
@@ -172,9 +182,7 @@ impl Daemon {
 
     /// A client's device as the service counts: among those that it is for.
     pub(in crate::mps) fn device_number(&self, member: &Member) -> u32 {
-        let mut visible = self.visible.iter().flat_map(|list| list.split(','));
-        let place = visible.position(|one| !one.is_empty() && member.uuid.starts_with(one.trim()));
-        place.map_or(member.place.index, |place| place as u32)
+        number_of(self.visible.as_deref(), &member.place, &member.uuid)
     }
 
     /// Handles the departure of a client. After the last one that a fault affected, the server
@@ -204,6 +212,13 @@ impl Daemon {
             self.log.server(server, format_args!("Creating server context on device {device}"));
         }
     }
+}
+
+/// The number of a device with this identifier as a service counts that shows the devices `visible`.
+pub(in crate::mps) fn number_of(visible: Option<&str>, place: &Place, uuid: &str) -> u32 {
+    let mut visible = visible.into_iter().flat_map(|list| list.split(','));
+    let at = visible.position(|one| !one.is_empty() && uuid.starts_with(one.trim()));
+    at.map_or(place.index, |at| at as u32)
 }
 
 /// The state of a client's board, if it runs.

@@ -1,0 +1,157 @@
+//! From a prepared claim to its tenant and back.
+//!
+//! It calls Partita's library and not `partitad`'s API: the daemon is not needed on a node then,
+//! its API has no containers, and one process can hold the journal and the tenant together. What
+//! touches a GPU's driver happens in child processes of the program `partita`.
+
+use std::path::{Path, PathBuf};
+use std::sync::RwLock;
+
+use partita::Share;
+use partita::cdi;
+use partita::gpus::Selectors;
+use partita::install::Install;
+use partita::limits::{LIMITS, LimitSet};
+use partita::registry::{Isolation, Registry};
+use partita::run::RunRequest;
+use partita_core::ByteSize;
+
+use crate::device::Board;
+use crate::journal::{Entry, Journal};
+use crate::plan::{Definition, Size};
+
+/// The tenants of this node's claims. Its calls block, and one runs at a time: the caller holds a
+/// lock.
+#[derive(Debug)]
+pub struct Tenants {
+    /// Where the parts of Partita are.
+    pub install: Install,
+    /// The directory of CDI files.
+    pub cdi: PathBuf,
+    /// The journal.
+    pub journal: Journal,
+    /// The GPUs that are offered.
+    pub boards: RwLock<Vec<Board>>,
+}
+
+impl Tenants {
+    /// The GPUs that are offered now.
+    pub fn boards(&self) -> Vec<Board> {
+        self.boards.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the GPUs that are offered. True if they changed.
+    pub fn set_boards(&self, boards: Vec<Board>) -> bool {
+        let mut held = self.boards.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let is_changed = *held != boards;
+        *held = boards;
+        is_changed
+    }
+
+    /// Makes the tenant of a new claim. If that fails, nothing is left of it.
+    ///
+    /// # Errors
+    /// Why there is no such tenant.
+    pub fn make_new(&self, entry: &Entry) -> Result<(), String> {
+        self.journal.put(entry).map_err(|error| format!("the journal: {error}"))?;
+        self.make(&entry.definition).map_err(|reason| match self.end(entry) {
+            Ok(()) => reason,
+            Err(also) => format!("{reason}; and what was begun is not removed yet: {also}"),
+        })
+    }
+
+    /// Makes the tenant of a claim, unless it is there, and writes its device.
+    ///
+    /// # Errors
+    /// Why there is no such tenant.
+    pub fn make(&self, definition: &Definition) -> Result<(), String> {
+        let name = &definition.tenant;
+        let present = match Registry::open().and_then(|registry| registry.lock()?.tenant(name)) {
+            Ok(parts) => parts.len(),
+            Err(partita::Error::NoSuchTenant { .. }) => 0,
+            Err(error) => return Err(error.to_string()),
+        };
+        if present == definition.selectors.len() {
+            // Its size may have changed since, so it is not compared.
+            return cdi::generate(&self.install, name, &self.cdi)
+                .map(drop)
+                .map_err(|error| error.to_string());
+        }
+        if present > 0 {
+            // On some of its GPUs alone.
+            self.remove(name)?;
+        }
+        let request = request(definition)?;
+        cdi::prepare(&self.install, name, &request, &self.cdi).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Ends the tenant of a claim with what runs in it, and forgets the claim.
+    ///
+    /// # Errors
+    /// What could not be removed; the journal keeps it then.
+    pub fn end(&self, entry: &Entry) -> Result<(), String> {
+        self.remove(&entry.definition.tenant)?;
+        self.journal.remove(&entry.uid).map_err(|error| format!("the journal: {error}"))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), String> {
+        cdi::remove(&self.install, name, &self.cdi, true).map_err(|error| error.to_string())
+    }
+
+    /// The CDI devices of a claim.
+    pub fn cdi_ids(&self, definition: &Definition, gpu_kind: &str) -> Vec<String> {
+        let boards = self.boards();
+        let is_real = |uuid: &str| !boards.iter().any(|board| board.uuid == uuid && board.is_simulated);
+        let gpus = definition.allocated.iter().filter(|one| is_real(&one.uuid));
+        let gpus = gpus.map(|one| format!("{gpu_kind}={}", one.uuid));
+        gpus.chain([format!("{}={}", cdi::KIND, definition.tenant)]).collect()
+    }
+}
+
+/// The limits that make a size. Everything that the tenant holds counts against its memory, what
+/// the driver takes for itself included, so that the sum that the scheduler made holds.
+#[must_use]
+pub fn limits_of(size: Size) -> LimitSet {
+    LimitSet {
+        share: Some(Share::Sms(size.sms)),
+        memory: Some(ByteSize(size.memory_bytes).into()),
+        driver_allowance: Some(ByteSize(0)),
+        ..LimitSet::default()
+    }
+}
+
+fn request(definition: &Definition) -> Result<RunRequest, String> {
+    let mut limits = match definition.size {
+        Some(size) => limits_of(size),
+        None => LimitSet {
+            share: Some(Share::Percent(100_000)),
+            isolation: Some(Isolation::Own),
+            ..LimitSet::default()
+        },
+    };
+    for (name, text) in &definition.limits {
+        let limit = LIMITS.iter().find(|limit| limit.name == name);
+        let limit = limit.ok_or_else(|| format!("the limit {name} is not known"))?;
+        limit.put(&mut limits, text).map_err(|error| format!("{name}: {error}"))?;
+    }
+    let gpus: Selectors = definition.selectors.join(",").parse().map_err(|error| format!("{error}"))?;
+    Ok(RunRequest { gpus: Some(gpus), limits, ..RunRequest::default() })
+}
+
+/// The program `partita`: the one that is named, else the one beside this program, else the one
+/// that packages install.
+///
+/// # Errors
+/// If it is nowhere.
+pub fn install(named: Option<&Path>) -> Result<Install, String> {
+    let beside = std::env::current_exe().ok().map(|program| program.with_file_name("partita"));
+    let places = match named {
+        Some(path) => vec![path.to_owned()],
+        None => beside.into_iter().chain(["/usr/bin/partita".into()]).collect(),
+    };
+    let found = places.iter().find(|path| path.is_file());
+    let listed = || places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    let found = found
+        .ok_or_else(|| format!("the program partita is missing ({}); name it with --partita", listed()))?;
+    Ok(Install::of(found.clone(), std::env::var_os("PARTITA_LIB_DIR")))
+}

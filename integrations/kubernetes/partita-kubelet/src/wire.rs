@@ -1,0 +1,12 @@
+//! The kubelet's protocols, from `proto/`.
+#![allow(missing_docs, clippy::all)]
+
+/// The plugin watcher.
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// The calls for allocated devices.
+pub mod dra {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}

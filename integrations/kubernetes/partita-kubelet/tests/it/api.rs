@@ -1,0 +1,344 @@
+//! A fake API server: resource versions, watches, conflicts (409), versions that are too old (410),
+//! and the validation of slices as a real Kubernetes 1.36.2 did it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use partita_kubelet::quantity::whole;
+use serde_json::{Value, json};
+
+#[derive(Default)]
+pub struct Store {
+    version: u64,
+    /// Versions up to this one are forgotten: a watch from there gets 410.
+    forgotten: u64,
+    pub slices: BTreeMap<String, Value>,
+    /// By `namespace/name`.
+    claims: BTreeMap<String, Value>,
+    pub events: Vec<Value>,
+    /// Version, collection, type, object.
+    log: Vec<(u64, &'static str, &'static str, Value)>,
+    /// How many writes of slices the server is to refuse as conflicts.
+    pub conflicts: u32,
+    /// What validation refused.
+    pub invalid: Vec<String>,
+    /// No answers at all.
+    pub is_down: bool,
+}
+
+impl Store {
+    fn note(&mut self, kind: &'static str, what: &'static str, object: &mut Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.log.push((self.version, kind, what, object.clone()));
+    }
+
+    pub fn delete_slice(&mut self, name: &str) {
+        if let Some(mut slice) = self.slices.remove(name) {
+            self.note("resourceslices", "DELETED", &mut slice);
+        }
+    }
+
+    /// All, as a kubelet does when it starts.
+    pub fn delete_slices(&mut self) {
+        let names: Vec<String> = self.slices.keys().cloned().collect();
+        names.iter().for_each(|name| self.delete_slice(name));
+    }
+
+    /// Somebody else's change.
+    pub fn edit_slice(&mut self, name: &str, edit: impl Fn(&mut Value)) {
+        let mut slice = self.slices[name].clone();
+        edit(&mut slice);
+        self.note("resourceslices", "MODIFIED", &mut slice);
+        self.slices.insert(name.to_owned(), slice);
+    }
+
+    pub fn put_claim(&mut self, mut claim: Value) {
+        let meta = &claim["metadata"];
+        let key = format!("{}/{}", meta["namespace"].as_str().unwrap(), meta["name"].as_str().unwrap());
+        let what = if self.claims.contains_key(&key) { "MODIFIED" } else { "ADDED" };
+        self.note("resourceclaims", what, &mut claim);
+        self.claims.insert(key, claim);
+    }
+
+    pub fn annotate(&mut self, key: &str, value: &str) {
+        let mut claim = self.claims[key].clone();
+        claim["metadata"]["annotations"]["partita.dev/resize"] = value.into();
+        self.put_claim(claim);
+    }
+
+    pub fn remove_claim(&mut self, key: &str) {
+        if let Some(mut claim) = self.claims.remove(key) {
+            self.note("resourceclaims", "DELETED", &mut claim);
+        }
+    }
+
+    /// Forgets history, as etcd's compaction does.
+    pub fn compact(&mut self) {
+        self.forgotten = self.version;
+        self.log.clear();
+    }
+}
+
+pub type Shared = Arc<Mutex<Store>>;
+
+fn status(code: StatusCode, reason: &str, message: &str) -> Response {
+    let body = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "metadata": {},
+        "code": code.as_u16(), "reason": reason, "message": message,
+    });
+    (code, Json(body)).into_response()
+}
+
+/// What the real server says of a slice.
+fn check(slice: &Value) -> Result<(), String> {
+    let slice: ResourceSlice = serde_json::from_value(slice.clone()).map_err(|error| error.to_string())?;
+    let spec = slice.spec;
+    let devices = spec.devices.unwrap_or_default();
+    let counters = spec.shared_counters.unwrap_or_default();
+    if devices.is_empty() == counters.is_empty() {
+        return Err("exactly one of `sharedCounters` and `devices` is required".to_owned());
+    }
+    let has_counters =
+        devices.iter().any(|device| device.consumes_counters.is_some() || device.taints.is_some());
+    if devices.len() > if has_counters { 64 } else { 128 } || counters.len() > 8 {
+        return Err("too many devices or counter sets".to_owned());
+    }
+    for device in &devices {
+        let name = &device.name;
+        let is_label = |text: &str| {
+            let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            text.len() <= 63 && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+        };
+        if !is_label(name) {
+            return Err(format!("{name} is no DNS label"));
+        }
+        let attributes = device.attributes.clone().unwrap_or_default();
+        let capacities = device.capacity.clone().unwrap_or_default();
+        if attributes.len() + capacities.len() > 32 {
+            return Err(format!("{name}: more than 32 attributes and capacities"));
+        }
+        for (key, value) in attributes {
+            if value.string.is_some_and(|text| text.len() > 64) {
+                return Err(format!("{key} is too long"));
+            }
+            let is_version = |text: &str| {
+                let parts: Vec<&str> = text.split('.').collect();
+                let plain =
+                    |part: &&str| part.parse::<u64>().is_ok() && (part.len() == 1 || !part.starts_with('0'));
+                parts.len() == 3 && parts.iter().all(plain)
+            };
+            if value.version.is_some_and(|text| !is_version(&text)) {
+                return Err(format!("{key} is no semantic version"));
+            }
+        }
+        for (key, capacity) in capacities {
+            let Some(policy) = capacity.request_policy else { continue };
+            if device.allow_multiple_allocations != Some(true) {
+                return Err(format!("{key}: a request policy needs allowMultipleAllocations"));
+            }
+            let Some(range) = policy.valid_range else { continue };
+            let (min, step) = (whole(&range.min)?, range.step.as_ref().map_or(Ok(1), whole)?);
+            for value in [range.max.as_ref(), policy.default.as_ref()].into_iter().flatten() {
+                let value = whole(value)?;
+                if value < min || (value - min) % step != 0 {
+                    return Err(format!("{key}: {value} is not a multiple of a given step"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The value of a selector's field.
+fn matches(object: &Value, selector: &str) -> bool {
+    selector.split(',').filter(|term| !term.is_empty()).all(|term| {
+        let (path, wanted) = term.split_once('=').unwrap();
+        let found = path.split('.').fold(object, |value, key| &value[key]);
+        found.as_str() == Some(wanted)
+    })
+}
+
+type Params = Query<BTreeMap<String, String>>;
+
+fn list_or_watch(
+    store: &Shared,
+    kind: &'static str,
+    items: Vec<Value>,
+    params: &BTreeMap<String, String>,
+) -> Response {
+    let selector = params.get("fieldSelector").cloned().unwrap_or_default();
+    let locked = store.lock().unwrap();
+    if params.get("watch").is_none_or(|value| value == "false" || value == "0") {
+        let items: Vec<Value> = items.into_iter().filter(|item| matches(item, &selector)).collect();
+        let list = if kind == "resourceslices" { "ResourceSliceList" } else { "ResourceClaimList" };
+        return Json(json!({
+            "kind": list, "apiVersion": "resource.k8s.io/v1",
+            "metadata": {"resourceVersion": locked.version.to_string()}, "items": items,
+        }))
+        .into_response();
+    }
+    let from: u64 = params.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
+    drop(locked);
+    let stream = futures::stream::unfold((store.clone(), from, false), move |(store, from, is_over)| {
+        let selector = selector.clone();
+        async move {
+            if is_over {
+                return None;
+            }
+            loop {
+                {
+                    let locked = store.lock().unwrap();
+                    if locked.is_down {
+                        return None;
+                    }
+                    if from < locked.forgotten {
+                        let gone = json!({"type": "ERROR", "object": {
+                            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                            "code": 410, "reason": "Expired", "message": "too old resource version"}});
+                        drop(locked);
+                        return Some((Ok::<_, std::io::Error>(format!("{gone}\n")), (store, from, true)));
+                    }
+                    let next = locked.log.iter().find(|(version, of, _, object)| {
+                        *version > from && *of == kind && matches(object, &selector)
+                    });
+                    if let Some((version, _, what, object)) = next {
+                        let line = format!("{}\n", json!({"type": what, "object": object}));
+                        let version = *version;
+                        drop(locked);
+                        return Some((Ok(line), (store, version, false)));
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    });
+    Response::new(Body::from_stream(stream))
+}
+
+async fn slices(State(store): State<Shared>, Query(params): Params) -> Response {
+    let items = store.lock().unwrap().slices.values().cloned().collect();
+    list_or_watch(&store, "resourceslices", items, &params)
+}
+
+async fn claims(
+    State(store): State<Shared>,
+    Path(namespace): Path<String>,
+    Query(params): Params,
+) -> Response {
+    let of = format!("{namespace}/");
+    let locked = store.lock().unwrap();
+    let items = locked.claims.iter().filter(|(key, _)| key.starts_with(&of)).map(|(_, claim)| claim.clone());
+    let items = items.collect();
+    drop(locked);
+    list_or_watch(&store, "resourceclaims", items, &params)
+}
+
+async fn claim(State(store): State<Shared>, Path((namespace, name)): Path<(String, String)>) -> Response {
+    match store.lock().unwrap().claims.get(&format!("{namespace}/{name}")) {
+        Some(claim) => Json(claim.clone()).into_response(),
+        None => status(StatusCode::NOT_FOUND, "NotFound", "there is no such claim"),
+    }
+}
+
+fn refuse(store: &mut Store, slice: &Value) -> Option<Response> {
+    if store.conflicts > 0 {
+        store.conflicts -= 1;
+        return Some(status(StatusCode::CONFLICT, "Conflict", "the object has been modified"));
+    }
+    let message = check(slice).err()?;
+    store.invalid.push(message.clone());
+    Some(status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &message))
+}
+
+async fn create(State(store): State<Shared>, Json(mut slice): Json<Value>) -> Response {
+    let mut store = store.lock().unwrap();
+    if let Some(refused) = refuse(&mut store, &slice) {
+        return refused;
+    }
+    let name = format!("{}{:05}", slice["metadata"]["generateName"].as_str().unwrap(), store.version);
+    slice["metadata"]["name"] = name.clone().into();
+    slice["metadata"]["uid"] = format!("uid-{name}").into();
+    store.note("resourceslices", "ADDED", &mut slice);
+    store.slices.insert(name, slice.clone());
+    (StatusCode::CREATED, Json(slice)).into_response()
+}
+
+async fn replace(
+    State(store): State<Shared>,
+    Path(name): Path<String>,
+    Json(mut slice): Json<Value>,
+) -> Response {
+    let mut store = store.lock().unwrap();
+    if let Some(refused) = refuse(&mut store, &slice) {
+        return refused;
+    }
+    let Some(old) = store.slices.get(&name) else {
+        return status(StatusCode::NOT_FOUND, "NotFound", "there is no such slice");
+    };
+    if old["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"] {
+        return status(StatusCode::CONFLICT, "Conflict", "the object has been modified");
+    }
+    store.note("resourceslices", "MODIFIED", &mut slice);
+    store.slices.insert(name, slice.clone());
+    Json(slice).into_response()
+}
+
+async fn delete(State(store): State<Shared>, Path(name): Path<String>) -> Response {
+    let mut store = store.lock().unwrap();
+    if !store.slices.contains_key(&name) {
+        return status(StatusCode::NOT_FOUND, "NotFound", "there is no such slice");
+    }
+    store.delete_slice(&name);
+    Json(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})).into_response()
+}
+
+async fn node(Path(name): Path<String>) -> Response {
+    Json(json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name, "uid": "uid-of-the-node"}}))
+        .into_response()
+}
+
+async fn event(State(store): State<Shared>, Json(event): Json<Value>) -> Response {
+    store.lock().unwrap().events.push(event.clone());
+    (StatusCode::CREATED, Json(event)).into_response()
+}
+
+/// Starts it; the address is the second value.
+pub async fn start() -> (Shared, String) {
+    let store = Shared::default();
+    let group = "/apis/resource.k8s.io/v1";
+    let events = "/apis/events.k8s.io/v1/namespaces/{namespace}/events";
+    let router = Router::new()
+        .route(&format!("{group}/resourceslices"), get(slices).post(create))
+        .route(&format!("{group}/resourceslices/{{name}}"), put(replace).delete(delete))
+        .route(&format!("{group}/namespaces/{{namespace}}/resourceclaims"), get(claims))
+        .route(&format!("{group}/namespaces/{{namespace}}/resourceclaims/{{name}}"), get(claim))
+        .route("/api/v1/nodes/{name}", get(node))
+        .route(events, post(event))
+        .route(&format!("{events}/{{name}}"), axum::routing::patch(event))
+        .layer(axum::middleware::from_fn_with_state(store.clone(), down))
+        .with_state(store.clone());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (store, address)
+}
+
+async fn down(
+    State(store): State<Shared>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> Response {
+    if store.lock().unwrap().is_down {
+        return status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "the server is down");
+    }
+    next.run(request).await
+}

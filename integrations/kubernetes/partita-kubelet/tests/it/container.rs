@@ -1,0 +1,78 @@
+//! A container runtime as far as a CDI file needs one: mounts and variables on a root of its own,
+//! in a mount namespace of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+/// An ordinary CUDA program, and its kernels.
+fn program() -> &'static (PathBuf, PathBuf) {
+    static BUILT: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
+        let dir =
+            tempfile::Builder::new().prefix("pkgpu").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep();
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates/partita-cli/tests/it/common/gpu.c");
+        let gpu = dir.join("gpu");
+        let built = Command::new("cc").args(["-O1", "-o"]).arg(&gpu).arg(source).arg("-ldl").status();
+        assert!(built.unwrap().success(), "the test's program does not build");
+        let kernels = dir.join("kernels.ptx");
+        std::fs::write(&kernels, partita_abi::kernels::PTX_MODULE.to_bytes()).unwrap();
+        (gpu, kernels)
+    });
+    &BUILT
+}
+
+/// Whether this test may mount. It says so if not.
+pub fn can_mount() -> bool {
+    let tried = Command::new("unshare").args(["--mount", "true"]).stderr(Stdio::null()).status();
+    let can = tried.is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("skipped: a container needs root and mount namespaces");
+    }
+    can
+}
+
+/// The command that runs the program in a container with the device of this file.
+pub fn command(cdi: &Path, words: &[&str]) -> Command {
+    let spec: Value = serde_json::from_slice(&std::fs::read(cdi).unwrap()).unwrap();
+    assert_eq!(spec["cdiVersion"], "0.5.0");
+    let edits = &spec["devices"][0]["containerEdits"];
+    let (gpu, kernels) = program();
+    let mut script = "set -e\nR=$(mktemp -d)\nmount -t tmpfs root $R\n".to_owned();
+    script += "for d in bin lib lib64 usr; do mkdir $R/$d; mount --rbind /$d $R/$d; done\n";
+    script +=
+        "mkdir $R/etc $R/tmp $R/proc $R/dev $R/run\nmount -t proc proc $R/proc\nmount --rbind /dev $R/dev\n";
+    script += "mount -t tmpfs local $R/usr/local\n";
+    script += &format!("cp {} {} $R/\n", gpu.display(), kernels.display());
+    for mount in edits["mounts"].as_array().unwrap() {
+        let [host, inside] = ["hostPath", "containerPath"].map(|key| mount[key].as_str().unwrap());
+        let is_read_only = mount["options"].as_array().unwrap().contains(&"ro".into());
+        script += &format!(
+            "if [ -d {host} ]; then mkdir -p $R{inside}; else mkdir -p $(dirname $R{inside}); touch $R{inside}; fi\n\
+             mount --bind {host} $R{inside}\n"
+        );
+        if is_read_only {
+            script += &format!("mount -o remount,ro,bind $R{inside}\n");
+        }
+    }
+    let variables: Vec<&str> =
+        edits["env"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    let quoted: Vec<String> = variables.iter().map(|one| format!("'{one}'")).collect();
+    script += &format!("exec chroot $R /usr/bin/env -i {} /gpu /kernels.ptx \"$@\"\n", quoted.join(" "));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]).args(words);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+pub fn run(cdi: &Path, words: &[&str]) -> Output {
+    command(cdi, words).output().unwrap()
+}
+
+pub fn prints(cdi: &Path, words: &[&str]) -> String {
+    let out = run(cdi, words);
+    assert!(out.status.success(), "{words:?}: {out:?}");
+    String::from_utf8(out.stdout).unwrap()
+}

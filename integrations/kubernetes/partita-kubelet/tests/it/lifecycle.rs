@@ -1,0 +1,202 @@
+//! Prepare, a program that holds its share, unprepare; and a driver that is killed at every step.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use partita_kubelet::wire::dra::Claim;
+use serde_json::{Value, json};
+
+use crate::container;
+use crate::world::World;
+
+fn is_long() -> bool {
+    std::env::var_os("PARTITA_TEST_LONG").is_some_and(|value| value == "1")
+}
+
+/// The SMs that the census prints.
+fn sms(text: &str) -> BTreeSet<u32> {
+    text.split(|char: char| !char.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_holds_its_share_until_it_ends() {
+    let world = World::start(1).await;
+    let [one, two] = [world.share(1, "34", "40Gi"), world.share(2, "66", "20Gi")];
+    let mut files = Vec::new();
+    for claim in [&one, &two] {
+        let answer = world.kubelet.prepare(claim).await;
+        assert_eq!(answer.error, "");
+        let [device] = &answer.devices[..] else { panic!("{answer:?}") };
+        assert_eq!((device.pool_name.as_str(), device.device_name.clone()), ("node-a", world.shared()));
+        assert_eq!(device.request_names, ["gpu"]);
+        assert!(device.share_id.as_ref().unwrap().starts_with("aaaaaaaa"));
+        // The simulated GPU comes with the tenant's device.
+        let [id] = &device.cdi_device_ids[..] else { panic!("{device:?}") };
+        files.push(world.cdi_file(id));
+        // The same again, and with the API server away.
+        world.store.lock().unwrap().is_down = true;
+        assert_eq!(world.kubelet.prepare(claim).await, answer);
+        world.store.lock().unwrap().is_down = false;
+    }
+    let note = world.event("Pod", "pod-1", "TenantPrepared").await;
+    assert!(note.contains("34 multiprocessors and 40960 MiB"), "{note}");
+    world.event("ResourceClaim", "claim-1", "TenantPrepared").await;
+    if container::can_mount() {
+        let parts: Vec<BTreeSet<u32>> =
+            files.iter().map(|file| sms(&container::prints(file, &["census"]))).collect();
+        assert_eq!((parts[0].len(), parts[1].len()), (34, 66), "{parts:?}");
+        assert!(parts[0].is_disjoint(&parts[1]));
+        assert_eq!(container::prints(&files[0], &["total"]).trim(), format!("total {}", 40u64 << 30));
+        let results =
+            container::prints(&files[1], &["alloc", &(10u64 << 30).to_string(), &(11u64 << 30).to_string()]);
+        let codes: Vec<&str> = results.split_whitespace().collect();
+        assert_eq!(codes, ["alloc", "0", "alloc", "2"], "the second does not fit into 20 GiB");
+        // Live, smaller and back; more than the claim is refused.
+        world.store.lock().unwrap().annotate("default/claim-1", "multiprocessors=10,memory=5Gi");
+        let note = world.event("Pod", "pod-1", "TenantResized").await;
+        assert!(note.contains("10 multiprocessors"), "{note}");
+        assert_eq!(sms(&container::prints(&files[0], &["census"])).len(), 10);
+        assert_eq!(container::prints(&files[0], &["total"]).trim(), format!("total {}", 5u64 << 30));
+        world.store.lock().unwrap().annotate("default/claim-1", "multiprocessors=36");
+        let note = world.event("Pod", "pod-1", "TenantNotResized").await;
+        assert!(note.contains("larger claim"), "{note}");
+        assert_eq!(sms(&container::prints(&files[0], &["census"])).len(), 10);
+    }
+    world.kubelet.unprepare(&one).await;
+    assert!(!files[0].exists() && files[1].exists());
+    assert_eq!(world.tenants().len(), 1);
+    // The claim may be gone when the kubelet unprepares.
+    world.store.lock().unwrap().remove_claim("default/claim-2");
+    for _ in 0..2 {
+        world.kubelet.unprepare(&two).await;
+        world.kubelet.unprepare(&one).await;
+    }
+    world.assert_nothing();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_gpu_is_a_tenant_and_its_end_ends_programs() {
+    let world = World::start(1).await;
+    let device = world.shared().trim_end_matches("-shared").to_owned();
+    let claim = world.claim(1, &device, Value::Null, Value::Null);
+    let answer = world.kubelet.prepare(&claim).await;
+    assert_eq!((answer.error.as_str(), answer.devices[0].share_id.as_ref()), ("", None));
+    if container::can_mount() {
+        let file = world.cdi_file(&answer.devices[0].cdi_device_ids[0]);
+        assert_eq!(sms(&container::prints(&file, &["census"])).len(), 132);
+        let mut running = container::command(&file, &["loop"]).spawn().unwrap();
+        world
+            .eventually("the program never runs", || {
+                world.tenants()[0]["processes"].as_array().is_some_and(|all| !all.is_empty())
+            })
+            .await;
+        world.kubelet.unprepare(&claim).await;
+        running.wait().unwrap();
+    }
+    world.kubelet.unprepare(&claim).await;
+    world.assert_nothing();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_come_twice_and_at_once() {
+    let world = World::start(2).await;
+    let claims: Vec<Claim> = (0..4).map(|which| world.share(which, "32", "10Gi")).collect();
+    // One call with all, and each claim three times more at the same time.
+    let mut calls: Vec<Vec<Claim>> = vec![claims.clone()];
+    calls.extend((0..12).map(|at| vec![claims[at % 4].clone()]));
+    let answers = futures::future::join_all(calls.iter().map(|call| world.kubelet.try_prepare(call))).await;
+    for (call, answers) in calls.iter().zip(&answers) {
+        for (claim, answer) in call.iter().zip(answers.as_ref().unwrap()) {
+            assert_eq!(answer.error, "");
+            assert!(answer.devices[0].cdi_device_ids[0].contains(&claim.uid));
+        }
+    }
+    assert_eq!(world.tenants().len(), 4);
+    let all = claims.iter().chain(&claims);
+    for error in futures::future::join_all(all.map(|claim| world.kubelet.try_unprepare(claim))).await {
+        assert_eq!(error.as_deref(), Some(""));
+    }
+    world.assert_nothing();
+}
+
+/// SIGKILL after each of many pauses, which together cover the whole of a call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_driver_goes_on() {
+    let mut world = World::start(1).await;
+    let kills = if is_long() { 250 } else { 12 };
+    let mut lengths = [Duration::from_millis(400); 2];
+    let mut interrupted = 0;
+    for which in 0..kills {
+        let claim = world.share(which, "66", "40Gi");
+        for (is_end, length) in [false, true].into_iter().zip(&mut lengths) {
+            let pause = length.mul_f64(f64::from(which) / f64::from(kills));
+            let begin = Instant::now();
+            let call = async {
+                match is_end {
+                    false => world.kubelet.try_prepare(std::slice::from_ref(&claim)).await.is_some(),
+                    true => world.kubelet.try_unprepare(&claim).await.is_some(),
+                }
+            };
+            let is_done = tokio::time::timeout(pause, call).await == Ok(true);
+            if is_done {
+                // The next pauses are inside of the call.
+                *length = begin.elapsed();
+            }
+            interrupted += u32::from(!is_done);
+            world.kill_driver();
+            world.start_driver();
+            world.registered().await;
+            if is_end {
+                world.kubelet.unprepare(&claim).await;
+                world.assert_nothing();
+            } else {
+                let answer = world.kubelet.prepare(&claim).await;
+                assert_eq!(answer.error, "");
+                assert!(world.cdi_file(&answer.devices[0].cdi_device_ids[0]).exists());
+                let tenants = world.tenants();
+                assert_eq!((tenants.len(), &tenants[0]["sms"]), (1, &json!(66)), "{tenants:?}");
+            }
+        }
+    }
+    assert!(interrupted > kills, "{interrupted} of {} kills came in a call", 2 * kills);
+    println!("{interrupted} of {} kills came in a call", 2 * kills);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_vanished_while_the_driver_was_away_leaves_nothing() {
+    let mut world = World::start(1).await;
+    let [gone, stays] = [world.share(1, "34", "10Gi"), world.share(2, "34", "10Gi")];
+    for claim in [&gone, &stays] {
+        assert_eq!(world.kubelet.prepare(claim).await.error, "");
+    }
+    world.kill_driver();
+    world.store.lock().unwrap().remove_claim("default/claim-1");
+    world.start_driver();
+    world.registered().await;
+    world.eventually("the tenant of a claim that is gone stays", || world.tenants().len() == 1).await;
+    assert!(world.tenants()[0]["name"].as_str().unwrap().starts_with(&stays.uid));
+    world.kubelet.unprepare(&stays).await;
+    world.kubelet.unprepare(&gone).await;
+    world.assert_nothing();
+}
+
+/// Prints how long a warm prepare takes; no judgement, for the machine may be busy.
+#[tokio::test(flavor = "multi_thread")]
+async fn how_long_a_prepare_takes() {
+    let world = World::start(1).await;
+    let rounds = if is_long() { 200 } else { 20 };
+    let mut times = Vec::new();
+    for which in 0..rounds {
+        let claim = world.share(which, "66", "40Gi");
+        let begin = Instant::now();
+        assert_eq!(world.kubelet.prepare(&claim).await.error, "");
+        times.push(begin.elapsed());
+        world.kubelet.unprepare(&claim).await;
+    }
+    // The first starts the service.
+    times.remove(0);
+    times.sort();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)].as_secs_f64() * 1e3;
+    println!("NodePrepare, warm, {} calls: p50 {:.0} ms, p99 {:.0} ms", times.len(), at(50), at(99));
+    world.assert_nothing();
+}

@@ -1,0 +1,9 @@
+//! The real program against a fake kubelet, a fake API server, and the simulated driver.
+
+mod api;
+mod container;
+mod kubelet;
+mod lifecycle;
+mod refusals;
+mod slices;
+mod world;

@@ -1,0 +1,66 @@
+//! Slices are as they should be, whatever kubelets, people and other writers do. So are sockets.
+
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slices_come_back() {
+    let mut world = World::start(2).await;
+    assert_eq!(world.devices().len(), 4);
+    // The kubelet restarts: it deletes all slices of its node and asks again.
+    world.store.lock().unwrap().delete_slices();
+    world.published().await;
+    world.registered().await;
+    // Somebody deletes one.
+    let name = world.store.lock().unwrap().slices.keys().next().unwrap().clone();
+    world.store.lock().unwrap().delete_slice(&name);
+    world.published().await;
+    // Somebody edits one, beside conflicts and a forgotten history.
+    let store = world.store.clone();
+    let name = store.lock().unwrap().slices.keys().last().unwrap().clone();
+    {
+        let mut store = store.lock().unwrap();
+        store.conflicts = 2;
+        store.compact();
+        store.edit_slice(&name, |slice| slice["spec"]["pool"]["generation"] = 77.into());
+    }
+    world
+        .eventually("the edited slice stays", || {
+            let is_new = |slice: &serde_json::Value| slice["spec"]["pool"]["generation"] == 78;
+            let all_new = store.lock().unwrap().slices.values().all(is_new);
+            all_new && world.is_published()
+        })
+        .await;
+    // The server is away for a while, and the slices with it.
+    store.lock().unwrap().is_down = true;
+    store.lock().unwrap().delete_slices();
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    store.lock().unwrap().is_down = false;
+    world.published().await;
+    // A killed driver finds its slices as they are: no write.
+    let before = store.lock().unwrap().slices.clone();
+    world.kill_driver();
+    world.start_driver();
+    world.registered().await;
+    world.store.lock().unwrap().delete_slices();
+    world.published().await;
+    assert_eq!(store.lock().unwrap().slices.len(), before.len());
+    for slice in store.lock().unwrap().slices.values() {
+        assert_eq!(slice["metadata"]["ownerReferences"][0]["name"], "node-a");
+        assert_eq!(slice["spec"]["nodeName"], "node-a");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleted_sockets_come_back() {
+    let world = World::start(1).await;
+    for path in ["plugins_registry/partita@partita.dev-reg.sock", "plugins/partita.dev/dra.sock"] {
+        let path = world.dir().join("kubelet").join(path);
+        std::fs::remove_file(&path).unwrap();
+        world.eventually("the socket stays away", || path.exists()).await;
+        world.registered().await;
+    }
+    let claim = world.share(1, "34", "10Gi");
+    assert_eq!(world.kubelet.prepare(&claim).await.error, "");
+    world.kubelet.unprepare(&claim).await;
+    world.assert_nothing();
+}

@@ -1,0 +1,245 @@
+//! A node of its own: directories, simulated GPUs, API server, kubelet, and the program.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use partita_kubelet::wire::dra::Claim;
+use serde_json::{Value, json};
+
+use crate::api::{self, Shared};
+use crate::kubelet::{Kubelet, PATIENCE};
+
+pub const NODE: &str = "node-a";
+
+/// The directory of Partita's own programs. `PARTITA_TEST_LIB_DIR` names one where they are built.
+fn parts() -> &'static Path {
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+        if let Some(dir) = std::env::var_os("PARTITA_TEST_LIB_DIR") {
+            return std::path::absolute(dir).unwrap();
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+        let packages = ["partita-cli", "partita-hook", "partita-simcuda", "partita-simcuda-so"];
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet"]).args(packages.iter().flat_map(|name| ["-p", name]));
+        // The main workspace has its own target directory.
+        assert!(cargo.current_dir(&root).status().unwrap().success(), "Partita does not build");
+        root.join("target/debug").canonicalize().unwrap()
+    });
+    &BUILT
+}
+
+pub struct World {
+    temp: tempfile::TempDir,
+    pub store: Shared,
+    address: String,
+    pub kubelet: Kubelet,
+    driver: Option<Child>,
+    gpus: u32,
+}
+
+impl World {
+    /// A node with so many GPUs, whose driver is published.
+    pub async fn start(gpus: u32) -> Self {
+        let temp = tempfile::Builder::new().prefix("pk").tempdir_in("/tmp").unwrap();
+        for (name, mode) in [("run", 0o700), ("sim", 0o755), ("cache", 0o755)] {
+            let dir = temp.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let (store, address) = api::start().await;
+        let kubelet = Kubelet::new(&temp.path().join("kubelet"));
+        let mut world = Self { temp, store, address, kubelet, driver: None, gpus };
+        world.start_driver();
+        world.registered().await;
+        world.published().await;
+        world
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.temp.path()
+    }
+
+    fn surround(&self, command: &mut Command) {
+        for (name, _) in std::env::vars_os() {
+            if ["PARTITA_", "CUDA_", "XDG_"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("PARTITA_LIB_DIR", parts())
+            .env("PARTITA_RUN_DIR", self.dir().join("run"))
+            .env("PARTITA_SIM_DIR", self.dir().join("sim"))
+            .env("PARTITA_CACHE_DIR", self.dir().join("cache"))
+            .env("PARTITA_SIM_GPUS", self.gpus.to_string());
+    }
+
+    pub fn start_driver(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partita-kubelet"));
+        self.surround(&mut command);
+        command.args(["--node-name", NODE, "--gpu", "sim:h200:all", "--api-server", &self.address]);
+        command.args(["--look-s", "1"]).arg("--partita").arg(parts().join("partita"));
+        for (option, name) in [("--kubelet-dir", "kubelet"), ("--state-dir", "state"), ("--cdi-dir", "cdi")] {
+            command.arg(option).arg(self.dir().join(name));
+        }
+        let log = std::fs::File::options().append(true).create(true).open(self.dir().join("log")).unwrap();
+        command.stderr(log).stdout(Stdio::null());
+        self.driver = Some(command.spawn().unwrap());
+    }
+
+    pub async fn registered(&self) {
+        let info = self.kubelet.register().await;
+        assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "partita.dev"));
+        assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
+        assert_eq!(Path::new(&info.endpoint), self.dir().join("kubelet/plugins/partita.dev/dra.sock"));
+    }
+
+    /// SIGKILL, at this moment.
+    pub fn kill_driver(&mut self) {
+        let mut driver = self.driver.take().unwrap();
+        driver.kill().unwrap();
+        driver.wait().unwrap();
+    }
+
+    pub async fn eventually(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !done() {
+            let log = || std::fs::read_to_string(self.dir().join("log")).unwrap();
+            assert!(Instant::now() < deadline, "{what}; the driver says:\n{}", log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits for a whole pool of one generation.
+    pub async fn published(&self) {
+        self.eventually("the pool is never whole", || self.is_published()).await;
+    }
+
+    pub fn is_published(&self) -> bool {
+        let store = self.store.lock().unwrap();
+        let pools: Vec<&Value> = store.slices.values().map(|slice| &slice["spec"]["pool"]).collect();
+        let is_whole = |pool: &&Value| **pool == *pools[0] && pool["resourceSliceCount"] == pools.len();
+        assert_eq!(store.invalid, Vec::<String>::new(), "the real server would refuse this");
+        !pools.is_empty() && pools.iter().all(is_whole)
+    }
+
+    /// The devices of the published slices.
+    pub fn devices(&self) -> Vec<Value> {
+        let store = self.store.lock().unwrap();
+        let of = |slice: &Value| slice["spec"]["devices"].as_array().cloned().unwrap_or_default();
+        store.slices.values().flat_map(of).collect()
+    }
+
+    /// The name of the first shared device.
+    pub fn shared(&self) -> String {
+        let devices = self.devices();
+        let names = devices.iter().filter_map(|device| device["name"].as_str());
+        names.filter(|name| name.ends_with("-shared")).min().unwrap().to_owned()
+    }
+
+    /// A claim as the scheduler leaves it.
+    pub fn claim(&self, which: u32, device: &str, consumed: Value, parameters: Value) -> Claim {
+        let uid = format!("5c1d9a70-0000-4000-8000-{which:012}");
+        let mut result = json!({
+            "request": "gpu", "driver": "partita.dev", "pool": NODE, "device": device,
+            "shareID": format!("aaaaaaaa-0000-4000-8000-{which:012}"), "consumedCapacity": consumed,
+        });
+        if consumed.is_null() {
+            let result = result.as_object_mut().unwrap();
+            result.remove("consumedCapacity");
+            result.remove("shareID");
+        }
+        let mut config = json!([]);
+        if !parameters.is_null() {
+            let mut all = json!({"apiVersion": "partita.dev/v1", "kind": "TenantParameters"});
+            all.as_object_mut().unwrap().extend(parameters.as_object().unwrap().clone());
+            config = json!([{"source": "FromClaim", "requests": [],
+                "opaque": {"driver": "partita.dev", "parameters": all}}]);
+        }
+        let name = format!("claim-{which}");
+        self.store.lock().unwrap().put_claim(json!({
+            "kind": "ResourceClaim", "apiVersion": "resource.k8s.io/v1",
+            "metadata": {"namespace": "default", "name": name, "uid": uid},
+            "spec": {"devices": {}},
+            "status": {
+                "allocation": {"devices": {"results": [result], "config": config}},
+                "reservedFor": [{"resource": "pods", "name": format!("pod-{which}"), "uid": "pod-uid"}],
+            },
+        }));
+        Claim { namespace: "default".to_owned(), uid, name }
+    }
+
+    /// A share of the first GPU.
+    pub fn share(&self, which: u32, sms: &str, memory: &str) -> Claim {
+        let consumed = json!({"multiprocessors": sms, "memory": memory, "clients": "1"});
+        self.claim(which, &self.shared(), consumed, Value::Null)
+    }
+
+    pub fn partita(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(parts().join("partita"));
+        self.surround(&mut command);
+        command.args(words);
+        command
+    }
+
+    /// The rows of `partita ps --json`.
+    pub fn tenants(&self) -> Vec<Value> {
+        let out = self.partita(&["ps", "--json"]).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    fn names(&self, dir: &str) -> Vec<String> {
+        let files = std::fs::read_dir(self.dir().join(dir)).into_iter().flatten();
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Nothing of any claim is there: no tenant, no device, no entry, no file half written.
+    pub fn assert_nothing(&self) {
+        assert_eq!(self.tenants(), Vec::<Value>::new());
+        assert_eq!(self.names("cdi"), Vec::<String>::new());
+        assert_eq!(self.names("state/claims"), Vec::<String>::new());
+    }
+
+    /// The file of a claim's device.
+    pub fn cdi_file(&self, id: &str) -> PathBuf {
+        let name = id.strip_prefix("partita.dev/tenant=").unwrap();
+        self.dir().join("cdi").join(format!("partita.dev-tenant-{name}.json"))
+    }
+
+    /// Waits for an event of this reason on the object, and returns its note.
+    pub async fn event(&self, kind: &str, name: &str, reason: &str) -> String {
+        let find = || {
+            let store = self.store.lock().unwrap();
+            let is_it = |event: &&Value| {
+                event["regarding"]["kind"] == kind
+                    && event["regarding"]["name"] == name
+                    && event["reason"] == reason
+            };
+            store.events.iter().rev().find(is_it).map(|event| event["note"].as_str().unwrap().to_owned())
+        };
+        self.eventually(&format!("no event {reason} on {name}"), || find().is_some()).await;
+        find().unwrap()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if self.driver.is_some() {
+            self.kill_driver();
+        }
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(self.dir().join("log")).unwrap_or_default());
+        }
+        let names: Vec<String> =
+            self.tenants().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect();
+        for name in names {
+            let _ = self.partita(&["cdi", "remove", "--force", &name, "--output", "/nonexistent"]).output();
+        }
+        let _ = self.partita(&["mps", "stop", "--gpu", "sim:h200:all"]).output();
+        // A board leaves when its directory is gone.
+        let _ = std::fs::remove_file(self.dir().join("sim/.containers"));
+    }
+}
