@@ -18,6 +18,7 @@
 //! | [`kept`] | the names of cached calibrations |
 //! | [`hami`] | limits in HAMi-core's environment variables |
 //! | [`time`] | shares of the GPU's time, and priorities |
+//! | [`elastic`] | what a tenant borrows of idle TPCs |
 //! | [`mig`] | plans for MIG instances |
 //! | [`vf`] | plans for virtual functions and vGPUs |
 //! | [`Words`] | limits whose value is one of a few words |
@@ -33,6 +34,7 @@ extern crate std;
 
 mod calendar;
 mod count;
+pub mod elastic;
 mod gpc_set;
 pub mod hami;
 pub mod kept;

@@ -15,7 +15,7 @@ use crate::gpus::Selectors;
 use crate::limits::{self, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
 use crate::policy::{self, Decided, Site, Wish};
-use crate::registry::{Isolation, Registry, RegistryLock, Tenant, acting_user, memory};
+use crate::registry::{Isolation, Registry, RegistryLock, Tenant, acting_user, elastic, memory};
 use crate::time::{self, TimeRow};
 
 /// Which tenant.
@@ -156,6 +156,7 @@ struct Change<'a> {
     part: &'a Tenant,
     topology: Topology,
     planned: Option<Compaction>,
+    borrow_tpcs_max: u64,
     file: LimitsFile,
 }
 
@@ -248,7 +249,22 @@ impl<'a> Change<'a> {
             });
         }
         let mut changed = before.clone();
+        if let Some(planned) = &planned {
+            changed.set_partition(&topology, &planned.plan.set);
+        }
         wanted.put(&mut changed);
+        let isolation = part.meta().map_or(Isolation::Shared, |meta| meta.isolation);
+        elastic::put(&wanted, &topology, isolation, &mut changed)?;
+        if changed.borrow_tpcs_max != 0 && before.borrow_tpcs_max == 0 {
+            return Err(Error::NotOffered {
+                option: "--sm with a ceiling".to_owned(),
+                reason: format!(
+                    "tenant {} was started without one, and its launches do not look for idle TPCs; start it with --sm \
+                     30%..100%, then both figures can be changed",
+                    part.name
+                ),
+            });
+        }
         // Without a description of the tenant, its processes may be clients of MPS.
         time::check_law(&changed, part.meta().map_or(Isolation::Shared, |meta| meta.isolation))?;
         if let Some(share) = wanted.time.filter(|_| time::takes_turns(part)) {
@@ -257,12 +273,13 @@ impl<'a> Change<'a> {
             let wanted = Limits { time_permille: share.0, ..before.clone() };
             time::check_sum(&wanted, part.gpu_label(), others)?;
         }
+        let borrow_tpcs_max = changed.borrow_tpcs_max;
         let file = part.limits_file()?;
-        Ok(Self { part, topology, planned, file })
+        Ok(Self { part, topology, planned, borrow_tpcs_max, file })
     }
 
     fn make(self, request: &SetRequest, tenants: &[Tenant]) -> Result<SetOutcome, Error> {
-        let Self { part, topology, planned, mut file } = self;
+        let Self { part, topology, planned, borrow_tpcs_max, mut file } = self;
         memory_wanted(part, part.limits()?, &request.limits)?
             .into_iter()
             .try_for_each(|memory| memory.make_room(tenants))?;
@@ -275,6 +292,7 @@ impl<'a> Change<'a> {
                 limits.set_partition(&topology, &planned.plan.set);
             }
             request.limits.put(limits);
+            limits.borrow_tpcs_max = borrow_tpcs_max;
         })
         .map_err(damaged)?;
         let (_, now) = file.load().map_err(damaged)?;

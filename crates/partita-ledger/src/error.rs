@@ -116,6 +116,13 @@ pub enum LimitsFault {
         /// The number of TPCs of the device.
         tpc_count: u32,
     },
+    /// It may borrow up to more TPCs than there are.
+    Borrows {
+        /// How many it may use.
+        tpcs: u64,
+        /// The number of TPCs of the device.
+        tpc_count: u32,
+    },
     /// A TPC's physical number has no bit in a mask.
     Physical {
         /// The logical number.
@@ -141,6 +148,9 @@ impl fmt::Display for LimitsFault {
         match *self {
             Self::TpcCount(count) => write!(f, "a device of {count} TPCs, where 1 to 256 are possible"),
             Self::SmsPerTpc => write!(f, "TPCs without an SM"),
+            Self::Borrows { tpcs, tpc_count } => {
+                write!(f, "it may use up to {tpcs} TPCs, and the device has {tpc_count}")
+            }
             Self::SetBeyondDevice { tpc, tpc_count } => {
                 write!(
                     f,

@@ -37,6 +37,10 @@ pub mod account;
 #[cfg(not(loom))]
 mod account;
 #[cfg(loom)]
+pub mod claims;
+#[cfg(not(loom))]
+mod claims;
+#[cfg(loom)]
 pub mod epoch;
 #[cfg(not(loom))]
 mod epoch;
@@ -46,6 +50,8 @@ pub mod sync;
 mod sync;
 
 // Files are mapped, which a model's atomics do not support.
+#[cfg(not(loom))]
+mod elastic;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -86,14 +92,15 @@ mod view;
 #[cfg(not(loom))]
 pub use self::{
     account::{SLOTS, Totals},
+    elastic::{ELASTIC_FILE_BYTES, ELASTIC_FILE_NAME, ElasticMap, RECORDS},
     error::{Errno, LedgerError, LimitsFault, Problem},
     file::At,
     flight::{FENCES, FLIGHT_BYTES, Fence, Flight, FlightPage, round_pause_ns},
     gate::{GATE_FILE_BYTES, GATE_FILE_NAME, GATE_LANES, GateMap, Lane, OPEN},
     limits::{
         DRIVER_ALLOWANCE_BYTES, DRIVER_ALLOWANCES, FLAG_ALL_TASK_SLOTS, FLAG_GATED, FLAG_GPCS_UNPROVED,
-        FLAG_MEMORY_REST, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, FLAG_SPILL_HOST, FLAG_TIME_SOFT,
-        FLAG_TIME_TOKENS, FLAG_TIMED, FLAG_TURNS, Limits, MECHANISM_MASK, MECHANISM_NONE,
+        FLAG_LENDS, FLAG_MEMORY_REST, FLAG_ON_MISFIT_WIDEN, FLAG_SM_COUNT_PARTITION, FLAG_SPILL_HOST,
+        FLAG_TIME_SOFT, FLAG_TIME_TOKENS, FLAG_TIMED, FLAG_TURNS, Limits, MECHANISM_MASK, MECHANISM_NONE,
         MECHANISM_PERSISTENT, NAME_BYTES_MAX, NO_QUOTA, OnMisfit, SmCount, Spill, TaskSlots,
     },
     limits_file::{LIMITS_FILE_BYTES, LIMITS_FILE_NAME, LimitsBusy, LimitsFile, LimitsMap},

@@ -50,6 +50,9 @@ pub const FLAG_TURNS: u32 = 256;
 pub const FLAG_MEMORY_REST: u32 = 512;
 /// In [`Limits::flags`]: the share of time is enforced by a token bucket.
 pub const FLAG_TIME_TOKENS: u32 = 1024;
+/// In [`Limits::flags`]: the tenant's processes show in the GPU's elastic file when they are at
+/// work, so that others may borrow its TPCs while they rest.
+pub const FLAG_LENDS: u32 = 2048;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.
 pub const MECHANISM_NONE: u32 = 0;
@@ -108,7 +111,7 @@ pub struct Limits {
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`],
     /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
     /// [`FLAG_SM_COUNT_PARTITION`], [`FLAG_ALL_TASK_SLOTS`], [`FLAG_TURNS`],
-    /// [`FLAG_MEMORY_REST`], [`FLAG_TIME_TOKENS`].
+    /// [`FLAG_MEMORY_REST`], [`FLAG_TIME_TOKENS`], [`FLAG_LENDS`].
     pub flags: u32,
     /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
     pub task_slots: u32,
@@ -121,6 +124,11 @@ pub struct Limits {
     pub physical_of_logical: [u16; 256],
     /// GPC of each logical TPC; entries from `tpc_count` on are unused.
     pub gpc_of_logical: [u8; 256],
+    /// The most TPCs that the tenant uses with what it borrows, its own included; 0 if it does not
+    /// borrow.
+    pub borrow_tpcs_max: u64,
+    /// TPCs that it may not borrow, whether in use or not; logical numbering.
+    pub not_lent: [u64; 4],
 }
 
 words! {
@@ -210,6 +218,8 @@ impl Default for Limits {
             name: [0; NAME_BYTES_MAX + 1],
             physical_of_logical: [0; 256],
             gpc_of_logical: [0; 256],
+            borrow_tpcs_max: 0,
+            not_lent: [0; 4],
         }
     }
 }
@@ -275,6 +285,9 @@ impl Limits {
                 return Err(LimitsFault::SetBeyondDevice { tpc, tpc_count: self.tpc_count });
             }
         }
+        if self.borrow_tpcs_max > self.tpc_count.into() {
+            return Err(LimitsFault::Borrows { tpcs: self.borrow_tpcs_max, tpc_count: self.tpc_count });
+        }
         for (tpc, &physical) in (0..self.tpc_count).zip(&self.physical_of_logical) {
             if physical > 255 {
                 return Err(LimitsFault::Physical { tpc, physical });
@@ -319,6 +332,8 @@ impl Limits {
             put(u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(d) << 48);
         }
         self.gpc_of_logical.as_chunks::<8>().0.iter().for_each(|&bytes| put(u64::from_le_bytes(bytes)));
+        put(self.borrow_tpcs_max);
+        self.not_lent.iter().for_each(|&word| put(word));
         words
     }
 
@@ -345,6 +360,8 @@ impl Limits {
             *to = [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16];
         }
         limits.gpc_of_logical.as_chunks_mut::<8>().0.iter_mut().for_each(|to| *to = get().to_le_bytes());
+        limits.borrow_tpcs_max = get();
+        limits.not_lent.iter_mut().for_each(|to| *to = get());
         limits
     }
 }

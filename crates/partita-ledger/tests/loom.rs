@@ -14,6 +14,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use partita_ledger::account::{Account, Book, Change, Fault};
+use partita_ledger::claims::Claims;
 use partita_ledger::epoch::DoubleBuffer;
 use partita_ledger::record::{Records, Shared};
 use partita_ledger::sync::{Word, crash};
@@ -371,6 +372,43 @@ fn a_process_that_changes_a_shared_value_may_die_at_each_step() {
             let died = victim.join().unwrap();
             let all = 4 - u64::from(died);
             assert_eq!(value.shared().load(), Some([all, all * 10]));
+        });
+    }
+}
+
+#[test]
+fn two_borrowers_never_hold_the_same_tpc() {
+    model(4, || {
+        let places = Arc::new([Claims::new(), Claims::new()]);
+        places[0].put([0b1000, 0, 0, 0]);
+        let other = {
+            let places = Arc::clone(&places);
+            thread::spawn(move || places[1].take([0b1110, 0, 0, 0], places.iter()))
+        };
+        let own = places[0].take([0b0111, 0, 0, 0], places.iter());
+        let other = other.join().unwrap();
+        assert_eq!(own[0] & other[0], 0, "{own:?} {other:?}");
+        assert_eq!(own[0] & 0b1001, 0b1001, "what no other wants, and what it had");
+        assert_eq!([places[0].get(), places[1].get()], [own, other]);
+    });
+}
+
+#[test]
+fn a_borrower_may_die_at_each_step() {
+    for steps in 0..16 {
+        model(3, move || {
+            let places = Arc::new([Claims::new(), Claims::new()]);
+            places[1].put([0b10, 0, 0, 0]);
+            let victim = {
+                let places = Arc::clone(&places);
+                thread::spawn(move || crash::after(steps, || places[1].take([0b01, 0, 0, 0], places.iter())))
+            };
+            let own = places[0].take([0b11, 0, 0, 0], places.iter());
+            let held = victim.join().unwrap().unwrap_or([0b10, 0, 0, 0]);
+            assert_eq!(own[0] & held[0], 0, "{own:?} {held:?}");
+            // Once it is cleared, all can be had.
+            places[1].put([0; 4]);
+            assert_eq!(places[0].take([0b11, 0, 0, 0], places.iter())[0], 0b11);
         });
     }
 }

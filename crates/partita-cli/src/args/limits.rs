@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use partita::limits::{Form, Given, LIMITS, Limit, LimitSet, Needs};
 use partita_console::Failure;
 
@@ -10,6 +10,9 @@ use partita_console::Failure;
 pub type RunLimits = LimitOptions<false>;
 /// The limits that can change while a tenant runs.
 pub type SetLimits = LimitOptions<true>;
+
+/// The option that stands for a ceiling of all compute units.
+const BORROW: &str = "borrow";
 
 /// The limits that a command line gives.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +39,11 @@ impl<const OF_SET: bool> FromArgMatches for LimitOptions<OF_SET> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = Given::default();
         for limit in Self::offered() {
+            if limit.name == "sm" && matches.get_flag(BORROW) {
+                let share = matches.get_one::<String>("sm").map_or("", String::as_str);
+                given.add(limit, format!("{share}..100%"));
+                continue;
+            }
             if matches.value_source(limit.name) == Some(ValueSource::CommandLine)
                 && let Some(value) = matches.get_one::<String>(limit.name)
             {
@@ -53,6 +61,11 @@ impl<const OF_SET: bool> FromArgMatches for LimitOptions<OF_SET> {
 
 impl<const OF_SET: bool> Args for LimitOptions<OF_SET> {
     fn augment_args(command: Command) -> Command {
+        let borrow = Arg::new(BORROW)
+            .long(BORROW)
+            .action(ArgAction::SetTrue)
+            .help("Borrow what is idle, up to all compute units: --sm 30% --borrow is --sm 30%..100%");
+        let command = command.arg(borrow);
         command.args(Self::offered().map(|limit| match limit.change {
             Some(change) if OF_SET => option(limit).help(change.help),
             _ => of_run(limit),

@@ -18,6 +18,7 @@ mod containers;
 mod culprits;
 mod deaths;
 mod device_runtime;
+mod elastic;
 mod exec;
 mod faults;
 mod gate;

@@ -5,6 +5,7 @@ use core::sync::atomic::{Ordering, fence};
 use partita_ledger::{HookState, Key, Limits, LimitsMap, NO_QUOTA, Slot};
 
 use crate::account::launch_mask::LaunchMask;
+use crate::account::presence::Presence;
 
 /// This process's part in its tenant on one GPU.
 ///
@@ -20,6 +21,8 @@ pub struct Gpu {
     pub limits: LimitsMap,
     /// This process's slot in the tenant's account of this GPU.
     pub slot: Slot,
+    /// Its record in the GPU's elastic file, where the tenant lends.
+    pub presence: Option<Presence>,
     /// Its place among the GPUs that this process sees: the driver's ordinal.
     pub index: u8,
 }

@@ -4,6 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use partita_abi::qmd::{self, QmdError, QmdLayout};
+use partita_core::TpcSet;
 use partita_ledger::{FLAG_GPCS_UNPROVED, Limits};
 
 use crate::sys::report;
@@ -18,6 +19,7 @@ pub struct LaunchMask {
     /// limits being rewritten over and over.
     pub at_start: [u32; 8],
     gpcs: Gpcs,
+    physical: [u16; 256],
 }
 
 /// Which clusters fit a mask.
@@ -59,7 +61,25 @@ impl LaunchMask {
                 *word |= 1 << (physical % 32);
             }
         }
-        Ok(Self { layout, live, at_start: limits.qmd_disable, gpcs: Gpcs::new(limits) })
+        Ok(Self {
+            layout,
+            live,
+            at_start: limits.qmd_disable,
+            gpcs: Gpcs::new(limits),
+            physical: limits.physical_of_logical,
+        })
+    }
+
+    /// The disable words of a set of TPCs, in logical numbers.
+    pub fn disable_words_of(&self, set: TpcSet) -> [u32; 8] {
+        let mut words = [!0; 8];
+        for tpc in set.iter() {
+            let physical = self.physical[usize::from(tpc)];
+            if let Some(word) = words.get_mut(usize::from(physical / 32)) {
+                *word &= !(1 << (physical % 32));
+            }
+        }
+        words
     }
 
     /// The tenant's disable words with those of the program's own mask. The program's count only as

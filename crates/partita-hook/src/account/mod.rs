@@ -7,4 +7,5 @@ pub mod launch_mask;
 pub mod locate;
 pub mod origin;
 pub mod per_gpu;
+pub mod presence;
 pub mod tenant;

@@ -71,7 +71,12 @@ pub fn refuse() {
 in_child! {
     if let Some(tenant) = current() {
         // The copies are the only use from here on: no lookup finds the tenant again.
-        tenant.gpus.iter().for_each(|gpu| core::ptr::read(&gpu.slot).abandon_in_fork_child());
+        for gpu in &tenant.gpus {
+            core::ptr::read(&gpu.slot).abandon_in_fork_child();
+            if let Some(presence) = core::ptr::read(&gpu.presence) {
+                presence.map.abandon_in_fork_child();
+            }
+        }
     }
     TENANT.store(core::ptr::null_mut(), Ordering::Release);
 }

@@ -32,7 +32,9 @@ fn look() -> Option<u64> {
     // The gate is opened first: what comes after may wait for work behind it.
     let (lanes, time) = (lanes::look(), watch::look(tenant));
     let fences = fences::look(tenant, meter::is_gate_open());
-    let next = [lanes, time, slots::watch::look(now_ns()), fences, pool::look(tenant)];
+    let presences = tenant.gpus().iter().filter_map(|gpu| gpu.presence.as_ref());
+    let borrowed = presences.filter_map(|presence| presence.look()).min();
+    let next = [lanes, time, slots::watch::look(now_ns()), fences, pool::look(tenant), borrowed];
     let next = next.into_iter().flatten().min();
     // A process has its slices on all of its GPUs together.
     slices::shorten(lanes::gives_way(tenant));

@@ -12,7 +12,7 @@ use crate::gate::lanes;
 use crate::holder::fences;
 use crate::memory::pools;
 use crate::slots::finished::{self, Covers};
-use crate::slots::{hold, seen};
+use crate::slots::{hold, rest, seen};
 use crate::time::meter;
 
 /// The program is about to wait, for a stream or for anything: has the GPU open every lane of this
@@ -133,6 +133,7 @@ pub unsafe fn destroy_stream(real: prototypes::cuStreamDestroy, stream: *mut c_v
     }
     hold::end_stream(stream);
     fences::stream_ends(stream);
+    rest::stream_ends(stream);
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { locate::destroy_stream(real, stream) };
     if result.is_ok() {

@@ -98,7 +98,7 @@ fn prepared(
         Ok(None) => return call(),
         Err(code) => return code,
     };
-    let noted = Call { unmasked: wide, carried: Some(&carried) };
+    let noted = Call { unmasked: wide, carried: Some(&carried), mask: None };
     let armed = || {
         locate::on(tenant, gpu, || noted::within(&noted, &call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES)
     };
@@ -224,7 +224,7 @@ fn arm(
         }
     }
     if wide {
-        let noted = Call { unmasked: false, carried: Some(&executable.carried) };
+        let noted = Call { unmasked: false, carried: Some(&executable.carried), mask: None };
         noted::within(&noted, || driver.upload(handle, stream))
             .unwrap_or(Err(CuResult::LAUNCH_OUT_OF_RESOURCES))?;
         for kernel in executable.kernels.iter_mut().filter(|kernel| kernel.misfit) {
@@ -296,7 +296,7 @@ unsafe fn made(
     let _order = graph_memory::order();
     let before = gpu.limits.disable_words();
     let carried = Arc::new(Carried::new());
-    let noted = Call { unmasked: false, carried: Some(&carried) };
+    let noted = Call { unmasked: false, carried: Some(&carried), mask: None };
     let make = || locate::on(tenant, gpu, || noted::within(&noted, &real)).unwrap_or(CuResult::OUT_OF_MEMORY);
     let inserted = lanes::of(gpu).and_then(|gate| inside::insert(gate, tenant, gpu, graph));
     let mut plan = inserted.as_ref().map(|inserted| inserted.plan);

@@ -15,10 +15,10 @@ use crate::driver::stream;
 use crate::gate::pass::{self, What};
 use crate::holder::fences;
 use crate::launch::misfit::{self, Shape, Verdict, volume};
-use crate::launch::{counter, fast_path, functions, widen};
+use crate::launch::{borrow, counter, fast_path, functions, widen};
 use crate::persistent::function;
 use crate::persistent::prepare::{self, Asked, Prepared};
-use crate::slots::seen;
+use crate::slots::{rest, seen};
 use crate::sys::report;
 
 /// A launch by the calls that set its shape and parameters one by one.
@@ -42,10 +42,11 @@ fn judged(
         // Each thread has one, and the number of threads that launch is unknown.
         fast_path::count_streams();
         fences::lose_sight();
+        rest::lose_sight();
     }
     let result = match misfit::judge(tenant, gpu, stream, &shape()) {
         Verdict::Fits => pass::through(tenant, gpu, stream, What::Kernel(blocks), || {
-            locate::launch_on(tenant, gpu, stream, &launch)
+            borrow::through(tenant, gpu, stream, || locate::launch_on(tenant, gpu, stream, &launch))
         }),
         Verdict::Widen => pass::through(tenant, gpu, stream, What::Kernel(blocks), || {
             widen::run(gpu, || locate::launch_on(tenant, gpu, stream, &launch))
@@ -390,7 +391,9 @@ fn made_stream(result: CuResult, stream: *mut *mut c_void, flags: c_uint) -> CuR
         fast_path::count_streams();
     }
     // SAFETY: the driver has stored the stream there.
-    fences::stream_made(unsafe { *stream }, flags);
+    let made = unsafe { *stream };
+    fences::stream_made(made, flags);
+    rest::stream_made(made);
     result
 }
 

@@ -135,6 +135,9 @@ unsafe fn on_launch_of(gpu: &Gpu, parameters: *const c_void) {
     // lets its subscriber write it.
     let image = unsafe { core::slice::from_raw_parts_mut(descriptor, layout.words()) };
     gpu.slot.count_launch_in(counter::of_this_thread());
+    if let Some(presence) = &gpu.presence {
+        presence.before_launch(&gpu.limits);
+    }
     if noted::is_any() {
         return looked_at(gpu, mask, image);
     }
@@ -148,6 +151,13 @@ unsafe fn on_launch_of(gpu: &Gpu, parameters: *const c_void) {
     if written.is_err() {
         cannot_mask(gpu);
     }
+}
+
+/// A launch on other TPCs than the tenant's own, with the program's mask if there is one.
+fn write_with_own_of(mask: &LaunchMask, image: &mut [u32], disable: &[u32; 8]) -> Result<(), qmd::QmdError> {
+    let own = qmd::read_disable_mask(image, mask.layout).map(|own| sets::asked_for(own, &mask.live));
+    let both = own.map_or(*disable, |own| mask.with_own(image, disable, &own));
+    qmd::write_disable_mask(image, mask.layout, &both)
 }
 
 #[cold]
@@ -187,6 +197,12 @@ fn looked_at(gpu: &Gpu, mask: &LaunchMask, image: &mut [u32]) {
 #[cold]
 fn in_noted_call(gpu: &Gpu, mask: &LaunchMask, call: &Call<'_>, image: &mut [u32]) {
     let layout = mask.layout;
+    if let Some(disable) = call.mask {
+        if write_with_own_of(mask, image, disable).is_err() {
+            cannot_mask(gpu);
+        }
+        return;
+    }
     // A launch that may leave the partition keeps the descriptor that the driver made.
     let Some(carried) = call.carried else { return };
     let descriptor = image.as_ptr() as usize;

@@ -1,5 +1,6 @@
 //! Launches: whether they fit the partition, and their masks.
 
+pub mod borrow;
 pub mod caller;
 pub mod calls;
 pub mod carried;

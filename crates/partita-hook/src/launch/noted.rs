@@ -18,6 +18,8 @@ pub struct Call<'a> {
     pub unmasked: bool,
     /// The masks in the descriptors of the graph that it uploads, if any.
     pub carried: Option<&'a Carried>,
+    /// The disable words of its launches, in place of the tenant's.
+    pub mask: Option<&'a [u32; 8]>,
 }
 
 struct Place {

@@ -9,7 +9,7 @@ use crate::sys::report;
 
 /// Runs a launch on the whole GPU and counts it.
 pub fn run(gpu: &Gpu, launch: impl FnOnce() -> CuResult) -> CuResult {
-    let call = Call { unmasked: true, carried: None };
+    let call = Call { unmasked: true, carried: None, mask: None };
     // Masked, the launch would wait for ever.
     let result = noted::within(&call, launch).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES);
     count(gpu, result)

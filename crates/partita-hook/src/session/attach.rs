@@ -25,7 +25,7 @@ use crate::driver::calls::{DriverCalls, export_table};
 use crate::driver::places::PlaceCalls;
 use crate::driver::{quiet, real};
 use crate::gate::{lanes, look, pass};
-use crate::launch::{counter, mask, subscribers};
+use crate::launch::{borrow, counter, mask, subscribers};
 use crate::memory::driver_memory;
 use crate::session::claim::{Claim, Part, path};
 use crate::session::hami;
@@ -142,6 +142,12 @@ fn attach() -> Result<&'static Tenant, String> {
         }
         gate.into_iter().for_each(|gate| lanes::install(gpu.index, gate));
         meter.into_iter().for_each(|meter| meter::install(gpu.index, meter));
+        if gpu.presence.as_ref().is_some_and(|presence| presence.borrows) {
+            borrow::install(gpu.index).map_err(|name| {
+                format!("{}: a tenant that borrows needs CUDA 11.7 or later", no_call(name))
+            })?;
+            pass::begin();
+        }
         gpus.push(gpu);
     }
     // Kept for ever: launches on any thread read it.

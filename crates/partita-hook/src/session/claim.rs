@@ -6,12 +6,14 @@ use alloc::string::String;
 use core::ffi::CStr;
 
 use partita_ledger::{
-    FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsMap, MECHANISM_MASK,
-    MECHANISM_NONE, MECHANISM_PERSISTENT, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
+    ELASTIC_FILE_NAME, ElasticMap, FLAG_GATED, FLAG_LENDS, FLAG_TIMED, GATE_FILE_NAME, GateMap,
+    LIMITS_FILE_NAME, Limits, LimitsMap, MECHANISM_MASK, MECHANISM_NONE, MECHANISM_PERSISTENT,
+    TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap, UsageView,
 };
 
 use crate::account::gpu::Gpu;
 use crate::account::launch_mask::LaunchMask;
+use crate::account::presence::{self, Presence};
 use crate::gate::lanes::Gate;
 use crate::persistent::function;
 use crate::sys::{clock, process};
@@ -76,7 +78,8 @@ impl Part {
         let slot = usage.claim(process::this_process()).map_err(|error| format!("{error}"))?;
         let gate = self.gate()?;
         let meter = self.meter(index)?;
-        Ok(Claim { gpu: Gpu { index, limits: self.map, slot, mask, is_persistent }, gate, meter })
+        let presence = self.presence()?;
+        Ok(Claim { gpu: Gpu { index, limits: self.map, slot, mask, is_persistent, presence }, gate, meter })
     }
 
     /// The masking data for the tenant's mechanism. An unknown mechanism is refused, and never
@@ -104,6 +107,17 @@ impl Part {
             format!("libcuda exports no {}: priorities need CUDA 11.7 or later", name.to_string_lossy())
         };
         Gate::new(page, self.directory.clone()).map(Some).map_err(no_call)
+    }
+
+    /// The record of this process, if the tenant lends.
+    fn presence(&self) -> Result<Option<Presence>, String> {
+        if self.limits.flags & FLAG_LENDS == 0 {
+            return Ok(None);
+        }
+        let path = path(&path(&self.directory, b"/../")?, ELASTIC_FILE_NAME.to_bytes())?;
+        let map = ElasticMap::open(&path).map_err(|error| format!("{error}"))?;
+        presence::begin_barriers();
+        Presence::claim(map, self.map.epoch(), &self.limits).map_err(|error| format!("{error}"))
     }
 
     fn gate_path(&self) -> Result<CString, String> {

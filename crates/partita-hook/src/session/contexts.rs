@@ -10,6 +10,7 @@ use crate::account::tenant::{self, Tenant};
 use crate::driver::quiet;
 use crate::gate::lanes;
 use crate::holder::fences;
+use crate::launch::borrow;
 use crate::launch::green::sets;
 use crate::memory::holdings;
 use crate::persistent::pool;
@@ -21,6 +22,7 @@ use crate::time::meter;
 fn end(tenant: &Tenant, context: usize) {
     locate::forget_contexts();
     lanes::context_ended();
+    borrow::context_ended();
     slots::pools::context_ended(context);
     meter::context_ended(context);
     fences::context_ended(context);

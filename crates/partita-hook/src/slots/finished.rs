@@ -13,7 +13,7 @@ use partita_ledger::Waited;
 
 use crate::account::gpu::Gpu;
 use crate::account::tenant::{self, Tenant};
-use crate::slots::seen;
+use crate::slots::{rest, seen};
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 
@@ -59,6 +59,9 @@ fn knows(tenant: &Tenant) -> bool {
 pub fn launches_uncounted(gpu: &Gpu) {
     UNCOUNTED.fetch_add(1, Ordering::SeqCst);
     gpu.slot.show_waited(Waited::Unknown, 0);
+    if let Some(presence) = &gpu.presence {
+        presence.before_launch(&gpu.limits);
+    }
 }
 
 /// What a wait covers.
@@ -101,6 +104,10 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
     // Another thread may have launched meanwhile, or the graph may still run.
     if UNCOUNTED.load(Ordering::SeqCst) != uncounted {
         gpu.slot.show_waited(Waited::Unknown, 0);
+    }
+    if gpu.presence.is_some() && has_one_context {
+        let is_still = || UNCOUNTED.load(Ordering::SeqCst) == uncounted && gpu.slot.launches() == launches;
+        rest::look(gpu, is_all, is_still);
     }
     result
 }

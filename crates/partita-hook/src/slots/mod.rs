@@ -18,6 +18,7 @@
 pub mod finished;
 pub mod hold;
 pub mod pools;
+pub mod rest;
 pub mod seen;
 pub mod share;
 pub mod streams;

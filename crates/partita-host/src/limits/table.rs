@@ -36,6 +36,8 @@ words! {
 pub struct LimitSet {
     /// `--sm`, on each GPU; `None` for an even part of what the shares of others leave.
     pub share: Option<Share>,
+    /// The second figure of `--sm 30%..100%`: up to how much it borrows.
+    pub up_to: Option<Share>,
     /// `--place`.
     pub place: Option<Placement>,
     /// `--time`, on each GPU. A tenant that is started without a share of time never gets one.
@@ -109,6 +111,9 @@ impl LimitSet {
         let quota = limits.and_then(memory::promise);
         Self {
             share: meta.and_then(|meta| meta.share.as_ref()?.parse().ok()),
+            up_to: limits
+                .filter(|limits| limits.borrow_tpcs_max != 0)
+                .map(|limits| Share::Tpcs(limits.borrow_tpcs_max as u32)),
             place: meta.map(|meta| meta.place),
             time: timed.map(|limits| TimeShare(limits.time_permille)),
             time_policy: timed.map(Limits::time_policy),
@@ -311,6 +316,24 @@ impl Limit {
     }
 }
 
+/// Compute units: a share, a share and how far it borrows (`30%..100%`), or that alone (`..100%`).
+const SM: Field = Field {
+    read: |limits| match (limits.share, limits.up_to) {
+        (share, None) => share.map(|share| share.to_string()),
+        (None, Some(up_to)) => Some(format!("..{up_to}")),
+        (Some(share), Some(up_to)) => Some(format!("{share}..{up_to}")),
+    },
+    write: |limits, text| {
+        let (share, up_to) = match text.split_once("..") {
+            None => (Some(text.parse()?), None),
+            Some(("", up_to)) => (None, Some(up_to.parse()?)),
+            Some((share, up_to)) => (Some(share.parse()?), Some(up_to.parse()?)),
+        };
+        (limits.share, limits.up_to) = (share, up_to);
+        Ok(())
+    },
+};
+
 /// A row with what most have.
 const PLAIN: Limit = Limit {
     name: "",
@@ -331,14 +354,16 @@ pub static LIMITS: &[Limit] = &[
         name: "sm",
         member: "sm",
         form: Form::Share,
-        help: "Compute units of each GPU: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9; 100% for all [default: an even part of \
+        help: "Compute units of each GPU: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9; 100% for all; 30%..100% has 30% \
+               guaranteed and borrows what is idle up to 100% [default: an even part of \
                what --sm of others leaves, with the other tenants without --sm]",
         change: Some(Change {
-            help: "Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9",
+            help: "Compute units: 30%, 40sm, 20tpc, gpc:0-2 or tpc:0-9; 30%..100% borrows what is idle up to 100%, \
+                   ..100% borrows beside what it has",
             about: "Its compute units, as `--sm` takes them.",
         }),
         batch: true,
-        field: field!(share),
+        field: SM,
         ..PLAIN
     },
     Limit {

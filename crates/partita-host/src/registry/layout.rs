@@ -40,6 +40,8 @@ pub(super) const META: &str = "meta.json";
 pub(super) const OWNER: &str = "owner";
 /// In the directory of a GPU, equal to [`GATE_FILE_NAME`].
 pub(super) const GATE: &str = ".gate";
+/// The same of [`ELASTIC_FILE_NAME`](partita_ledger::ELASTIC_FILE_NAME).
+pub(super) const ELASTIC: &str = ".elastic";
 /// The prefix of users' directories in a run directory of another user.
 const USER_PREFIX: &str = "user-";
 /// The file that says that a run directory is in system mode.

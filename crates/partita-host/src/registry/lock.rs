@@ -11,19 +11,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_core::{Present, TpcSet};
-use partita_ledger::{FLAG_GATED, FLAG_TIMED};
+use partita_ledger::{FLAG_GATED, FLAG_LENDS, FLAG_TIMED, MECHANISM_MASK};
 use partita_mps::lock::{LockHolder, lock_within};
 
 use super::dir::{Dir, own_user};
 use super::layout::{
-    GATE, Home, LEDGER_VARIABLE, LOCK, gpus, home_name, home_of, homes, is_owned, is_scratch, make_own,
-    only_the_daemon, open_lock, open_root,
+    ELASTIC, GATE, Home, LEDGER_VARIABLE, LOCK, gpus, home_name, home_of, homes, is_owned, is_scratch,
+    make_own, only_the_daemon, open_lock, open_root,
 };
 use super::name::check_name;
-use super::owned::{NewPart, OwnedPart, OwnedTenant, make, make_gate};
+use super::owned::{NewPart, OwnedPart, OwnedTenant, make, make_elastic, make_gate};
 use super::root::{Registry, Role};
 use super::tenant::{Patience, Tenant, has_live_slot};
-use super::{memory, task_slots};
+use super::{elastic, memory, task_slots};
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
 
@@ -194,11 +194,13 @@ impl<'a> RegistryLock<'a> {
         if is_any_removed {
             task_slots::divide(&living);
             memory::divide_all(&living);
+            elastic::divide(&living);
         }
         for Home { dir: home, user } in self.kept()? {
             for (key, gpu) in gpus(&home)? {
                 if !living.iter().any(|tenant| tenant.user == user && tenant.gpu_key == key) {
                     let _ = gpu.unlink(OsStr::new(GATE));
+                    let _ = gpu.unlink(OsStr::new(ELASTIC));
                 }
                 // Only an empty one goes.
                 let _ = home.remove_empty(&key);
@@ -349,6 +351,7 @@ impl<'a> RegistryLock<'a> {
         let tenants = self.tenants()?;
         task_slots::divide(&tenants);
         memory::divide_all(&tenants);
+        elastic::divide(&tenants);
         Ok(OwnedTenant { parts: made.into() })
     }
 
@@ -360,16 +363,23 @@ impl<'a> RegistryLock<'a> {
         let tenants = self.tenants()?;
         task_slots::divide(&tenants);
         memory::divide_all(&tenants);
+        elastic::divide(&tenants);
         Ok(())
     }
 
     fn create_part(&self, part: NewPart, links: &[PathBuf]) -> Result<OwnedPart, Error> {
-        let NewPart { gpu_key, meta, limits } = part;
+        let NewPart { gpu_key, meta, mut limits } = part;
         let home = self.own_home()?;
         let gpu = make_own(home, &gpu_key)?;
         let takes_turns = limits.flags & FLAG_TIMED != 0 && limits.takes_turns();
         if limits.flags & FLAG_GATED != 0 || takes_turns {
             make_gate(&gpu, self.registry.user)?;
+        }
+        if limits.mechanism == MECHANISM_MASK
+            && meta.prepared_boot.is_none()
+            && make_elastic(&gpu, self.registry.user, limits.borrow_tpcs_max != 0)?
+        {
+            limits.flags |= FLAG_LENDS;
         }
         let path = gpu.path().join(&meta.name);
         let failed = || Error::io(path.display().to_string());

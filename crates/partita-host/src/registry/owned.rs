@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use partita_core::TpcSet;
 use partita_ledger::{
-    FLAG_TIMED, GATE_FILE_NAME, GPU_LINK_PREFIX, GateMap, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile,
-    Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap,
+    ELASTIC_FILE_NAME, ElasticMap, FLAG_TIMED, GATE_FILE_NAME, GPU_LINK_PREFIX, GateMap, LIMITS_FILE_NAME,
+    LedgerError, Limits, LimitsFile, Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap,
 };
 
 use super::dir::{Dir, own_user};
-use super::layout::{GATE, OWNER, c_path};
+use super::layout::{ELASTIC, GATE, OWNER, c_path};
 use super::memory;
 use super::tenant::{Meta, write_meta};
 use crate::error::Error;
@@ -206,4 +206,22 @@ pub(super) fn make_gate(gpu: &Dir, user: u32) -> Result<(), Error> {
         gpu.give(GATE, user).map_err(Error::io(path))?;
     }
     Ok(())
+}
+
+/// Makes the elastic file of a user's tenants on a GPU, if it is missing. False where GPUs cannot
+/// map it: tenants there lend nothing, and borrowers are refused.
+pub(super) fn make_elastic(gpu: &Dir, user: u32, is_needed: bool) -> Result<bool, Error> {
+    if let Err(error) = check_memory(gpu, "no borrowed TPCs") {
+        return if is_needed { Err(error) } else { Ok(false) };
+    }
+    let made = match ElasticMap::create(gpu.at(ELASTIC_FILE_NAME), 0o600) {
+        Err(error) if *error.problem() == Problem::Exists => ElasticMap::open(gpu.at(ELASTIC_FILE_NAME)),
+        made => made,
+    };
+    let path = gpu.path().join(ELASTIC).display().to_string();
+    made.map(drop).map_err(|error| Error::io(path.clone())(io::Error::other(error.to_string())))?;
+    if user != own_user() {
+        gpu.give(ELASTIC, user).map_err(Error::io(path))?;
+    }
+    Ok(true)
 }

@@ -22,7 +22,8 @@ use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::policy::{self, Decided, Rules, Site, Wish};
 use crate::process::ProcessId;
 use crate::registry::{
-    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name, memory,
+    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name, elastic,
+    memory,
 };
 use crate::request::RunRequest;
 use crate::{limits, mps, time};
@@ -192,6 +193,7 @@ fn plan_on(
         limits.mechanism = MECHANISM_NONE;
         limits.set = Default::default();
     }
+    elastic::put(&request.limits, &topology, request.limits.isolation(), &mut limits)?;
     let task_slots = measured.task_slots;
     Ok(PlannedPart { topology, chosen, limits, request, task_slots })
 }
@@ -295,6 +297,7 @@ pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -
             moves: part.chosen.moves.iter().map(MoveRow::from).collect(),
             limits: LimitSet {
                 share: request.limits.share,
+                up_to: request.limits.up_to,
                 place: Some(request.limits.place.unwrap_or_default()),
                 isolation: Some(request.limits.isolation()),
                 ..LimitSet::of(Some(&part.limits), None)

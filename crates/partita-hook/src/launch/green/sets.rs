@@ -371,7 +371,7 @@ impl Maker {
         // SAFETY: a context that the driver gave.
         unsafe { push(green.context) }.ok()?;
         let carried = Carried::new();
-        let noted = Call { unmasked: false, carried: Some(&carried) };
+        let noted = Call { unmasked: false, carried: Some(&carried), mask: None };
         let launched = capture::relaxed(|| {
             self.load()?;
             noted::within(&noted, || self.launch()).unwrap_or(Err(CuResult::NOT_SUPPORTED))
