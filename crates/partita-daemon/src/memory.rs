@@ -43,7 +43,8 @@ pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
     /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden).
     fn held(&self, caller: Caller, keeper: u32, lease: u64) -> Result<Held, Problem>;
 
-    /// Gives back a lease that [`Memory::lease`] made. Ends any other lease of the keeper with that process, at the request of `caller`.
+    /// Gives back a lease that [`Memory::lease`] made. Ends any other lease of the keeper with that
+    /// process, at the request of `caller`.
     ///
     /// # Errors
     /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden);

@@ -1,7 +1,7 @@
 //! The environment that puts an ordinary program on a simulated GPU.
 //!
 //! A private directory holds the names that a CUDA program and Partita look
-//! for: `libcuda.so.1`, `libnvidia-ml.so.1`, `nvidia-cuda-mps-control` and `nvidia-cuda-mps-server`,
+//! for: `libcuda.so.1`, `libnvidia-ml.so.1`, and the two programs of MPS,
 //! each a link to Partita's own. A program that finds these first is on the
 //! simulated GPU and knows nothing of it.
 

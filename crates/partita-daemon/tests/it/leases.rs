@@ -113,8 +113,8 @@ fn leases_are_taken_back_by_who_may_and_what_cannot_be_is_a_problem() {
     assert_eq!(daemon.get("/v1/leases"), json!([]));
 }
 
-/// A process that opens leased memory: it reads lines, `write` or `read`, a handle, the bytes behind
-/// it, and an offset.
+/// A process that opens leased memory: it reads lines, `write` or `read`, a handle, the bytes
+/// behind it, and an offset.
 #[test]
 #[ignore = "run by another one as a program of its own"]
 fn child_that_opens_memory() {

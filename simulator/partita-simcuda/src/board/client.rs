@@ -181,8 +181,8 @@ impl Client {
         None
     }
 
-    /// The engine's priority of a stream of this process. Below normal comes after every stream of a
-    /// normal client, in whole blocks (H100 and H200: `docs/hardware.md`); that the priorities of
+    /// The engine's priority of a stream of this process. Below normal comes after every stream of
+    /// a normal client, in whole blocks (H100 and H200: `docs/hardware.md`); that the priorities of
     /// its own streams stay apart is an assumption.
     pub fn engine_priority(&self, priority: i32) -> i32 {
         match self.mps {

@@ -214,7 +214,8 @@ impl Daemon {
     }
 }
 
-/// The number of a device with this identifier as a service counts that shows the devices `visible`.
+/// The number of a device with this identifier, as a service counts that shows the devices
+/// `visible`.
 pub(in crate::mps) fn number_of(visible: Option<&str>, place: &Place, uuid: &str) -> u32 {
     let mut visible = visible.into_iter().flat_map(|list| list.split(','));
     let at = visible.position(|one| !one.is_empty() && uuid.starts_with(one.trim()));
