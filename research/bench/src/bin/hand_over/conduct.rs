@@ -127,11 +127,11 @@ fn chain(
     let go = format!("go {}", options.time_ms);
     sides.iter_mut().try_for_each(|side| side.tell(&go))?;
     let mut answers = Vec::new();
-    for at in 0..sides.len() {
+    for (at, side) in sides.iter_mut().enumerate() {
         if at > 0 {
-            sides[at].tell("the component before has ended")?;
+            side.tell("the component before has ended")?;
         }
-        answers.push(sides[at].line()?);
+        answers.push(side.line()?);
     }
     sides.into_iter().try_for_each(Side::stop)?;
     std::fs::remove_dir_all(&directory)?;
