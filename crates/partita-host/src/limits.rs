@@ -1,5 +1,6 @@
 //! The limits of a tenant: [their table](LIMITS), and from what was asked to what the ledger says.
 
+pub(crate) mod ceiling;
 mod given;
 mod table;
 

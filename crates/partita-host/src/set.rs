@@ -15,7 +15,7 @@ use crate::gpus::Selectors;
 use crate::limits::{self, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
 use crate::policy::{self, Decided, Site, Wish};
-use crate::registry::{Isolation, Registry, RegistryLock, Tenant, acting_user, elastic, memory};
+use crate::registry::{Isolation, Registry, RegistryLock, Tenant, acting_user, memory};
 use crate::time::{self, TimeRow};
 
 /// Which tenant.
@@ -254,7 +254,7 @@ impl<'a> Change<'a> {
         }
         wanted.put(&mut changed);
         let isolation = part.meta().map_or(Isolation::Shared, |meta| meta.isolation);
-        elastic::put(&wanted, &topology, isolation, &mut changed)?;
+        limits::ceiling::put(&wanted, &topology, isolation, &mut changed)?;
         if changed.borrow_tpcs_max != 0 && before.borrow_tpcs_max == 0 {
             return Err(Error::NotOffered {
                 option: "--sm with a ceiling".to_owned(),

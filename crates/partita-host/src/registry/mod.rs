@@ -42,7 +42,7 @@
 //! all made or none under the lock; it is alive while any of them is.
 
 mod dir;
-pub(crate) mod elastic;
+mod elastic;
 mod layout;
 mod lock;
 pub(crate) mod memory;

@@ -22,8 +22,7 @@ use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::policy::{self, Decided, Rules, Site, Wish};
 use crate::process::ProcessId;
 use crate::registry::{
-    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name, elastic,
-    memory,
+    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name, memory,
 };
 use crate::request::RunRequest;
 use crate::{limits, mps, time};
@@ -193,7 +192,7 @@ fn plan_on(
         limits.mechanism = MECHANISM_NONE;
         limits.set = Default::default();
     }
-    elastic::put(&request.limits, &topology, request.limits.isolation(), &mut limits)?;
+    limits::ceiling::put(&request.limits, &topology, request.limits.isolation(), &mut limits)?;
     let task_slots = measured.task_slots;
     Ok(PlannedPart { topology, chosen, limits, request, task_slots })
 }
