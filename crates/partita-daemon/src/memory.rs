@@ -32,30 +32,30 @@ pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
     /// `caller`. The lease ends with that process.
     ///
     /// # Errors
-    /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden),
-    /// [`Kind::Conflict`](crate::Kind::Conflict) without room or for a keeper whose handles HTTP
-    /// cannot carry; [`Kind::Unavailable`](crate::Kind::Unavailable).
+    /// [`Kind::NotFound`], [`Kind::Forbidden`],
+    /// [`Kind::Conflict`] without room or for a keeper whose handles HTTP
+    /// cannot carry; [`Kind::Unavailable`].
     fn lease(&self, caller: Caller, keeper: u32, wanted: &Wanted) -> Result<Held, Problem>;
 
     /// A lease that [`Memory::lease`] made.
     ///
     /// # Errors
-    /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden).
+    /// [`Kind::NotFound`], [`Kind::Forbidden`].
     fn held(&self, caller: Caller, keeper: u32, lease: u64) -> Result<Held, Problem>;
 
     /// Gives back a lease that [`Memory::lease`] made. Ends any other lease of the keeper with that
     /// process, at the request of `caller`.
     ///
     /// # Errors
-    /// [`Kind::NotFound`](crate::Kind::NotFound), [`Kind::Forbidden`](crate::Kind::Forbidden);
-    /// [`Kind::Conflict`](crate::Kind::Conflict) if it has ended already.
+    /// [`Kind::NotFound`], [`Kind::Forbidden`];
+    /// [`Kind::Conflict`] if it has ended already.
     fn take_back(&self, caller: Caller, keeper: u32, lease: u64) -> Result<(), Problem>;
 
     /// Gives back what an owner that has ended has left, and returns how many leases that was.
     /// `force`: although a process of it lives.
     ///
     /// # Errors
-    /// As [`Memory::take_back`]; [`Kind::Conflict`](crate::Kind::Conflict) too for an owner that
+    /// As [`Memory::take_back`]; [`Kind::Conflict`] too for an owner that
     /// lives, or without `force` where it is needed.
     fn disown(&self, caller: Caller, keeper: u32, owner: u64, force: bool) -> Result<u64, Problem>;
 }

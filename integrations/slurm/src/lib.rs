@@ -6,11 +6,11 @@
 //!
 //! The plugin checks the request when the job is submitted and passes it to the node's prolog,
 //! which makes the tenant (`partita batch prolog`). Before each task it sets what the prolog
-//! recorded, as `partita batch task-prolog` prints it. [`spank`] declares the part of Slurm's
+//! recorded, as `partita batch task-prolog` prints it. `spank` declares the part of Slurm's
 //! interface that it uses; no header of Slurm is needed. `partita batch spank` writes the version
 //! of the installed Slurm into the file.
 //!
-//! No function unwinds into Slurm: [`contained`] turns a panic into an error of the call.
+//! No function unwinds into Slurm: `contained` turns a panic into an error of the call.
 
 mod environment;
 mod program;
