@@ -16,7 +16,8 @@ mod environment;
 mod program;
 mod spank;
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::catch_unwind;
 use std::sync::Mutex;
 
@@ -57,8 +58,7 @@ const VARIABLE: &CStr = c"PARTITA";
 /// The variable with a job's number, in its script and its steps.
 const JOB_VARIABLE: &str = "SLURM_JOB_ID";
 /// The variable with the job's request, which the plugin sets for its programs.
-const REQUEST_VARIABLE_C: &CStr = c"PARTITA_REQUEST";
-const REQUEST_VARIABLE: &str = "PARTITA_REQUEST";
+const REQUEST_VARIABLE: &CStr = c"PARTITA_REQUEST";
 
 /// The result of a call, as Slurm takes it. A panic is an error.
 fn contained(call: impl FnOnce() -> Result<(), String> + std::panic::UnwindSafe) -> c_int {
@@ -116,7 +116,8 @@ unsafe extern "C" fn option(_value: c_int, argument: *const c_char, remote: c_in
 /// Refuses a step that asks for other limits than its job has. A step inherits its job's option.
 fn check_step(words: &str) -> Result<(), String> {
     let Ok(job) = std::env::var(JOB_VARIABLE) else { return Ok(()) };
-    if spank::context() != Context::Local || std::env::var(REQUEST_VARIABLE).is_ok_and(|own| own == words) {
+    let own = std::env::var_os(OsStr::from_bytes(REQUEST_VARIABLE.to_bytes()));
+    if spank::context() != Context::Local || own.is_some_and(|own| own == words) {
         return Ok(());
     }
     Err(format!(
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn slurm_spank_task_init(
         let (words, job) = unsafe { (spank::words(count, words), spank::job_environment(handle)?) };
         let said = program::task_prolog(&words, &job)?;
         let requested = REQUESTED.lock().map_err(|error| error.to_string())?.clone();
-        let own = requested.map(|text| Change::Set(REQUEST_VARIABLE_C.to_owned(), text));
+        let own = requested.map(|text| Change::Set(REQUEST_VARIABLE.to_owned(), text));
         for change in environment::changes(&said)?.into_iter().chain(own) {
             // SAFETY: Slurm's handle.
             unsafe { spank::change(handle, &change)? };

@@ -17,13 +17,18 @@ fn census(output: &str) -> Vec<u32> {
     common::sms(line)
 }
 
-#[test]
-fn jobs_of_a_real_slurm() {
+/// Whether no cluster can run here; says why.
+fn is_skipped() -> bool {
     if let Some(reason) = missing() {
         eprintln!("skipped: {reason}");
-        return;
+        return true;
     }
-    if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
+    common::needs_user_mode(common::OF_ROOT_FOR_USERS)
+}
+
+#[test]
+fn jobs_of_a_real_slurm() {
+    if is_skipped() {
         return;
     }
     let world = World::new();
@@ -44,11 +49,7 @@ fn jobs_of_a_real_slurm() {
 
 #[test]
 fn the_option_partita_of_a_real_slurm() {
-    if let Some(reason) = missing() {
-        eprintln!("skipped: {reason}");
-        return;
-    }
-    if common::needs_user_mode(common::OF_ROOT_FOR_USERS) {
+    if is_skipped() {
         return;
     }
     let world = World::new();

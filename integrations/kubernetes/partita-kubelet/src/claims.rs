@@ -9,7 +9,7 @@ use kube::{Api, Client};
 /// the reason.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Reads a claim; `None` if there is none of this name.
+/// Reads a claim. `None`: the API server has no claim of this name.
 ///
 /// # Errors
 /// Why the API server gave no answer.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::DRIVER;
 use crate::device::{Board, CLIENTS, MEMORY, MEMORY_LEAST_MIB, MULTIPROCESSORS};
 use crate::parameters;
-use crate::quantity::whole;
+use crate::quantity::{is_in_steps, whole};
 
 /// A part of an answer to the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,7 +171,7 @@ fn size_of<'b>(
             )
         })?;
         let value = whole(quantity).map_err(|reason| format!("{name} of {device}: {reason}"))?;
-        if value < least || value > most || !(value - least).is_multiple_of(step) {
+        if !is_in_steps(value, least, step, most) {
             return Err(format!(
                 "{name} of {device} is {}: it goes from {least} to {most} in steps of {step}",
                 quantity.0

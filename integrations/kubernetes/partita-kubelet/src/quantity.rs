@@ -19,10 +19,15 @@ const SUFFIXES: [(&str, i128, u32); 13] = [
     ("m", 1000, 0),
 ];
 
+/// Whether a value is one of those from `least` to `most` in steps.
+pub fn is_in_steps(value: u64, least: u64, step: u64, most: u64) -> bool {
+    (least..=most).contains(&value) && (value - least).is_multiple_of(step)
+}
+
 /// The whole number that a quantity stands for.
 ///
 /// # Errors
-/// What is no quantity, is negative, not whole, or above the range of `u64`.
+/// The text is not a quantity, or its value is negative, not whole, or larger than a `u64`.
 pub fn whole(quantity: &Quantity) -> Result<u64, String> {
     let text = quantity.0.trim();
     let refuse = |reason: &str| format!("the quantity {text:?} {reason}");

@@ -26,7 +26,7 @@ use crate::journal::Entry;
 use crate::plan::Size;
 use crate::plugin::Driver;
 use crate::prepare::limits_of;
-use crate::quantity::whole;
+use crate::quantity::{is_in_steps, whole};
 
 /// The annotation.
 pub const ANNOTATION: &str = "partita.dev/resize";
@@ -43,7 +43,7 @@ pub fn wanted(annotation: Option<&str>, claim: Size, sms_per_tpc: u32) -> Result
         })?;
         let value = whole(&Quantity(value.to_owned())).map_err(|reason| format!("{ANNOTATION}: {reason}"))?;
         let check = |least: u64, step: u64, most: u64| {
-            if value < least || value > most || !(value - least).is_multiple_of(step) {
+            if !is_in_steps(value, least, step, most) {
                 return Err(format!(
                     "{ANNOTATION}: {word} goes from {least} to {most}, what the claim was allocated, in steps of \
                      {step}; for more, make a larger claim"
