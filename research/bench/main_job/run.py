@@ -123,6 +123,8 @@ class Bench:
     def measure(self, setting: str, neighbour: str, serve: tuple[list[str], dict] | None,
                 other: tuple[list[str], dict] | None) -> None:
         """Runs one setting: the neighbour first, until it is warm, then the serving program's window."""
+        if self.options.only and setting not in self.options.only:
+            return
         run: dict = {"setting": setting, "neighbour": neighbour}
         programs = [Program(*each) if each else None for each in (other, serve)]
         try:
@@ -167,7 +169,7 @@ class Bench:
         jobs = []
         jobs.append(lambda: self.measure("solo, whole GPU", "-", (serve, self.bare), None))
         jobs.append(lambda: self.measure("partita 50%, solo", "-", (
-            self.partita("serve", self.share("serve"), "40GiB", SERVE, *self.serving()), os.environ), None))
+            self.partita("serve", self.share("serve"), "20GiB", SERVE, *self.serving()), os.environ), None))
         for neighbour in neighbours:
             script = scripts[neighbour]
             other = python + [str(script)]
@@ -181,24 +183,30 @@ class Bench:
 
             def pair(neighbour=neighbour, script=script) -> None:
                 self.measure("partita 50% / 50%", neighbour,
-                             (self.partita("serve", "50%", "40GiB", SERVE, *self.serving()), os.environ),
-                             (self.partita(neighbour, "50%", "60GiB", script), os.environ))
+                             (self.partita("serve", "50%", "20GiB", SERVE, *self.serving()), os.environ),
+                             (self.partita(neighbour, "50%", "40GiB", script), os.environ))
 
             def gated(neighbour=neighbour, script=script) -> None:
                 self.measure("partita 50% / 50%, gate", neighbour,
-                             (self.partita("serve", "50%", "40GiB", SERVE, *self.serving(), priority="high"), os.environ),
-                             (self.partita(neighbour, "50%", "60GiB", script, priority="low"), os.environ))
+                             (self.partita("serve", "50%", "20GiB", SERVE, *self.serving(), priority="high"), os.environ),
+                             (self.partita(neighbour, "50%", "40GiB", script, priority="low"), os.environ))
+
+            def elastic(guarantee: int, neighbour=neighbour, script=script) -> None:
+                rest = 100 - guarantee
+                self.measure(f"partita {guarantee}% / {rest}%..100%", neighbour,
+                             (self.partita(f"serve-{guarantee}", f"{guarantee}%", "20GiB", SERVE, *self.serving()), os.environ),
+                             (self.partita(f"{neighbour}-{rest}", f"{rest}%..100%", "40GiB", script), os.environ))
 
             def gated_whole(isolation: str | None, neighbour=neighbour, script=script) -> None:
                 self.measure("partita gate, whole GPU" + (", MPS" if isolation == "shared" else ""), neighbour,
-                             (self.partita("serve-whole", None, "40GiB", SERVE, *self.serving(), priority="high",
+                             (self.partita("serve-whole", None, "20GiB", SERVE, *self.serving(), priority="high",
                                            isolation=isolation), os.environ),
-                             (self.partita(f"{neighbour}-whole", None, "60GiB", script, priority="low", isolation=isolation),
+                             (self.partita(f"{neighbour}-whole", None, "40GiB", script, priority="low", isolation=isolation),
                               os.environ))
 
             def alone(neighbour=neighbour, script=script) -> None:
                 self.measure("partita 50%, neighbour solo", neighbour, None,
-                             (self.partita(neighbour, self.share(neighbour), "60GiB", script), os.environ))
+                             (self.partita(neighbour, self.share(neighbour), "40GiB", script), os.environ))
 
             jobs.append(lambda neighbour=neighbour, other=other: self.measure(
                 "neighbour solo, whole GPU", neighbour, None, (other, self.bare)))
@@ -208,6 +216,8 @@ class Bench:
             jobs.append(lambda with_mps=with_mps: with_mps("50"))
             jobs.append(pair)
             jobs.append(gated)
+            jobs.append(lambda elastic=elastic: elastic(50))
+            jobs.append(lambda elastic=elastic: elastic(80))
             jobs.append(lambda gated_whole=gated_whole: gated_whole(None))
             jobs.append(lambda gated_whole=gated_whole: gated_whole("shared"))
             jobs.append(alone)
@@ -231,7 +241,7 @@ def summarise(runs: list[dict]) -> list[dict]:
     order = ["solo, whole GPU", "partita 50%, solo", "neighbour solo, whole GPU", "partita 50%, neighbour solo",
              "time slicing", "MPS", "MPS 50 % / 50 %", "partita gate, whole GPU, MPS", "partita gate, whole GPU",
              "partita 50% / 50%",
-             "partita 50% / 50%, gate"]
+             "partita 50% / 50%, gate", "partita 50% / 50%..100%", "partita 80% / 20%..100%"]
     keys = sorted({(run["setting"], run["neighbour"]) for run in runs},
                   key=lambda key: (key[1], order.index(key[0])), reverse=False)
 
@@ -261,7 +271,9 @@ def summarise(runs: list[dict]) -> list[dict]:
         rates = [run["neighbour_rate"] for run in these if "neighbour_rate" in run]
         if rates:
             row["neighbour_per_s"] = statistics.median(rates)
-            alone = of("partita 50%, neighbour solo" if on_half else "neighbour solo, whole GPU", neighbour)
+            # What a neighbour that borrows could have had is the whole GPU.
+            of_half = on_half and not setting.endswith("..100%")
+            alone = of("partita 50%, neighbour solo" if of_half else "neighbour solo, whole GPU", neighbour)
             if alone:
                 row["neighbour_against_solo"] = row["neighbour_per_s"] / statistics.median(
                     run["neighbour_rate"] for run in alone)
@@ -305,6 +317,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="measured window of each setting")
     parser.add_argument("--clocks", action="store_true", help="record SM clock and power too")
     parser.add_argument("--neighbours", default="train,burn")
+    parser.add_argument("--only", action="append", help="measure this setting alone; may be repeated")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
     options = parser.parse_args()
     options.partita = str(pathlib.Path(options.partita).resolve()) if "/" in options.partita else options.partita
