@@ -38,7 +38,7 @@ pub fn bucket_of(time_ns: u64) -> usize {
 }
 
 /// The times of a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bounds {
     /// The shortest, in nanoseconds.
     pub low_ns: u64,

@@ -125,11 +125,7 @@ impl UsageView {
         // First: what is reaped later than this was counted, and is not subtracted.
         let mut used = self.totals()?.used;
         let mut driver = 0u64;
-        let mut claims = [0; 8];
-        self.read(CLAIMS_OFFSET, &mut claims)?;
-        // A process takes the first free slot, so that further ones were never taken.
-        let taken = usize::try_from(u64::from_ne_bytes(claims)).unwrap_or(PROCESS_SLOTS);
-        for first in (0..taken.min(PROCESS_SLOTS)).step_by(AT_ONCE) {
+        for first in (0..self.claimed()?).step_by(AT_ONCE) {
             let mut slots = [[0; size_of::<SlotCells>()]; AT_ONCE];
             self.read(slot_offset(first), slots.as_flattened_mut())?;
             let pid = offset_of!(SlotCells, holder) + offset_of!(Holder, pid);
@@ -142,6 +138,14 @@ impl UsageView {
             }
         }
         Ok((used, driver))
+    }
+
+    /// How many slots of processes were ever taken, at most: a process takes the first free one, so
+    /// that further ones were not.
+    pub(crate) fn claimed(&self) -> Result<usize, LedgerError> {
+        let mut claims = [0; 8];
+        self.read(CLAIMS_OFFSET, &mut claims)?;
+        Ok(usize::try_from(u64::from_ne_bytes(claims)).unwrap_or(PROCESS_SLOTS).min(PROCESS_SLOTS))
     }
 
     /// Launches of all processes in the file, living or not, added up: a number that changes with
@@ -232,7 +236,7 @@ impl UsageView {
         Ok(bytes)
     }
 
-    fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), LedgerError> {
+    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), LedgerError> {
         KIND.read(&self.path, &self.fd, offset, bytes)
     }
 }
