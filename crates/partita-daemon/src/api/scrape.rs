@@ -89,3 +89,22 @@ impl EncodeMetric for Times {
         Self::TYPE
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use partita_core::histogram::BUCKETS;
+
+    use super::*;
+
+    #[test]
+    fn counts_that_saturate_are_a_page_too() {
+        let mut now = Now::default();
+        let all = Histogram::new([u64::MAX; BUCKETS], u64::MAX);
+        now.times("lies", "Help", [(vec![("tenant", "t".to_owned())], all)].into_iter());
+        let mut text = String::new();
+        now.encode(&mut text).unwrap();
+        for line in ["lies_seconds_count{tenant=\"t\"}", "lies_seconds_bucket{le=\"+Inf\",tenant=\"t\"}"] {
+            assert!(text.lines().any(|one| one == format!("{line} {}", u64::MAX)), "{line} in {text}");
+        }
+    }
+}
