@@ -7,8 +7,8 @@
  *   capture              a captured kernel that never runs
  *   refused              a launch that fails
  *   step COUNT           COUNT calls of partita_step, and the nanoseconds of one
- *   child NS             a forked child with a burst of its own
  *   contexts             another context beside the first
+ *   pid                  this process's number
  * Argument: the file with the kernels. */
 #include <time.h>
 #include "cuda.h"
@@ -92,7 +92,7 @@ int main(int count, char **arguments) {
     unsigned long long ns;
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;
-        if (sscanf(line, "burst %15s %d %llu", how, &count, &ns) == 3) burst(how, count, ns);
+        if (sscanf(line, "burst %15s %d %llu", how, &count, &ns) == 3) { uint64_t b = now_ns(); burst(how, count, ns); fprintf(stderr, "%s %llu\n", line, (unsigned long long)(now_ns() - b)); }
         else if (sscanf(line, "both %llu", &ns) == 1) {
             launch(stream, ns / 4);
             launch(other, ns);
@@ -101,6 +101,7 @@ int main(int count, char **arguments) {
         } else if (sscanf(line, "leave %llu", &ns) == 1) launch(stream, ns);
         else if (!strcmp(line, "wait")) wait_all();
         else if (!strcmp(line, "capture")) captured(1, 1000);
+        else if (!strcmp(line, "pid")) printf("%d\n", getpid());
         else if (!strcmp(line, "refused")) {
             void *parameters[1] = {&ns};
             if (!launch_kernel(spin, 1, 1, 1, 1 << 20, 1, 1, 0, stream, parameters, NULL)) die("no refusal", 0);
@@ -109,16 +110,6 @@ int main(int count, char **arguments) {
             uint64_t begin = now_ns();
             for (int i = 0; i < count; i++) step();
             printf("%llu\n", (unsigned long long)(now_ns() - begin) / count);
-        } else if (sscanf(line, "child %llu", &ns) == 1) {
-            int status;
-            pid_t child = fork();
-            if (!child) {
-                prepare();
-                burst("stream", 2, ns);
-                _exit(0);
-            }
-            waitpid(child, &status, 0);
-            if (status) die("child", status);
         } else if (!strcmp(line, "contexts")) {
             void *second;
             OK("cuCtxCreate_v2", CALL(fn_pui, "cuCtxCreate_v2")(&second, 0, 0));

@@ -91,9 +91,6 @@ fn a_burst_is_what_runs_until_all_streams_are_done() {
     let (count, sum_ns) = added(&world, &mut program, &["burst stream 1 1000000"]);
     assert_eq!(count, 1);
     assert!(sum_ns >= 3 * MS, "{sum_ns}");
-    // A child has its own.
-    assert_eq!(added(&world, &mut program, &["leave 1000000", "child 5000000"]).0, 1);
-    assert_eq!(added(&world, &mut program, &["wait"]).0, 1);
 }
 
 /// Where an end may have been missed, no length is made up.
@@ -140,19 +137,14 @@ fn two_processes_are_merged_and_a_killed_one_leaves_its_counts() {
     let (count, sum_ns) = bursts(&world);
     assert_eq!(count, 3);
     assert!(sum_ns >= 9 * MS, "{sum_ns}");
-    // In the middle of a burst.
-    other.tell("leave 60000000000");
+    // In the middle of a burst, for it never waits for this one. The kernel itself is over: a death
+    // beside a kernel that runs may end the work of others.
+    other.tell("leave 1000");
+    std::thread::sleep(Duration::from_millis(200));
     let processes = || world.row("t")["processes"].as_array().unwrap().len();
     assert_eq!(processes(), 2);
-    let own = one.0.tenant.child.id();
-    let killed =
-        world.row("t")["processes"].as_array().unwrap().iter().map(|row| row["pid"].as_u64().unwrap());
-    let parent_of = |pid: u64| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse::<u32>().unwrap()
-    };
-    let killed = killed.into_iter().find(|&pid| parent_of(pid) != own).unwrap();
-    let pid = rustix::process::Pid::from_raw(killed as i32).unwrap();
+    let killed: i32 = other.0.line("pid").parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(killed).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     eventually("one process", || processes() == 1);
     assert_eq!(bursts(&world), (count, sum_ns), "what has ended stays, what ran is not counted");

@@ -109,7 +109,7 @@ fn ask() -> Streams {
     if UNSEEN.load(Ordering::Relaxed) || capture::is_any() {
         return Streams::Unseen;
     }
-    let (Some(_asking), Some(calls)) = (quiet::ask(), calls()) else { return Streams::Unseen };
+    let (Some(_asking), Some(calls)) = (quiet::ask_soon(), calls()) else { return Streams::Unseen };
     let known = KNOWN.iter().map(|known| known.load(Ordering::Acquire)).filter(|stream| *stream != 0);
     let busy = BUSY.load(Ordering::Relaxed);
     // It may have ended since, and is asked only while it is known.
