@@ -52,8 +52,8 @@ pub struct TenantRow {
     /// Kernel launches of its living processes there so far; `None` without such processes, and
     /// for tenants whose launches carry no mask and are not counted.
     pub launches: Option<u64>,
-    /// Its bursts of work there: from a process's first launch after a rest to the end of all of its
-    /// work, where that end is seen.
+    /// Its bursts of work there: from a process's first launch after a rest to the end of all of
+    /// its work, where that end is seen.
     pub bursts: Option<TimesRow>,
     /// Launches of these bursts, as far as launches are counted.
     pub burst_launches: Option<u64>,

@@ -14,7 +14,9 @@ use crate::lock::{self, Byte};
 use crate::mapped::MappedFile;
 use crate::sync::Word;
 
-use self::pace::{PLACES, PaceCells};
+use self::pace::PaceCells;
+
+pub(crate) use self::pace::{EMPTY_PLACE, PLACES, PlaceBytes};
 
 pub use self::pace::Pace;
 pub use self::share::{Key, Share};

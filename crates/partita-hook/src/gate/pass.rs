@@ -45,8 +45,8 @@ pub enum What {
     Graph(u32),
 }
 
-/// Runs a launch on `gpu` once its tenant's priority and shares have been seen to. It begins a burst
-/// if none runs.
+/// Runs a launch on `gpu` once its tenant's priority and shares have been seen to. It begins a
+/// burst if none runs.
 #[inline]
 pub fn through(
     tenant: &Tenant,

@@ -1,7 +1,7 @@
 //! The fast path of a launch: what most launches of most programs do in this library.
 //!
-//! 1. The exported function ([`table`](crate::entry::table)) asks [`is_plain`]: three loads and three
-//!    comparisons.
+//! 1. The exported function ([`table`](crate::entry::table)) asks [`is_plain`]: three loads and
+//!    three comparisons.
 //! 2. It jumps to the driver's function. The arguments stay where they are.
 //! 3. The driver calls back before it uploads the descriptor of the launch, and
 //!    [`on_launch`](crate::launch::mask::on_launch) writes the tenant's mask there.

@@ -1,9 +1,10 @@
 //! When all work of this process has ended: its burst ends, and others may borrow its TPCs.
 //!
 //! The program's own waits tell, and its questions whether work is done. After each one that
-//! succeeds, the streams that the program has are asked, unless it was a wait for everything. Nothing is asked while a stream is captured. A
-//! process with more than [`STREAMS`] streams, per-thread default streams or several contexts rests
-//! after waits for its whole context alone.
+//! succeeds, the streams that the program has are asked, unless it was a wait for everything.
+//! Nothing is asked while a stream is captured. A process with more than [`STREAMS`] streams or
+//! per-thread default streams rests after waits for its whole context alone, and one with several
+//! contexts or GPUs never is seen to.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

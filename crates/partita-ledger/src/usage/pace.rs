@@ -6,15 +6,12 @@
 //! between a count and its sum leaves a sum that lacks one time, which a reader corrects to the
 //! least that the counts allow ([`Histogram::new`]).
 
-use alloc::vec;
 use core::mem::size_of;
 
 use partita_core::histogram::{BUCKETS, Histogram, bucket_of};
 
-use crate::error::LedgerError;
 use crate::sync::Word;
 use crate::usage::Slot;
-use crate::view::UsageView;
 
 /// Places for counts in a file.
 pub(crate) const PLACES: usize = 64;
@@ -56,8 +53,8 @@ pub struct Pace {
     /// Bursts of work: from the first launch after a rest to the end of all work. Their sum is the
     /// time for which processes were busy; two that are busy at once count twice.
     pub bursts: Histogram,
-    /// Launches of these bursts, as far as they are counted: graphs are not, nor are the launches of
-    /// tenants without masks.
+    /// Launches of these bursts, as far as they are counted: graphs are not, nor are the launches
+    /// of tenants without masks.
     pub launches: u64,
     /// The times between two steps that the programs name themselves.
     pub steps: Histogram,
@@ -79,26 +76,21 @@ impl Slot {
     }
 }
 
-impl UsageView {
-    /// What the tenant's processes, the dead ones included, have counted so far. Any numbers in the
-    /// file make some histogram.
-    ///
-    /// # Errors
-    /// As [`UsageView::totals`].
-    pub fn pace(&self) -> Result<Pace, LedgerError> {
-        let mut pace = Pace::default();
-        let places = self.claimed()?.min(PLACES);
-        let mut words = vec![[[0u8; size_of::<u64>()]; PLACE_WORDS]; places];
-        self.read(super::PACE_OFFSET, words.as_flattened_mut().as_flattened_mut())?;
-        for place in &words {
-            let word = |at: usize| place.get(at).map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-            let times = |first: usize| {
-                Histogram::new(core::array::from_fn(|bucket| word(first + 1 + bucket)), word(first))
-            };
-            pace.bursts.merge(&times(0));
-            pace.steps.merge(&times(TIMES_WORDS));
-            pace.launches = pace.launches.saturating_add(word(2 * TIMES_WORDS));
-        }
-        Ok(pace)
+/// The words of a place, as bytes.
+pub(crate) type PlaceBytes = [[u8; size_of::<u64>()]; PLACE_WORDS];
+
+/// A place in which nothing is counted.
+pub(crate) const EMPTY_PLACE: PlaceBytes = [[0; size_of::<u64>()]; PLACE_WORDS];
+
+impl Pace {
+    /// Adds what is in a place. Any numbers make some histogram.
+    pub(crate) fn add(&mut self, place: &PlaceBytes) {
+        let word = |at: usize| place.get(at).map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        let times = |first: usize| {
+            Histogram::new(core::array::from_fn(|bucket| word(first + 1 + bucket)), word(first))
+        };
+        self.bursts.merge(&times(0));
+        self.steps.merge(&times(TIMES_WORDS));
+        self.launches = self.launches.saturating_add(word(2 * TIMES_WORDS));
     }
 }
