@@ -25,6 +25,7 @@
 //! | [`task_slots`] | shares of the kernels that a GPU runs at once |
 //! | [`Count`] | a number of things in words: `1 TPC`, `2 TPCs` |
 //! | [`Samples`] | percentiles, mean and ratios of measurements |
+//! | [`histogram`] | times in buckets: quantiles, sums and differences of what others counted |
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -37,6 +38,7 @@ mod count;
 pub mod elastic;
 mod gpc_set;
 pub mod hami;
+pub mod histogram;
 pub mod kept;
 pub mod memory;
 pub mod mig;

@@ -33,7 +33,7 @@ fn the_hook_exports_what_the_table_says_it_wraps_and_the_few_others_that_it_stan
     let mut expected: BTreeSet<String> =
         all_exports().filter(|row| row.policy.is_wrapped()).map(|row| row.name.to_owned()).collect();
     expected.extend(NVML_WRAPPED.iter().map(|&name| name.to_owned()));
-    expected.extend(["dlopen", "dlmopen", "dlsym", "dlvsym", "ioctl"].map(str::to_owned));
+    expected.extend(["dlopen", "dlmopen", "dlsym", "dlvsym", "ioctl", "partita_step"].map(str::to_owned));
     // Anything else that it exported would shadow a name of the tenant's program.
     assert_eq!(exported(&common::library(), &[""]), expected);
 }

@@ -41,6 +41,7 @@ pub mod mode;
 pub mod mps;
 pub mod numerics;
 pub mod offered;
+pub mod pace;
 pub mod partition;
 pub mod policy;
 pub mod process;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::limits::LimitSet;
+use crate::pace::TimesRow;
 pub use crate::partition::GpcRow;
 use crate::partition::{ClusterRow, PartitionRow};
 use crate::process::{ProcessId, user_name};
@@ -51,6 +52,13 @@ pub struct TenantRow {
     /// Kernel launches of its living processes there so far; `None` without such processes, and
     /// for tenants whose launches carry no mask and are not counted.
     pub launches: Option<u64>,
+    /// Its bursts of work there: from a process's first launch after a rest to the end of all of
+    /// its work, where that end is seen.
+    pub bursts: Option<TimesRow>,
+    /// Launches of these bursts, as far as launches are counted.
+    pub burst_launches: Option<u64>,
+    /// The steps that its programs name themselves, on the first GPU that they see.
+    pub steps: Option<TimesRow>,
     /// Its share of the kernels that the GPU runs at once; none without a limit.
     pub task_slot_share: Option<u32>,
     /// Its share of the GPU's time, if it has one.
@@ -164,6 +172,7 @@ fn row(tenant: &Tenant) -> TenantRow {
     // First: what is released after this was counted, and is not subtracted.
     let totals = usage.as_ref().and_then(|usage| usage.totals().ok());
     let slots: Vec<SlotInfo> = usage.iter().flat_map(|usage| usage.slots()).flatten().collect();
+    let pace = usage.as_ref().and_then(|usage| usage.pace().ok());
     let of_the_dead = sum(slots.iter().filter(|slot| !slot.live).map(|slot| slot.bytes));
     let set = limits.map(|limits| TpcSet::from_words(limits.set));
     let sms_of_device = limits.map(|limits| limits.tpc_count * limits.sms_per_tpc);
@@ -226,6 +235,9 @@ fn row(tenant: &Tenant) -> TenantRow {
             .map(|_| sum(processes.iter().map(|process| process.launches)))
             // The hook counts where it sets masks.
             .filter(|&launches| launches > 0 || !limits.is_some_and(Limits::takes_turns)),
+        bursts: pace.map(|pace| pace.bursts.into()),
+        burst_launches: pace.map(|pace| pace.launches),
+        steps: pace.map(|pace| pace.steps.into()),
         task_slot_share: limits.map(|limits| limits.task_slots).filter(|slots| *slots != 0),
         time: limits.and_then(|limits| time::row(tenant, limits)),
         widened_launches: usage

@@ -108,8 +108,8 @@ pub use self::{
     peer::SocketPeer,
     time_file::{Seat, TIME_FILE_BYTES, TIME_FILE_NAME, TIME_PAGE_BYTES, TIME_WORDS, TimeMap, TimeView},
     usage::{
-        AccountError, HookState, Key, LAUNCH_COUNTERS, Owner, PROCESS_SLOTS, Share, Slot, USAGE_FILE_BYTES,
-        USAGE_FILE_NAME, UsageMap, Waited,
+        AccountError, HookState, Key, LAUNCH_COUNTERS, Owner, PROCESS_SLOTS, Pace, Share, Slot,
+        USAGE_FILE_BYTES, USAGE_FILE_NAME, UsageMap, Waited,
     },
     view::{SlotInfo, UsageView},
 };
@@ -145,4 +145,4 @@ pub const HOLDER_DESCRIPTORS_MAX: usize = 253;
 pub const GPUS_MAX: usize = 32;
 
 /// The version of both files' layout.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;

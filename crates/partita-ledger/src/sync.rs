@@ -57,6 +57,13 @@ impl Word {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Adds a number, relaxed, likewise.
+    #[inline]
+    pub fn add(&self, number: u64) {
+        step();
+        self.0.fetch_add(number, Ordering::Relaxed);
+    }
+
     /// The half of the word that changes with every increment, for a futex.
     #[cfg(not(loom))]
     pub fn low_half(&self) -> *const u32 {

@@ -1,5 +1,6 @@
 //! The usage file: what a tenant uses, and which of its processes.
 
+mod pace;
 mod share;
 mod slot;
 
@@ -13,19 +14,26 @@ use crate::lock::{self, Byte};
 use crate::mapped::MappedFile;
 use crate::sync::Word;
 
+use self::pace::PaceCells;
+
+pub(crate) use self::pace::{EMPTY_PLACE, PLACES, PlaceBytes};
+
+pub use self::pace::Pace;
 pub use self::share::{Key, Share};
 pub use self::slot::{AccountError, HookState, Owner, Slot, Waited};
 
 /// The usage file's name in the tenant's directory.
 pub const USAGE_FILE_NAME: &CStr = c"usage";
 /// The usage file's size in bytes.
-pub const USAGE_FILE_BYTES: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotCells>();
+pub const USAGE_FILE_BYTES: usize = PACE_OFFSET + PLACES * size_of::<PaceCells>();
 
 /// Offset of the name of the last operation.
 pub(crate) const LAST_OFFSET: usize = core::mem::offset_of!(Layout, last);
 pub(crate) const CLAIMS_OFFSET: usize = core::mem::offset_of!(Layout, claims);
 /// Offset of the slots: on a separate page.
 pub(crate) const SLOTS_OFFSET: usize = 4096;
+/// Offset of the places where processes count bursts and steps.
+pub(crate) const PACE_OFFSET: usize = SLOTS_OFFSET + SLOTS * size_of::<SlotCells>();
 
 pub(crate) const KIND: Kind = Kind { magic: *b"PARTITAU", bytes: USAGE_FILE_BYTES as u32 };
 
@@ -100,6 +108,7 @@ struct Layout {
     claims: OwnLine,
     unused: [u64; (SLOTS_OFFSET - size_of::<Header>() - 2 * size_of::<OwnLine>()) / 8],
     slots: [SlotCells; SLOTS],
+    pace: [PaceCells; PLACES],
 }
 
 /// A word alone on its cache line.
@@ -110,6 +119,7 @@ const _: () = {
     assert!(size_of::<Account>() == 64);
     assert!(size_of::<SlotCells>() == 256);
     assert!(core::mem::offset_of!(Layout, slots) == SLOTS_OFFSET);
+    assert!(core::mem::offset_of!(Layout, pace) == PACE_OFFSET);
     assert!(size_of::<Layout>() == USAGE_FILE_BYTES);
 };
 
@@ -156,6 +166,11 @@ impl UsageMap {
 
     pub(crate) fn cells(&self, slot: usize) -> &SlotCells {
         &self.layout().slots[slot % SLOTS]
+    }
+
+    /// Where the owner of a slot counts its bursts and steps.
+    fn pace(&self, slot: usize) -> &PaceCells {
+        &self.layout().pace[slot % PLACES]
     }
 
     pub(crate) fn book(&self) -> Book<'_, SlotCells> {

@@ -6,6 +6,8 @@
 //! until two copies agree.
 
 use alloc::ffi::CString;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::mem::{offset_of, size_of};
 
 use crate::account::{Account, Entry, Name, SLOTS, Totals};
@@ -13,8 +15,8 @@ use crate::error::LedgerError;
 use crate::file::{Access, At, Fd};
 use crate::lock;
 use crate::usage::{
-    CLAIMS_OFFSET, Counters, Holder, HookState, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PROCESS_SLOTS, Shared,
-    SlotCells, Waited, slot_offset,
+    CLAIMS_OFFSET, Counters, EMPTY_PLACE, Holder, HookState, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PACE_OFFSET,
+    PLACES, PROCESS_SLOTS, Pace, PlaceBytes, Shared, SlotCells, Waited, slot_offset,
 };
 
 /// How many times an observer looks for two copies that agree.
@@ -125,11 +127,7 @@ impl UsageView {
         // First: what is reaped later than this was counted, and is not subtracted.
         let mut used = self.totals()?.used;
         let mut driver = 0u64;
-        let mut claims = [0; 8];
-        self.read(CLAIMS_OFFSET, &mut claims)?;
-        // A process takes the first free slot, so that further ones were never taken.
-        let taken = usize::try_from(u64::from_ne_bytes(claims)).unwrap_or(PROCESS_SLOTS);
-        for first in (0..taken.min(PROCESS_SLOTS)).step_by(AT_ONCE) {
+        for first in (0..self.claimed()?).step_by(AT_ONCE) {
             let mut slots = [[0; size_of::<SlotCells>()]; AT_ONCE];
             self.read(slot_offset(first), slots.as_flattened_mut())?;
             let pid = offset_of!(SlotCells, holder) + offset_of!(Holder, pid);
@@ -142,6 +140,27 @@ impl UsageView {
             }
         }
         Ok((used, driver))
+    }
+
+    /// What the tenant's processes, the dead ones included, have counted so far. Any numbers in the
+    /// file make some histogram.
+    ///
+    /// # Errors
+    /// As [`UsageView::totals`].
+    pub fn pace(&self) -> Result<Pace, LedgerError> {
+        let mut places: Vec<PlaceBytes> = vec![EMPTY_PLACE; self.claimed()?.min(PLACES)];
+        self.read(PACE_OFFSET, places.as_flattened_mut().as_flattened_mut())?;
+        let mut pace = Pace::default();
+        places.iter().for_each(|place| pace.add(place));
+        Ok(pace)
+    }
+
+    /// How many slots of processes were ever taken, at most: a process takes the first free one, so
+    /// that further ones were not.
+    fn claimed(&self) -> Result<usize, LedgerError> {
+        let mut claims = [0; 8];
+        self.read(CLAIMS_OFFSET, &mut claims)?;
+        Ok(usize::try_from(u64::from_ne_bytes(claims)).unwrap_or(PROCESS_SLOTS).min(PROCESS_SLOTS))
     }
 
     /// Launches of all processes in the file, living or not, added up: a number that changes with

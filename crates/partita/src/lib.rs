@@ -127,8 +127,8 @@ pub use partita_core::{ByteSize, Share, Topology, TpcSet};
 pub use partita_doctor::{audit, demo, doctor, prove, sample, topology};
 pub use partita_host::{
     Error, answer, apply, calibration, cdi, child, compare, detached, error, escape, facts, gpu, gpus,
-    groups, holder, install, kill, limits, mig, mode, mps, offered, partition, policy, process, program, ps,
-    queue, registry, run, sandbox, set, signals, simenv, state, system, time, vf,
+    groups, holder, install, kill, limits, mig, mode, mps, offered, pace, partition, policy, process,
+    program, ps, queue, registry, run, sandbox, set, signals, simenv, state, system, time, vf,
 };
 
 /// ```no_run

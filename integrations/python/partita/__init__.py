@@ -14,7 +14,7 @@
 
 :func:`run` starts a program in a partition, :func:`hold` and :func:`env` make one for programs that
 others start, :func:`current` is the partition of this process, and :func:`mask` keeps the launches of
-a stream on chosen TPCs. A TPC is two SMs.
+a stream on chosen TPCs. A TPC is two SMs. :func:`step` names the program's own unit of work.
 
 The package needs only the standard library. It runs the program ``partita`` and loads
 ``libsmctrl.so`` of the same installation.
@@ -24,6 +24,7 @@ from ._error import Error, NotInstalled
 from ._hold import Hold, env, hold
 from ._mask import mask
 from ._run import Process, run
+from ._step import step
 from ._tenant import Part, Tenant, current, tenants
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
     "hold",
     "mask",
     "run",
+    "step",
     "tenants",
 ]

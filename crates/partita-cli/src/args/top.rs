@@ -10,7 +10,8 @@ shows help, q quits.
 
 SMS is the part of the GPU's SMs that the tenant has. TIME is the share of the GPU's time that it used in about \
 the last second, and the share that it was promised; only tenants with --time have it. LAUNCH/S counts \
-kernels, not those inside CUDA graphs. `busy` of a GPU is the driver's: the part of its last sample period in which \
+kernels, not those inside CUDA graphs. BURSTS, from 100 columns on, is how long half of the tenant's bursts of \
+work and 99 of 100 take. `busy` of a GPU is the driver's: the part of its last sample period in which \
 any kernel ran, on however few SMs; `bus` is the part in which memory was read or written.
 
 Without a terminal, frames follow each other as text; with TERM=dumb too.

@@ -18,7 +18,7 @@ use partita_console::{Failure, Table, print, print_json, selectors, shorten, tel
 use partita_core::time::Priority;
 
 use crate::args::Ps;
-use crate::commands::bytes;
+use crate::commands::{bytes, quantiles};
 
 /// Lists the tenants, and the programs that are not in one.
 pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
@@ -117,6 +117,7 @@ fn tenants(rows: &[TenantRow], width: Option<usize>) -> String {
         "PRIORITY",
         "VIA",
         "ISOLATION",
+        ">BURSTS",
         ">PROCS",
         ">AGE",
         "COMMAND",
@@ -128,6 +129,7 @@ fn tenants(rows: &[TenantRow], width: Option<usize>) -> String {
     let mut least: Vec<(bool, &str)> = vec![
         (differs(|row| row.limits.spill != Some(Spill::Host)), "SPILL"),
         (differs(|row| row.limits.isolation != Some(Isolation::Own)), "ISOLATION"),
+        (differs(|row| row.bursts.is_none_or(|bursts| bursts.count == 0)), "BURSTS"),
         (true, "PROCS"),
         (true, "AGE"),
         (differs(|row| row.limits.priority.unwrap_or_default() == Priority::Normal), "PRIORITY"),
@@ -295,7 +297,7 @@ fn tpcs(row: &TenantRow) -> Option<String> {
     row.tpcs.clone().or_else(partition)
 }
 
-fn cells(row: &TenantRow) -> [String; 14] {
+fn cells(row: &TenantRow) -> [String; 15] {
     let unknown = || "?".to_owned();
     let tpcs = tpcs(row);
     let quota = match (row.memory_quota_bytes(), row.memory_rest_bytes, &tpcs) {
@@ -324,6 +326,7 @@ fn cells(row: &TenantRow) -> [String; 14] {
         row.limits.priority.map_or_else(unknown, |priority| priority.to_string()),
         via(row),
         row.limits.isolation.map_or_else(unknown, |isolation| isolation.to_string()),
+        row.bursts.map_or_else(unknown, |bursts| quantiles(bursts.p50_us, bursts.p99_us)),
         row.processes.len().to_string(),
         row.age_s.map_or_else(unknown, age),
         row.command.as_ref().map_or_else(unknown, |command| shorten(&words(command), COMMAND_MAX)),

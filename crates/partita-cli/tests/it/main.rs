@@ -9,6 +9,7 @@ mod batch_jobs;
 mod batch_trouble;
 mod bench;
 mod boundary;
+mod bursts;
 mod chain;
 mod chain_frames;
 mod closed_output;

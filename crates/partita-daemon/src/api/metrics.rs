@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use partita::gpu::Gpu;
 use partita::mps::metrics::{Family as MpsFamily, Kind as MpsKind};
 use partita::mps::status::ServiceStatus;
+use partita::pace::TimesRow;
 use partita::ps::TenantRow;
 use partita::registry::GpuMeta;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -188,6 +189,15 @@ impl Now {
         each("tenant_launches", "Kernel launches of a tenant's living processes", |row| {
             row.launches.map(|launches| launches as f64)
         });
+        let each = |of: fn(&TenantRow) -> Option<TimesRow>| {
+            rows.iter().filter_map(move |row| Some((labels(row), of(row)?.histogram)))
+        };
+        self.times(
+            "tenant_burst_duration",
+            "Bursts of a tenant's work whose end was seen",
+            each(|row| row.bursts),
+        );
+        self.times("tenant_step_duration", "Steps that a tenant's programs name", each(|row| row.steps));
     }
 
     /// What audits found that is not over. Tenants that behave are shown with 0.

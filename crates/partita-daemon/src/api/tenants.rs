@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use partita::error::Error;
 use partita::kill;
 use partita::limits::{LimitSet, Refused};
+use partita::pace::TimesRow;
 use partita::ps::TenantRow;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
 use partita_core::ByteSize;
@@ -71,12 +72,39 @@ pub(super) struct TenantPart {
     memory_spilled_bytes: Option<u64>,
     /// Kernel launches of its living processes so far.
     launches: Option<u64>,
+    /// Its bursts of work: from a process's first launch after a rest to the end of all of its
+    /// work, where that end is seen.
+    bursts: Option<TimesView>,
+    /// Launches of these bursts, as far as launches are counted.
+    burst_launches: Option<u64>,
+    /// The steps that its programs name themselves, on the first GPU that they see.
+    steps: Option<TimesView>,
     /// Its share of the GPU's time, in percent.
     time_share_percent: Option<f64>,
     /// What of the GPU's time it used over about the last second, in percent.
     time_used_percent: Option<f64>,
     /// Its processes that use the GPU.
     processes: Vec<TenantProcess>,
+}
+
+/// Times that a tenant's processes have counted since its start: of the dead ones, too.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct TimesView {
+    /// How many.
+    count: u64,
+    /// Their sum, in seconds.
+    sum_s: f64,
+    /// The time that half of them do not exceed, in microseconds, within a sixteenth between 2 µs
+    /// and 275 s; none without times.
+    p50_us: Option<f64>,
+    /// The time that 99 of 100 do not exceed, likewise.
+    p99_us: Option<f64>,
+}
+
+impl From<TimesRow> for TimesView {
+    fn from(row: TimesRow) -> Self {
+        Self { count: row.count, sum_s: row.sum_s, p50_us: row.p50_us, p99_us: row.p99_us }
+    }
 }
 
 /// A process of a tenant.
@@ -105,6 +133,9 @@ impl TenantPart {
             memory_driver_bytes: row.memory_driver_bytes,
             memory_spilled_bytes: row.memory_spilled_bytes,
             launches: row.launches,
+            bursts: row.bursts.map(TimesView::from),
+            burst_launches: row.burst_launches,
+            steps: row.steps.map(TimesView::from),
             time_share_percent: row.time.map(|time| time.share_percent),
             time_used_percent: row.time.and_then(|time| time.used_percent),
             processes: row

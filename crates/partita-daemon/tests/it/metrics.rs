@@ -257,3 +257,42 @@ fn the_map_of_jobs_follows_the_tenants() {
     daemon.signal(Signal::TERM);
     eventually("the daemon leaves no file", || std::fs::read_dir(&dir).unwrap().count() == 0);
 }
+
+/// The bursts of a program that has ended stay, as a histogram and over REST.
+#[test]
+fn bursts_are_a_histogram() {
+    if needs_simulator("the program with launches is the simulator's") {
+        return;
+    }
+    let world = World::in_memory();
+    let daemon = world.start();
+    let partita = common::partita();
+    let script = format!("{} sim census > /dev/null; exec sleep 1000", partita.display());
+    let _tenant = Ended(
+        world.partita(["run", "--name", "t", "--sm", "30%", "--", "sh", "-c", &script]).spawn().unwrap(),
+    );
+    let part = || daemon.get("/v1/tenants")[0]["parts"][0].clone();
+    eventually("a burst", || daemon.get("/v1/tenants")[0]["parts"][0]["bursts"]["count"].as_u64() > Some(0));
+    let bursts = part()["bursts"].clone();
+    let count = bursts["count"].as_u64().unwrap();
+    assert!(count > 0 && bursts["p50_us"].as_f64() <= bursts["p99_us"].as_f64(), "{bursts}");
+    assert_eq!(part()["steps"]["count"], 0);
+
+    let (_, _, page) = daemon.send("GET /metrics HTTP/1.1", b"");
+    let name = "partita_tenant_burst_duration_seconds";
+    assert!(page.contains(&format!("# TYPE {name} histogram\n# UNIT {name} seconds\n")), "{page}");
+    let of = |suffix: &str| {
+        let begin = format!("{name}_{suffix}{{");
+        let lines =
+            page.lines().filter(move |line| line.starts_with(&begin) && line.contains("tenant=\"t\""));
+        lines.map(|line| line.rsplit_once(' ').unwrap()).collect::<Vec<_>>()
+    };
+    let number = |text: &str| text.parse::<f64>().unwrap();
+    assert_eq!(of("count").iter().map(|(_, value)| number(value)).collect::<Vec<_>>(), [count as f64]);
+    assert!((number(of("sum")[0].1) - bursts["sum_s"].as_f64().unwrap()).abs() < 1e-9, "{page}");
+    let buckets = of("bucket");
+    assert!(buckets.windows(2).all(|pair| number(pair[0].1) <= number(pair[1].1)), "{buckets:?}");
+    let (last, value) = buckets.last().unwrap();
+    assert!(last.contains("le=\"+Inf\"") && number(value) == count as f64, "{last} {value}");
+    assert!(page.contains("partita_tenant_step_duration_seconds_count{tenant=\"t\""), "{page}");
+}

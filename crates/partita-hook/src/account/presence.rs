@@ -54,7 +54,7 @@ impl Presence {
     /// The process is about to launch: others see it at work from here on.
     #[inline]
     pub fn before_launch(&self, limits: &LimitsMap) {
-        if !self.map.is_at_work(self.record) || self.epoch.load(Ordering::Relaxed) != limits.epoch() {
+        if !self.is_at_work() || self.epoch.load(Ordering::Relaxed) != limits.epoch() {
             self.begin(limits);
         }
     }
@@ -66,6 +66,12 @@ impl Presence {
             self.epoch.store(epoch, Ordering::Relaxed);
         }
         self.map.begin(self.record, now_ns());
+    }
+
+    /// Whether others see the process at work.
+    #[inline]
+    pub fn is_at_work(&self) -> bool {
+        self.map.is_at_work(self.record)
     }
 
     /// How often the process has come to rest.
@@ -100,7 +106,7 @@ impl Presence {
         self.map.relent(|begun_ns| law.passes(begun_ns, now_ns));
         // What fails now is tried again.
         let _ = self.map.reap();
-        Some(if self.map.is_at_work(self.record) { LOOK_NS } else { 10 * LOOK_NS })
+        Some(if self.is_at_work() { LOOK_NS } else { 10 * LOOK_NS })
     }
 }
 

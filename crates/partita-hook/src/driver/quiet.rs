@@ -12,6 +12,10 @@ use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::sys::fork::in_child;
 
+/// How often a thread of the program tries to ask, and how long it sleeps in between.
+const NAPS: u32 = 20;
+const NAP_NS: i64 = 20_000;
+
 static ASKING: Mutex<()> = Mutex::new(());
 /// Whether the process exits: the lock is then held forever, and no other code needs it.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -25,6 +29,18 @@ pub fn keep() -> Option<Guard<'static, ()>> {
 /// The right to query, if the lock is free.
 pub fn ask() -> Option<Guard<'static, ()>> {
     ASKING.try_lock()
+}
+
+/// The same, after a bounded wait for the hook's thread, whose questions take microseconds.
+pub fn ask_soon() -> Option<Guard<'static, ()>> {
+    (0..NAPS).find_map(|nap| {
+        if nap > 0 {
+            let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
+            // SAFETY: a valid pointer.
+            unsafe { libc::nanosleep(&nap, core::ptr::null_mut()) };
+        }
+        ask()
+    })
 }
 
 /// Nothing is asked while the process exits: the driver's state ends under it.

@@ -5,4 +5,5 @@ pub mod linker;
 pub mod namespaces;
 pub mod nvml;
 pub mod resolve;
+pub mod step;
 pub mod table;

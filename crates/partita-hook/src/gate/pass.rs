@@ -11,7 +11,7 @@ use crate::account::tenant::Tenant;
 use crate::gate::lanes::{self, Gate};
 use crate::gate::{inside, low};
 use crate::holder::fences;
-use crate::slots::{finished, hold};
+use crate::slots::{bursts, finished, hold};
 use crate::sys::fork::in_child;
 use crate::time::meter;
 
@@ -45,7 +45,8 @@ pub enum What {
     Graph(u32),
 }
 
-/// Runs a launch on `gpu` once its tenant's priority and shares have been seen to.
+/// Runs a launch on `gpu` once its tenant's priority and shares have been seen to. It begins a
+/// burst if none runs.
 #[inline]
 pub fn through(
     tenant: &Tenant,
@@ -61,11 +62,15 @@ pub fn through(
             width
         }
     };
+    let begun = bursts::begin(tenant, gpu, stream);
     let launch = || hold::through(tenant, gpu, stream, width, &launch);
-    if !is_any() {
-        return launch();
+    let result = if is_any() { seen_to(tenant, gpu, stream, what, &launch) } else { launch() };
+    if let Some(begun) = begun
+        && result.is_err()
+    {
+        bursts::cancel(&begun);
     }
-    seen_to(tenant, gpu, stream, what, &launch)
+    result
 }
 
 /// Not generic: there are many ways to launch, and each would bring all of this along.

@@ -66,7 +66,11 @@ pub unsafe fn synchronize_current(real: prototypes::cuCtxSynchronize) -> CuResul
 pub unsafe fn query_stream(real: prototypes::cuStreamQuery, stream: *mut c_void) -> CuResult {
     before_asking(stream);
     // SAFETY: the caller's handle, passed on.
-    unsafe { real(stream) }
+    let result = unsafe { real(stream) };
+    if result.is_ok() {
+        finished::answered();
+    }
+    result
 }
 
 /// Wraps `cuEventQuery`. A program waits if it queries again without a launch in between, or if the
@@ -79,8 +83,11 @@ pub unsafe fn query_event(real: prototypes::cuEventQuery, event: *mut c_void) ->
     }
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(event) };
-    if holds && !waits && result.ok().is_ok() {
-        lanes::open_each(|_| true);
+    if result.is_ok() {
+        if holds && !waits {
+            lanes::open_each(|_| true);
+        }
+        finished::answered();
     }
     result
 }

@@ -1,14 +1,15 @@
 //! The fast path of a launch: what most launches of most programs do in this library.
 //!
-//! 1. The exported function ([`table`](crate::entry::table)) asks [`is_plain`]: two loads and two
-//!    comparisons.
+//! 1. The exported function ([`table`](crate::entry::table)) asks [`is_plain`]: three loads and
+//!    three comparisons.
 //! 2. It jumps to the driver's function. The arguments stay where they are.
 //! 3. The driver calls back before it uploads the descriptor of the launch, and
 //!    [`on_launch`](crate::launch::mask::on_launch) writes the tenant's mask there.
 //!
 //! Where streams are counted ([`slots`](crate::slots)), [`is_plain_in`] takes the place of the
 //! first step. Every other launch takes the slow path, [`launch::calls`](crate::launch::calls). So
-//! do the first launch of each function and every launch of a process where [`SLOW_PATH`] holds.
+//! do the first launch of each function, the first of a burst ([`bursts`]) and every launch of a
+//! process where [`SLOW_PATH`] holds.
 //!
 //! What is known of a function is one word in a table: its address in the upper 48 bits, and below
 //! them what it brings to its launches. A collision only costs asking the driver again.
@@ -18,7 +19,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::account::tenant::{self, Tenant};
 use crate::gate::pass;
-use crate::slots::seen;
+use crate::slots::{bursts, seen};
 
 /// The largest cluster that a word can hold, in blocks. Larger ones are stored as this one; devices
 /// run 16.
@@ -54,7 +55,7 @@ fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
 #[inline(always)]
 pub fn is_plain(function: *mut c_void) -> bool {
     let known = entry_of(function).load(Ordering::Relaxed);
-    known == (function as u64) << 16 | u64::from(PLAIN) && tenant::current().is_some()
+    known == (function as u64) << 16 | u64::from(PLAIN) && tenant::current().is_some() && bursts::is_running()
 }
 
 /// Whether a launch of the function in this stream is the driver's alone, where streams are
@@ -64,6 +65,7 @@ pub fn is_plain_in(function: *mut c_void, stream: *mut c_void) -> bool {
     let known = entry_of(function).load(Ordering::Relaxed);
     known == (function as u64) << 16 | u64::from(PLAIN | COUNTED)
         && tenant::current().is_some_and(|tenant| seen::is_free(tenant.first(), stream.addr()))
+        && bursts::is_running()
 }
 
 /// Has streams counted from now on.

@@ -13,7 +13,7 @@ use partita_ledger::Waited;
 
 use crate::account::gpu::Gpu;
 use crate::account::tenant::{self, Tenant};
-use crate::slots::{rest, seen};
+use crate::slots::{bursts, rest, seen};
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 
@@ -86,7 +86,7 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
         tenant.gpus().iter().for_each(|gpu| gpu.slot.show_error(result.0.unsigned_abs()));
         return result;
     }
-    if !result.is_ok() || !knows(tenant) {
+    if !result.is_ok() {
         return result;
     }
     let is_all = match covers {
@@ -94,20 +94,43 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
         Covers::Stream => !seen::counts() && !seen::were_made(),
         Covers::Part => false,
     };
-    let has_one_context = CONTEXTS.load(Ordering::Relaxed) + PRIMARY.load(Ordering::Relaxed) <= 1;
-    let waited = match (has_one_context, is_all) {
-        (false, _) => Waited::Unknown,
-        (true, true) => Waited::ForAll { launches },
-        (true, false) => Waited::ForSome { launches },
-    };
-    gpu.slot.show_waited(waited, if is_all { now_ns() } else { 0 });
-    // Another thread may have launched meanwhile, or the graph may still run.
-    if UNCOUNTED.load(Ordering::SeqCst) != uncounted {
-        gpu.slot.show_waited(Waited::Unknown, 0);
+    if knows(tenant) {
+        let waited = match (has_one_context(), is_all) {
+            (false, _) => Waited::Unknown,
+            (true, true) => Waited::ForAll { launches },
+            (true, false) => Waited::ForSome { launches },
+        };
+        gpu.slot.show_waited(waited, if is_all { now_ns() } else { 0 });
+        // Another thread may have launched meanwhile, or the graph may still run.
+        if UNCOUNTED.load(Ordering::SeqCst) != uncounted {
+            gpu.slot.show_waited(Waited::Unknown, 0);
+        }
     }
-    if gpu.presence.is_some() && has_one_context {
-        let is_still = || UNCOUNTED.load(Ordering::SeqCst) == uncounted && gpu.slot.launches() == launches;
-        rest::look(gpu, is_all, is_still);
-    }
+    look(tenant, is_all, uncounted, launches);
     result
+}
+
+/// The program has asked whether some work is done, and it is.
+#[inline]
+pub fn answered() {
+    if let Some(tenant) = tenant::current()
+        && rest::is_awaited(tenant.first())
+    {
+        look(tenant, false, UNCOUNTED.load(Ordering::SeqCst), tenant.first().slot.launches());
+    }
+}
+
+/// Looks whether the process rests, with nothing launched since those numbers.
+fn look(tenant: &Tenant, is_all: bool, uncounted: u32, launches: u64) {
+    if !has_one_context() || tenant.places().is_some() {
+        // One wait tells of one context.
+        return bursts::lose_sight();
+    }
+    let gpu = tenant.first();
+    let is_still = || UNCOUNTED.load(Ordering::SeqCst) == uncounted && gpu.slot.launches() == launches;
+    rest::look(gpu, is_all, is_still);
+}
+
+fn has_one_context() -> bool {
+    CONTEXTS.load(Ordering::Relaxed) + PRIMARY.load(Ordering::Relaxed) <= 1
 }

@@ -15,6 +15,7 @@
 //! stream has reached a launch. So the hook's thread finds streams that wait for the program
 //! itself, and releases the launches that wait behind them ([`watch`]).
 
+pub mod bursts;
 pub mod finished;
 pub mod hold;
 pub mod pools;

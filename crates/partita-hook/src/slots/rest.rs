@@ -1,16 +1,19 @@
-//! When all work of this process has ended, so that others may borrow its TPCs.
+//! When all work of this process has ended: its burst ends, and others may borrow its TPCs.
 //!
-//! The program's own waits tell. After each one that succeeds, the streams that the program has are
-//! asked, unless the wait was for everything. Nothing is asked while a stream is captured. A
-//! process with more than [`STREAMS`] streams, per-thread default streams or several contexts rests
-//! after waits for its whole context alone.
+//! The program's own waits tell, and its questions whether work is done. After each one that
+//! succeeds, the streams that the program has are asked, unless it was a wait for everything.
+//! Nothing is asked while a stream is captured. A process with more than [`STREAMS`] streams or
+//! per-thread default streams rests after waits for its whole context alone, and one with several
+//! contexts or GPUs never is seen to.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::account::gpu::Gpu;
+use crate::account::presence::Presence;
 use crate::driver::calls::{Kept, calls};
 use crate::driver::{capture, quiet};
+use crate::slots::bursts;
 use crate::sys::fork::in_child;
 
 calls! {
@@ -24,11 +27,14 @@ const STREAMS: usize = 64;
 static KNOWN: [AtomicUsize; STREAMS] = [const { AtomicUsize::new(0) }; STREAMS];
 /// Whether there are others.
 static UNSEEN: AtomicBool = AtomicBool::new(false);
+/// The stream that was last found at work, which is asked first.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
 
 // The parent's streams are the parent's.
 in_child! {
     KNOWN.iter().for_each(|known| known.store(0, Ordering::Relaxed));
     UNSEEN.store(false, Ordering::Relaxed);
+    BUSY.store(0, Ordering::Relaxed);
 }
 
 /// The program has made a stream.
@@ -65,28 +71,56 @@ fn calls() -> Option<&'static QueryCalls> {
     CALLS.get(QueryCalls::resolve)
 }
 
-/// The program has waited, for everything or for a part: shows that the process rests if all of its
-/// streams are idle. `is_still` says whether nothing was launched since.
-#[cold]
-pub fn look(gpu: &Gpu, was_for_all: bool, is_still: impl Fn() -> bool) {
-    let Some(presence) = &gpu.presence else { return };
-    if !presence.map.is_at_work(presence.record) || !is_still() {
-        return;
-    }
-    if was_for_all || are_idle() {
-        presence.rest(is_still);
-    }
+/// Whether there is anything to see the end of.
+#[inline]
+pub fn is_awaited(gpu: &Gpu) -> bool {
+    bursts::is_open() || gpu.presence.as_ref().is_some_and(Presence::is_at_work)
 }
 
-fn are_idle() -> bool {
-    if UNSEEN.load(Ordering::Relaxed) || capture::is_any() {
-        return false;
+/// What the streams answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Streams {
+    Idle,
+    AtWork,
+    /// They cannot be asked.
+    Unseen,
+}
+
+/// The program has waited, for everything or for a part: the process rests if all of its streams
+/// are idle. `is_still` says whether nothing was launched since, as far as launches are counted.
+#[cold]
+pub fn look(gpu: &Gpu, was_for_all: bool, is_still: impl Fn() -> bool) {
+    if !is_awaited(gpu) || !is_still() {
+        return;
     }
-    let (Some(_asking), Some(calls)) = (quiet::ask(), calls()) else { return false };
-    let used = KNOWN.iter().map(|known| known.load(Ordering::Acquire)).filter(|stream| *stream != 0);
-    core::iter::once(0).chain(used).all(|stream| {
+    // Without a mask launches are not counted, and other threads may have launched meanwhile.
+    let streams = if was_for_all && gpu.mask.is_some() { Streams::Idle } else { ask() };
+    match streams {
+        Streams::AtWork => return,
+        Streams::Unseen if !was_for_all => return bursts::tear(),
+        Streams::Idle | Streams::Unseen => {}
+    }
+    if let Some(presence) = gpu.presence.as_ref().filter(|presence| presence.is_at_work()) {
+        presence.rest(&is_still);
+    }
+    bursts::end(gpu, is_still);
+}
+
+fn ask() -> Streams {
+    if UNSEEN.load(Ordering::Relaxed) || capture::is_any() {
+        return Streams::Unseen;
+    }
+    let (Some(_asking), Some(calls)) = (quiet::ask_soon(), calls()) else { return Streams::Unseen };
+    let known = KNOWN.iter().map(|known| known.load(Ordering::Acquire)).filter(|stream| *stream != 0);
+    let busy = BUSY.load(Ordering::Relaxed);
+    // It may have ended since, and is asked only while it is known.
+    let first = known.clone().find(|stream| *stream == busy);
+    let at_work = first.into_iter().chain(core::iter::once(0)).chain(known).find(|stream| {
         // SAFETY: the default stream, or one that the program has not ended: that waits for the
         // guard above.
-        unsafe { (calls.query)(core::ptr::with_exposed_provenance_mut(stream)) }.is_ok()
-    })
+        unsafe { (calls.query)(core::ptr::with_exposed_provenance_mut(*stream)) }.is_err()
+    });
+    let Some(at_work) = at_work else { return Streams::Idle };
+    BUSY.store(at_work, Ordering::Relaxed);
+    Streams::AtWork
 }

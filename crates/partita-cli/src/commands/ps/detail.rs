@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use partita::escape::escape;
+use partita::pace::TimesRow;
 use partita::ps::{GpcRow, ProcessRow, TenantRow};
 use partita_console::{Failure, print, print_json, tell};
 
 use super::{age, tpcs, via};
-use crate::commands::{bytes, cluster_text};
+use crate::commands::{bytes, cluster_text, quantiles};
 
 /// A tenant: one row for each of its GPUs.
 pub(super) fn print_all(rows: &[TenantRow], json: bool) -> Result<ExitCode, Failure> {
@@ -69,6 +70,8 @@ fn text(row: &TenantRow) -> String {
     line("priority", limits.priority.map(|priority| priority.to_string()));
     line("task slots", row.task_slot_share.map(|share| share.to_string()));
     line("launches", Some(row.launches.map_or_else(|| "-".to_owned(), |launches| launches.to_string())));
+    line("bursts", row.bursts.map(|bursts| times_text(&bursts)));
+    line("steps", row.steps.filter(|steps| steps.count > 0).map(|steps| times_text(&steps)));
     line(
         "misfits",
         limits.on_misfit.map(|on_misfit| match row.widened_launches {
@@ -83,6 +86,14 @@ fn text(row: &TenantRow) -> String {
         line("process", Some(process_text(process)));
     }
     text
+}
+
+/// How many, and how long half of them and 99 of 100 take at most.
+fn times_text(times: &TimesRow) -> String {
+    match times.count {
+        0 => "-".to_owned(),
+        count => format!("{count}, p50/p99 {}", quantiles(times.p50_us, times.p99_us)),
+    }
 }
 
 fn gpcs(gpcs: &[GpcRow]) -> String {

@@ -8,8 +8,8 @@ use partita_core::Count;
 use super::reading::{Gpu, Outside, Reading};
 use super::rows::Row;
 use super::view::{Mode, View};
-use crate::commands::bytes;
 use crate::commands::ps::short_gpu;
+use crate::commands::{bytes, quantiles};
 
 /// How a text looks where the terminal can show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,8 @@ const GPU_BAR: usize = 18;
 const SMS_BAR: usize = 6;
 const TIME_BAR: usize = 5;
 const MEMORY_BAR: usize = 5;
+/// The columns from which on bursts are shown.
+const WIDE: usize = 100;
 
 /// The frame.
 pub fn frame(reading: &Reading, rows: &[Row], view: &View, size: Size) -> Vec<Line> {
@@ -166,11 +168,12 @@ fn name_width(size: Size, rows: &[Row]) -> usize {
 fn head(size: Size, rows: &[Row]) -> String {
     let width = name_width(size, rows);
     let gpu = if names_gpus(rows) { "  GPU      " } else { "" };
+    let bursts = if size.columns >= WIDE { format!(" {:>11}", "BURSTS") } else { String::new() };
     let sms_width = SMS_BAR + 4;
     let time_width = TIME_BAR + 8;
     let memory_width = MEMORY_BAR + 14;
     format!(
-        " {:<width$} {:<6} {:<sms_width$} {:<time_width$} {:<memory_width$} {:>8} {:<7}{gpu}  COMMAND",
+        " {:<width$} {:<6} {:<sms_width$} {:<time_width$} {:<memory_width$} {:>8} {:<7}{bursts}{gpu}  COMMAND",
         "NAME", "USER", "SMS", "TIME", "MEMORY", "LAUNCH/S", "PRIO"
     )
 }
@@ -207,6 +210,11 @@ fn row_line(row: &Row, size: Size, rows: &[Row], is_selected: bool) -> Line {
         (Some(true), _) => (Style::Alarm, format!("{:<7}", "stopped")),
         (_, priority) => (Style::Plain, format!("{:<7}", shorten(&escape(priority.unwrap_or("?")), 7))),
     });
+    if size.columns >= WIDE {
+        let bursts =
+            tenant.bursts.map_or_else(|| "?".to_owned(), |times| quantiles(times.p50_us, times.p99_us));
+        line.push((Style::Plain, format!(" {:>11}", shorten(&bursts, 11))));
+    }
     if names_gpus(rows) {
         line.push((Style::Plain, format!("  {:<9}", shorten(&escape(&short_gpu(&tenant.gpu)), 9))));
     }
@@ -272,6 +280,7 @@ SMS        the part of the GPU's SMs that the tenant has
 TIME       used in about the last second, and promised; only tenants with --time
 MEMORY     of living processes, and the quota; +SIZE is host memory (--spill host)
 LAUNCH/S   kernels, without those inside CUDA graphs; - where they are not counted
+BURSTS     how long half and 99 of 100 bursts of work take; from 100 columns on
 busy       the part of the driver's last sample period in which any kernel ran
 bus        the part of it in which device memory was read or written";
 

@@ -1,7 +1,7 @@
 //! Frames as they look, and what holds for every frame.
 
 use super::*;
-use crate::commands::top::reading::{Tenant, Time};
+use crate::commands::top::reading::{Tenant, Time, Times};
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -18,6 +18,7 @@ fn tenant(name: &str, sms: u32) -> Tenant {
         priority: Some("high".to_owned()),
         via: Some("mask".to_owned()),
         launches: Some(1),
+        bursts: Some(Times { p50_us: Some(1200.0), p99_us: Some(3400.0) }),
         command: Some(vec!["python3".to_owned(), format!("{name}.py")]),
         ..Tenant::default()
     }
@@ -110,6 +111,7 @@ fn on_paper_every_tenant_and_program_is_there() {
         assert!(text.contains(word), "{word} in {text}");
     }
     assert!(!text.contains("q quit"), "{text}");
+    assert!(text.contains("BURSTS") && text.contains(" 1.2/3.4ms "), "{text}");
 }
 
 proptest! {

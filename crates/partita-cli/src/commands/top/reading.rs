@@ -53,6 +53,7 @@ pub struct Tenant {
     pub priority: Option<String>,
     pub via: Option<String>,
     pub launches: Option<u64>,
+    pub bursts: Option<Times>,
     pub stopped: Option<bool>,
     pub processes: Vec<Process>,
     pub command: Option<Vec<String>>,
@@ -63,6 +64,13 @@ pub struct Tenant {
 pub struct Time {
     pub share_percent: f64,
     pub used_percent: Option<f64>,
+}
+
+/// How long bursts of work take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+pub struct Times {
+    pub p50_us: Option<f64>,
+    pub p99_us: Option<f64>,
 }
 
 /// A process of a tenant.

@@ -1,0 +1,192 @@
+//! Bursts of work and steps: counted where their end is seen, merged over processes, kept after
+//! their end.
+
+use crate::common;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use common::{Answering, World, compile, gpu_program};
+use partita_testing::eventually;
+use serde_json::Value;
+
+const MS: u64 = 1_000_000;
+
+/// `tests/hook/bursts.c` as a tenant, or as another program in one.
+struct Program(Answering);
+
+impl Program {
+    fn start(world: &World, line: &str) -> Self {
+        let mut command = world.partita(line.split_whitespace());
+        command.arg("--").arg(compile(world, "bursts")).arg(&gpu_program().1);
+        let mut program = Answering::start(&mut command);
+        assert_eq!(program.tenant.next_line(), "ready");
+        Self(program)
+    }
+
+    /// How long a burst took as the program sees it, in nanoseconds; 0 for other commands.
+    fn tell(&mut self, what: &str) -> u64 {
+        let said = self.0.ask(what);
+        said.first().map_or(0, |line| line.parse().unwrap_or_else(|_| panic!("{said:?}")))
+    }
+}
+
+/// Count and sum in nanoseconds.
+fn of(row: &Value, kind: &str) -> (u64, u64) {
+    let number = |name: &str| row[kind][name].as_f64().unwrap_or_else(|| panic!("no {kind}.{name}: {row}"));
+    (number("count") as u64, (number("sum_s") * 1e9) as u64)
+}
+
+fn bursts(world: &World) -> (u64, u64) {
+    of(&world.row("t"), "bursts")
+}
+
+/// Runs some commands and returns the bursts that they add.
+fn added(world: &World, program: &mut Program, commands: &[&str]) -> (u64, u64) {
+    let before = bursts(world);
+    commands.iter().for_each(|what| _ = program.tell(what));
+    let after = bursts(world);
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// Tenants whose launches take different ways through the hook.
+const WAYS: [&str; 4] = ["--sm 50%", "--sm 50% --via persistent", TIMED, "--sm 50% --priority high"];
+const TIMED: &str = "--time 50% --isolation own";
+
+#[test]
+fn bursts_of_known_length_are_counted_in_every_kind_of_tenant() {
+    for options in WAYS {
+        let world = World::in_memory();
+        let mut program = Program::start(&world, &format!("run --name t {options}"));
+        assert_eq!(added(&world, &mut program, &["burst context 1 1000000"]).0, 1, "{options}");
+        for end in ["stream", "context", "event", "copy", "ask-stream", "ask-event"] {
+            let burst = format!("burst {end} 2 5000000");
+            for _ in 0..3 {
+                let before = bursts(&world);
+                let seen_ns = program.tell(&burst);
+                let after = bursts(&world);
+                let time_ns = after.1 - before.1;
+                assert_eq!(after.0 - before.0, 1, "{options}, {end}");
+                // The sum in JSON is rounded.
+                assert!(time_ns <= seen_ns + 1000, "{options}, {end}: {time_ns} ns of {seen_ns}");
+                // Beside a share of time, the program's own clock sees some of them end early, too.
+                let least_ns = if options == TIMED { MS } else { 10 * MS };
+                assert!(time_ns + 1000 >= least_ns, "{options}, {end}: {time_ns} ns");
+            }
+        }
+        let row = world.row("t");
+        let [p50, p99] = ["p50_us", "p99_us"].map(|name| row["bursts"][name].as_f64().unwrap());
+        assert!(p99 >= p50 && (options == TIMED || p50 >= 10_000.0 * 15.0 / 16.0), "{row}");
+        if options == WAYS[0] {
+            assert_eq!(row["burst_launches"], 1 + 6 * 3 * 2, "{row}");
+        }
+        assert!(world.ok("ps").contains("BURSTS"), "{options}");
+        assert!(world.ok("ps t").contains("bursts     19, p50/p99 "), "{}", world.ok("ps t"));
+    }
+}
+
+#[test]
+fn a_burst_is_what_runs_until_all_streams_are_done() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "run --name t --sm 50%");
+    let (count, sum_ns) = added(&world, &mut program, &["both 20000000"]);
+    assert_eq!(count, 1);
+    assert!(sum_ns >= 20 * MS, "{sum_ns}");
+    // Graphs, and what begins no burst: a captured launch, one that fails, a wait at rest.
+    assert_eq!(added(&world, &mut program, &["burst graph 3 1000000"]).0, 1);
+    assert_eq!(added(&world, &mut program, &["capture", "wait", "refused", "wait", "wait"]), (0, 0));
+    // What was launched before the wait belongs to the burst.
+    assert_eq!(added(&world, &mut program, &["leave 1000000", "leave 1000000"]), (0, 0));
+    let (count, sum_ns) = added(&world, &mut program, &["burst stream 1 1000000"]);
+    assert_eq!(count, 1);
+    assert!(sum_ns >= 3 * MS, "{sum_ns}");
+}
+
+/// Where an end may have been missed, no length is made up.
+#[test]
+fn bursts_whose_end_is_not_seen_are_not_counted() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "run --name t --sm 50%");
+    assert_eq!(added(&world, &mut program, &["burst stream 1 1000"]).0, 1);
+    // The streams of threads cannot be asked: only a wait for everything tells.
+    assert_eq!(added(&world, &mut program, &["burst thread 1 1000000", "wait"]), (0, 0));
+    assert_eq!(added(&world, &mut program, &["burst context 1 1000000"]).0, 1);
+    let contexts = ["contexts", "burst context 1 1000000", "burst stream 1 1000000"];
+    assert_eq!(added(&world, &mut program, &contexts), (0, 0));
+}
+
+#[test]
+fn steps_are_the_times_between_two_calls() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "run --name t --sm 50%");
+    let steps = || of(&world.row("t"), "steps");
+    assert_eq!(steps(), (0, 0));
+    assert!(!world.ok("ps t").contains("steps"));
+    program.0.line("step 1");
+    assert_eq!(steps().0, 0, "the first call ends nothing");
+    std::thread::sleep(Duration::from_millis(20));
+    program.0.line("step 1");
+    let (count, sum_ns) = steps();
+    assert_eq!(count, 1);
+    assert!(sum_ns >= 20 * MS, "{sum_ns}");
+    println!("a call of partita_step: {} ns", program.0.line("step 100000"));
+    assert_eq!(steps().0, 100_001);
+    assert!(world.ok("ps t").contains("steps      100001, p50/p99 "));
+    assert_eq!(bursts(&world), (0, 0), "a step is no burst");
+}
+
+#[test]
+fn two_processes_are_merged_and_a_killed_one_leaves_its_counts() {
+    let world = World::in_memory();
+    let mut one = Program::start(&world, "run --name t --sm 50%");
+    let mut other = Program::start(&world, "exec t");
+    one.tell("burst stream 1 3000000");
+    other.tell("burst stream 1 3000000");
+    other.tell("burst context 1 3000000");
+    let (count, sum_ns) = bursts(&world);
+    assert_eq!(count, 3);
+    assert!(sum_ns >= 9 * MS, "{sum_ns}");
+    // In the middle of a burst, for it never waits for this one. The kernel itself is over: a death
+    // beside a kernel that runs may end the work of others.
+    other.tell("leave 1000");
+    std::thread::sleep(Duration::from_millis(200));
+    let processes = || world.row("t")["processes"].as_array().unwrap().len();
+    assert_eq!(processes(), 2);
+    let killed: i32 = other.0.line("pid").parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(killed).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    eventually("one process", || processes() == 1);
+    assert_eq!(bursts(&world), (count, sum_ns), "what has ended stays, what ran is not counted");
+    assert_eq!(added(&world, &mut one, &["burst stream 1 1000000"]).0, 1);
+    // The next process goes on in the place of the dead one.
+    let mut next = Program::start(&world, "exec t");
+    assert_eq!(bursts(&world).0, 4);
+    assert_eq!(added(&world, &mut next, &["burst stream 1 1000000"]).0, 1);
+}
+
+#[test]
+fn a_tenant_that_lies_in_its_usage_file_harms_no_observer() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "run --name t --sm 50%");
+    let _honest = world.idle("--name u --sm 10%");
+    program.tell("burst stream 1 1000000");
+    let path = world.gpu_dir().join("t/usage");
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    let usage = OpenOptions::new().write(true).open(&path).unwrap();
+    // The places of bursts and steps are the end of the file.
+    usage.write_all_at(&[0xff; 64 * 3648], bytes - 64 * 3648).unwrap();
+    let row = world.row("t");
+    for kind in ["bursts", "steps"] {
+        assert_eq!(row[kind]["count"], u64::MAX, "{row}");
+        assert!(row[kind]["p50_us"].as_f64() <= row[kind]["p99_us"].as_f64(), "{row}");
+    }
+    assert_eq!(of(&world.row("u"), "bursts"), (0, 0));
+    assert!(world.ok("ps").contains('t'));
+    assert!(world.ok("top --once").contains("u "));
+    // It goes on.
+    program.tell("burst stream 1 1000000");
+    program.0.line("step 2");
+    let look: Value = serde_json::from_str(&world.ok("top --once --json")).unwrap();
+    assert!(look["tenants"].as_array().unwrap().iter().any(|row| row["bursts"]["count"].as_u64() > Some(0)));
+}
