@@ -125,6 +125,11 @@ impl World {
         !pools.is_empty() && pools.iter().all(is_whole)
     }
 
+    /// How many slices there are.
+    pub fn slices(&self) -> usize {
+        self.store.lock().unwrap().slices.len()
+    }
+
     /// The devices of the published slices.
     pub fn devices(&self) -> Vec<Value> {
         let store = self.store.lock().unwrap();
@@ -229,6 +234,12 @@ impl Drop for World {
     fn drop(&mut self) {
         if self.driver.is_some() {
             self.kill_driver();
+        }
+        if !std::thread::panicking() {
+            let allowed = crate::chart::rights();
+            let asked = self.store.lock().unwrap().asked.clone();
+            let refused: Vec<_> = asked.difference(&allowed).collect();
+            assert!(refused.is_empty(), "the chart's role does not allow {refused:?}");
         }
         if std::thread::panicking() {
             eprintln!("{}", std::fs::read_to_string(self.dir().join("log")).unwrap_or_default());
