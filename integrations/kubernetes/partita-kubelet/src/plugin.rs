@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::UnixListener;
 use tokio::sync::{Mutex, watch};
@@ -17,6 +17,7 @@ use crate::DRIVER;
 use crate::claims;
 use crate::events::Events;
 use crate::journal::Entry;
+use crate::metrics::{Call, Calls};
 use crate::plan;
 use crate::prepare::Tenants;
 use crate::wire::dra;
@@ -41,6 +42,8 @@ pub struct Driver {
     pub gpu_kind: String,
     /// One change of tenants at a time: calls of the kubelet come several at once and twice.
     pub turn: Arc<Mutex<()>>,
+    /// Counts of the kubelet's calls.
+    pub calls: Arc<Calls>,
     /// Rises when a claim was prepared or ended.
     pub changed: watch::Sender<u64>,
 }
@@ -168,8 +171,10 @@ impl DraPlugin for Plugin {
             let driver = self.0.clone();
             let asked = claim.clone();
             // A task of its own: a kubelet that hangs up does not leave a claim half prepared.
+            let begin = Instant::now();
             let done = tokio::spawn(async move { driver.prepare(&asked).await }).await;
             let done = done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")));
+            self.0.calls.count(Call::Prepare, done.is_ok(), begin.elapsed());
             if let Err(reason) = &done {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, reason, "not prepared");
             }
@@ -190,8 +195,10 @@ impl DraPlugin for Plugin {
         for claim in request.into_inner().claims {
             let driver = self.0.clone();
             let asked = claim.clone();
+            let begin = Instant::now();
             let done = tokio::spawn(async move { driver.unprepare(&asked).await }).await;
             let done = done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")));
+            self.0.calls.count(Call::Unprepare, done.is_ok(), begin.elapsed());
             if let Err(reason) = &done {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, reason, "not ended");
             }

@@ -6,6 +6,7 @@ mod container;
 mod helm;
 mod kubelet;
 mod lifecycle;
+mod metrics;
 mod refusals;
 mod slices;
 mod world;

@@ -80,7 +80,10 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_partita-kubelet"));
         self.surround(&mut command);
         command.args(["--node-name", NODE, "--gpu", "sim:h200:all", "--api-server", &self.address]);
-        command.args(["--look-s", "1"]).arg("--partita").arg(parts().join("partita"));
+        command
+            .args(["--look-s", "1", "--metrics", "127.0.0.1:0"])
+            .arg("--partita")
+            .arg(parts().join("partita"));
         for (option, name) in [("--kubelet-dir", "kubelet"), ("--state-dir", "state"), ("--cdi-dir", "cdi")] {
             command.arg(option).arg(self.dir().join(name));
         }
@@ -94,6 +97,20 @@ impl World {
         assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "partita.dev"));
         assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
         assert_eq!(Path::new(&info.endpoint), self.dir().join("kubelet/plugins/partita.dev/dra.sock"));
+    }
+
+    /// Where the driver serves `/metrics`.
+    pub fn metrics_address(&self) -> String {
+        let log = std::fs::read_to_string(self.dir().join("log")).unwrap();
+        let line = log.lines().rfind(|line| line.contains("serves /metrics")).unwrap();
+        line.rsplit_once("address=").unwrap().1.to_owned()
+    }
+
+    /// SIGTERM, as the kubelet ends a pod, until the driver has ended.
+    pub fn end_driver(&mut self) {
+        let mut driver = self.driver.take().unwrap();
+        let kill = Command::new("kill").args(["-TERM", &driver.id().to_string()]).status().unwrap();
+        assert!(kill.success() && driver.wait().unwrap().success());
     }
 
     /// SIGKILL, at this moment.
