@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use partita::points::reached;
 use tokio::net::UnixListener;
 use tokio::sync::{Mutex, watch};
 use tokio_stream::wrappers::UnixListenerStream;
@@ -61,6 +62,7 @@ impl Driver {
 
     async fn prepare(&self, claim: &dra::Claim) -> Result<Vec<dra::Device>, String> {
         let _turn = self.turn.lock().await;
+        reached("prepare-asked");
         let uid = claim.uid.clone();
         let known =
             self.on_tenants(move |tenants| tenants.journal.get(&uid).map_err(|error| error.to_string()));
@@ -74,6 +76,7 @@ impl Driver {
             None => self.prepare_new(claim).await?,
         };
         self.changed.send_modify(|count| *count += 1);
+        reached("prepare-done");
         let cdi_device_ids = self.tenants.cdi_ids(&definition, &self.gpu_kind);
         let device = |one: &plan::Allocated| dra::Device {
             request_names: vec![one.request.clone()],
@@ -89,6 +92,7 @@ impl Driver {
         let dra::Claim { namespace, name, uid } = asked;
         let claim = claims::get(&self.client, namespace, name).await?;
         let claim = claim.ok_or_else(|| format!("there is no claim {namespace}/{name}"))?;
+        reached("claim-read");
         let done = async {
             let definition = plan::plan(&claim, uid, &self.node, &self.tenants.boards())?;
             let entry = Entry::new(namespace, name, uid, definition.clone());
@@ -112,6 +116,7 @@ impl Driver {
 
     async fn unprepare(&self, claim: &dra::Claim) -> Result<(), String> {
         let _turn = self.turn.lock().await;
+        reached("unprepare-asked");
         let uid = claim.uid.clone();
         self.on_tenants(move |tenants| match tenants.journal.get(&uid) {
             // What was never prepared, or is ended already, needs nothing.
@@ -120,6 +125,7 @@ impl Driver {
             Err(error) => Err(error.to_string()),
         })
         .await?;
+        reached("unprepare-done");
         self.changed.send_modify(|count| *count += 1);
         Ok(())
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::container;
 use crate::world::World;
 
-fn is_long() -> bool {
+pub fn is_long() -> bool {
     std::env::var_os("PARTITA_TEST_LONG").is_some_and(|value| value == "1")
 }
 

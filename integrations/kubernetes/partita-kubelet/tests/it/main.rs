@@ -9,4 +9,5 @@ mod lifecycle;
 mod metrics;
 mod refusals;
 mod slices;
+mod steps;
 mod world;

@@ -77,8 +77,40 @@ impl World {
     }
 
     pub fn start_driver(&mut self) {
+        self.start_driver_as(Command::new(env!("CARGO_BIN_EXE_partita-kubelet")));
+    }
+
+    /// A driver that ends itself at this step.
+    pub fn start_driver_until(&mut self, step: &str) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_partita-kubelet"));
+        command.env("PARTITA_TEST_END_AT", step);
+        self.start_driver_as(command);
+    }
+
+    /// A driver for which `dir` is a file system of its own, with so many KiB. The result is where
+    /// the test finds that.
+    pub fn start_driver_with_small(&mut self, dir: &str, size_kib: u32) -> PathBuf {
+        let dir = self.dir().join(dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let script = format!(
+            "mount -t tmpfs -o size={size_kib}k,mode=0700 small '{}' && exec {} \"$@\"",
+            dir.display(),
+            env!("CARGO_BIN_EXE_partita-kubelet")
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        self.start_driver_as(command);
+        let process = self.driver.as_ref().unwrap().id();
+        Path::new("/proc").join(process.to_string()).join("root").join(dir.strip_prefix("/").unwrap())
+    }
+
+    fn start_driver_as(&mut self, mut command: Command) {
+        let step = command
+            .get_envs()
+            .find(|one| one.0 == "PARTITA_TEST_END_AT")
+            .map(|one| one.1.unwrap().to_owned());
         self.surround(&mut command);
+        command.envs(step.map(|step| ("PARTITA_TEST_END_AT", step)));
         command.args(["--node-name", NODE, "--gpu", "sim:h200:all", "--api-server", &self.address]);
         command
             .args(["--look-s", "1", "--metrics", "127.0.0.1:0"])
@@ -111,6 +143,13 @@ impl World {
         let mut driver = self.driver.take().unwrap();
         let kill = Command::new("kill").args(["-TERM", &driver.id().to_string()]).status().unwrap();
         assert!(kill.success() && driver.wait().unwrap().success());
+    }
+
+    /// Waits until the driver has ended at its step.
+    pub fn ended_at(&mut self, step: &str) {
+        let status = self.driver.take().unwrap().wait().unwrap();
+        let log = std::fs::read_to_string(self.dir().join("log")).unwrap();
+        assert!(!status.success() && log.ends_with(&format!("ends at the step {step}\n")), "{status}\n{log}");
     }
 
     /// SIGKILL, at this moment.
