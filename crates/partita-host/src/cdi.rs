@@ -21,6 +21,7 @@ use crate::gpus;
 use crate::install::{self, Install};
 use crate::kill;
 use crate::mps;
+use crate::points;
 use crate::process::ProcessId;
 pub use crate::registry::CDI_KIND as KIND;
 use crate::registry::{CONTAINER_DIR, Isolation, Meta, Registry, Tenant, check_name, container_dir};
@@ -161,12 +162,14 @@ pub fn prepare(install: &Install, name: &str, request: &RunRequest, dir: &Path) 
             check_offered(&registry, &request)?;
             let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
             drop(run::make(install, &request, &registry, &gpus, name, run)?);
+            points::reached("cdi-tenant-made");
         }
     }
     // The lock is not held: the service's commands take it.
     let parts = registry.lock().and_then(|lock| lock.tenant(name));
     let written = parts.and_then(|parts| {
         serve(install, &registry, &gpus, &parts)?;
+        points::reached("cdi-service-ready");
         write(install, &registry, &gpus, &parts, dir)
     });
     if written.is_err() && present.is_none() {
@@ -262,7 +265,9 @@ fn write(
         });
     }
     let preload = first.dir.join("ld.so.preload");
-    replace(&preload, format!("{}\n", library_in_container().display()).as_bytes())?;
+    let line = format!("{}\n", library_in_container().display());
+    replace(&preload, line.as_bytes(), "cdi-preload-half-written")?;
+    points::reached("cdi-preload-written");
     let mut simulated = Vec::new();
     if let Some(sim) = gpus.first().and_then(Gpu::sim) {
         gpus.iter().try_for_each(|gpu| sim.start_board(gpu.facts.index))?;
@@ -300,16 +305,30 @@ fn write(
         .map_err(|error| Error::io("the CDI device")(io::Error::other(error)))?;
     fs::create_dir_all(dir).map_err(Error::io(dir.display().to_string()))?;
     let path = dir.join(file_name(&first.name));
-    replace(&path, &json)?;
+    replace(&path, &json, "cdi-device-half-written")?;
+    points::reached("cdi-written");
     Ok(path)
 }
 
-/// Writes a file by one rename: readers see the old content or the new.
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+/// What a killed [`replace`] left beside this file.
+fn half_written(path: &Path) -> Vec<PathBuf> {
+    let is_left = |file: &PathBuf| {
+        let extension = file.extension().and_then(|extension| extension.to_str());
+        file.file_stem() == path.file_stem()
+            && extension.is_some_and(|extension| extension.starts_with("new-"))
+    };
+    let files = path.parent().map(fs::read_dir).and_then(Result::ok).into_iter().flatten().flatten();
+    files.map(|file| file.path()).filter(is_left).collect()
+}
+
+/// Writes a file by one rename: readers see the old content or the new. `step` is the one before
+/// the rename.
+fn replace(path: &Path, bytes: &[u8], step: &str) -> Result<(), Error> {
     let fresh = path.with_extension(format!("new-{}", std::process::id()));
     let write = || {
         let mut file = File::create(&fresh)?;
         file.write_all(bytes)?;
+        points::reached(step);
         fs::set_permissions(&fresh, std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
         fs::rename(&fresh, path)
     };
@@ -386,18 +405,23 @@ pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Res
             ),
         });
     }
+    points::reached("cdi-processes-ended");
     // The device first: no new container starts with it then.
     let path = dir.join(file_name(name));
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Error::io(path.display().to_string())(error));
+    for path in [path.clone()].into_iter().chain(half_written(&path)) {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io(path.display().to_string())(error));
+            }
+            _ => {}
         }
-        _ => {}
     }
+    points::reached("cdi-device-removed");
     let lock = registry.lock_to_plan()?;
     for part in &parts {
         lock.remove(part)?;
     }
+    points::reached("cdi-tenant-removed");
     crate::partition::divide(&lock).map(drop)
 }
 

@@ -8,7 +8,7 @@
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
 //! | tenants | [`registry`]: who has what; [`dead`]: its dead processes; [`limits`], [`partition`], [`time`], [`offered`], [`policy`]: from a request to the ledger |
 //! | GPUs | [`gpu`], [`gpus`], [`groups`], [`facts`], [`calibration`], [`numerics`] |
-//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], `journal`, [`state`], [`escape`], `text`, [`error`] |
+//! | ground | [`child`], [`process`], [`program`], [`signals`], [`install`], [`simenv`], [`files`], `journal`, [`state`], [`escape`], `text`, `points`, [`error`] |
 //!
 //! A module imports modules of its own floor or of a lower one, and no two files import each other.
 
@@ -43,6 +43,8 @@ pub mod numerics;
 pub mod offered;
 pub mod pace;
 pub mod partition;
+#[doc(hidden)]
+pub mod points;
 pub mod policy;
 pub mod process;
 pub mod program;

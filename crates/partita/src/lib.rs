@@ -125,6 +125,8 @@ pub use partita_mps as control;
 pub use partita_core::time::{Policy, Priority, TimeShare};
 pub use partita_core::{ByteSize, Share, Topology, TpcSet};
 pub use partita_doctor::{audit, demo, doctor, prove, sample, topology};
+#[doc(hidden)]
+pub use partita_host::points;
 pub use partita_host::{
     Error, answer, apply, calibration, cdi, child, compare, detached, error, escape, facts, gpu, gpus,
     groups, holder, install, kill, limits, mig, mode, mps, offered, pace, partition, policy, process,

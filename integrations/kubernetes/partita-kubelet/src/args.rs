@@ -32,6 +32,9 @@ pub struct Args {
     /// cluster's configuration.
     #[arg(long, value_name = "URL")]
     pub api_server: Option<String>,
+    /// Where to serve `/metrics`: ADDRESS:PORT. Without it they are not served.
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<std::net::SocketAddr>,
     /// How often the GPUs are looked at, in seconds.
     #[arg(long, default_value_t = 30, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub look_s: u64,

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use partita::points::reached;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Definition;
@@ -108,7 +109,9 @@ impl Journal {
             let mut file = File::create(&fresh)?;
             file.write_all(&serde_json::to_vec_pretty(entry)?)?;
             file.sync_all()?;
+            reached("journal-half-written");
             fs::rename(&fresh, &path)?;
+            reached("journal-written");
             File::open(&self.dir)?.sync_all()
         };
         write().map_err(|error| {
@@ -125,7 +128,10 @@ impl Journal {
         let path = self.path(uid)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.and_then(|()| File::open(&self.dir)?.sync_all()).map_err(at(&path)),
+            removed => {
+                reached("journal-removed");
+                removed.and_then(|()| File::open(&self.dir)?.sync_all()).map_err(at(&path))
+            }
         }
     }
 

@@ -12,6 +12,7 @@ pub mod claims;
 pub mod device;
 pub mod events;
 pub mod journal;
+pub mod metrics;
 pub mod node;
 pub mod parameters;
 pub mod plan;

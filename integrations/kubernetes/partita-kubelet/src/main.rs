@@ -10,6 +10,7 @@ use partita::gpus::Selectors;
 use partita_kubelet::args::Args;
 use partita_kubelet::events::Events;
 use partita_kubelet::journal::Journal;
+use partita_kubelet::metrics::{Calls, Page};
 use partita_kubelet::plugin::{Driver, serve};
 use partita_kubelet::prepare::{Tenants, install};
 use partita_kubelet::publish::Publisher;
@@ -69,6 +70,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
     let (boards_changed, boards_seen) = watch::channel(0);
     let (changed, changes_seen) = watch::channel(0);
+    let calls = Arc::new(Calls::default());
     let driver = Arc::new(Driver {
         tenants: tenants.clone(),
         client: client.clone(),
@@ -76,8 +78,16 @@ async fn run(args: Args) -> anyhow::Result<()> {
         node: args.node_name.clone(),
         gpu_kind: args.gpu_cdi_kind.clone(),
         turn: Arc::new(Mutex::new(())),
+        calls: calls.clone(),
         changed,
     });
+    if let Some(address) = args.metrics {
+        let listener = tokio::net::TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("--metrics {address}"))?;
+        tracing::info!(address = %listener.local_addr()?, "serves /metrics");
+        let page = Page { tenants: tenants.clone(), calls, kubelet_dir: args.kubelet_dir.clone() };
+        tokio::spawn(page.serve(listener));
+    }
     let (end, ended) = watch::channel(false);
     let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     tokio::spawn(async move {

@@ -5,8 +5,9 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use partita::points::reached;
 use tokio::net::UnixListener;
 use tokio::sync::{Mutex, watch};
 use tokio_stream::wrappers::UnixListenerStream;
@@ -17,6 +18,7 @@ use crate::DRIVER;
 use crate::claims;
 use crate::events::Events;
 use crate::journal::Entry;
+use crate::metrics::{Call, Calls};
 use crate::plan;
 use crate::prepare::Tenants;
 use crate::wire::dra;
@@ -41,6 +43,8 @@ pub struct Driver {
     pub gpu_kind: String,
     /// One change of tenants at a time: calls of the kubelet come several at once and twice.
     pub turn: Arc<Mutex<()>>,
+    /// Counts of the kubelet's calls.
+    pub calls: Arc<Calls>,
     /// Rises when a claim was prepared or ended.
     pub changed: watch::Sender<u64>,
 }
@@ -58,6 +62,7 @@ impl Driver {
 
     async fn prepare(&self, claim: &dra::Claim) -> Result<Vec<dra::Device>, String> {
         let _turn = self.turn.lock().await;
+        reached("prepare-asked");
         let uid = claim.uid.clone();
         let known =
             self.on_tenants(move |tenants| tenants.journal.get(&uid).map_err(|error| error.to_string()));
@@ -71,6 +76,7 @@ impl Driver {
             None => self.prepare_new(claim).await?,
         };
         self.changed.send_modify(|count| *count += 1);
+        reached("prepare-done");
         let cdi_device_ids = self.tenants.cdi_ids(&definition, &self.gpu_kind);
         let device = |one: &plan::Allocated| dra::Device {
             request_names: vec![one.request.clone()],
@@ -86,6 +92,7 @@ impl Driver {
         let dra::Claim { namespace, name, uid } = asked;
         let claim = claims::get(&self.client, namespace, name).await?;
         let claim = claim.ok_or_else(|| format!("there is no claim {namespace}/{name}"))?;
+        reached("claim-read");
         let done = async {
             let definition = plan::plan(&claim, uid, &self.node, &self.tenants.boards())?;
             let entry = Entry::new(namespace, name, uid, definition.clone());
@@ -109,6 +116,7 @@ impl Driver {
 
     async fn unprepare(&self, claim: &dra::Claim) -> Result<(), String> {
         let _turn = self.turn.lock().await;
+        reached("unprepare-asked");
         let uid = claim.uid.clone();
         self.on_tenants(move |tenants| match tenants.journal.get(&uid) {
             // What was never prepared, or is ended already, needs nothing.
@@ -117,6 +125,7 @@ impl Driver {
             Err(error) => Err(error.to_string()),
         })
         .await?;
+        reached("unprepare-done");
         self.changed.send_modify(|count| *count += 1);
         Ok(())
     }
@@ -168,8 +177,10 @@ impl DraPlugin for Plugin {
             let driver = self.0.clone();
             let asked = claim.clone();
             // A task of its own: a kubelet that hangs up does not leave a claim half prepared.
+            let begin = Instant::now();
             let done = tokio::spawn(async move { driver.prepare(&asked).await }).await;
             let done = done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")));
+            self.0.calls.count(Call::Prepare, done.is_ok(), begin.elapsed());
             if let Err(reason) = &done {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, reason, "not prepared");
             }
@@ -190,8 +201,10 @@ impl DraPlugin for Plugin {
         for claim in request.into_inner().claims {
             let driver = self.0.clone();
             let asked = claim.clone();
+            let begin = Instant::now();
             let done = tokio::spawn(async move { driver.unprepare(&asked).await }).await;
             let done = done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")));
+            self.0.calls.count(Call::Unprepare, done.is_ok(), begin.elapsed());
             if let Err(reason) = &done {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, reason, "not ended");
             }

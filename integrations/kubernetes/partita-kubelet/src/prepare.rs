@@ -12,6 +12,7 @@ use partita::cdi;
 use partita::gpus::Selectors;
 use partita::install::Install;
 use partita::limits::{LIMITS, LimitSet};
+use partita::points::reached;
 use partita::registry::{Isolation, Registry};
 use partita::run::RunRequest;
 use partita_core::ByteSize;
@@ -91,6 +92,7 @@ impl Tenants {
     /// What could not be removed; the journal keeps it then.
     pub fn end(&self, entry: &Entry) -> Result<(), String> {
         self.remove(&entry.definition.tenant)?;
+        reached("tenant-ended");
         self.journal.remove(&entry.uid).map_err(|error| format!("the journal: {error}"))
     }
 

@@ -10,3 +10,8 @@ pub mod registration {
 pub mod dra {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }
+
+/// What pods have.
+pub mod podresources {
+    tonic::include_proto!("v1");
+}

@@ -1,7 +1,7 @@
 //! A fake API server: resource versions, watches, conflicts (409), versions that are too old (410),
 //! and the validation of slices as a real Kubernetes 1.36.2 did it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub struct Store {
     pub invalid: Vec<String>,
     /// No answers at all.
     pub is_down: bool,
+    /// What was asked for, in the words of RBAC: API group, resource, verb.
+    pub asked: BTreeSet<(String, String, &'static str)>,
 }
 
 impl Store {
@@ -59,6 +61,16 @@ impl Store {
         edit(&mut slice);
         self.note("resourceslices", "MODIFIED", &mut slice);
         self.slices.insert(name.to_owned(), slice);
+    }
+
+    /// Somebody else's slice too many.
+    pub fn copy_slice(&mut self, name: &str) {
+        let mut slice = self.slices[name].clone();
+        let name = format!("{name}-copy");
+        slice["metadata"]["name"] = name.clone().into();
+        slice["metadata"]["uid"] = format!("uid-{name}").into();
+        self.note("resourceslices", "ADDED", &mut slice);
+        self.slices.insert(name, slice);
     }
 
     pub fn put_claim(&mut self, mut claim: Value) {
@@ -332,12 +344,51 @@ pub async fn start() -> (Shared, String) {
     (store, address)
 }
 
+/// API group, resource and verb of a request, as the API server's authorizers see them.
+fn right(method: &str, path: &str, query: &str) -> (String, String, &'static str) {
+    let words: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, rest) = match &words[..] {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
+        _ => panic!("{path} is of no API"),
+    };
+    let rest = match rest {
+        ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
+        rest => rest,
+    };
+    let is_watch = query.split('&').any(|term| ["watch=true", "watch=1"].contains(&term));
+    let verb = match (method, rest.len()) {
+        ("GET", 1) if is_watch => "watch",
+        ("GET", 1) => "list",
+        ("GET", _) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", 1) => "deletecollection",
+        ("DELETE", _) => "delete",
+        other => panic!("{other:?} is no verb"),
+    };
+    let resource = match rest {
+        [resource] | [resource, _] => (*resource).to_owned(),
+        [resource, _, part] => format!("{resource}/{part}"),
+        _ => panic!("{path} is no resource"),
+    };
+    (group.to_owned(), resource, verb)
+}
+
 async fn down(
     State(store): State<Shared>,
     request: axum::extract::Request,
     next: axum::middleware::Next,
 ) -> Response {
-    if store.lock().unwrap().is_down {
+    let uri = request.uri();
+    let asked = right(request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
+    let is_down = {
+        let mut store = store.lock().unwrap();
+        store.asked.insert(asked);
+        store.is_down
+    };
+    if is_down {
         return status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "the server is down");
     }
     next.run(request).await

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::container;
 use crate::world::World;
 
-fn is_long() -> bool {
+pub fn is_long() -> bool {
     std::env::var_os("PARTITA_TEST_LONG").is_some_and(|value| value == "1")
 }
 
@@ -160,6 +160,36 @@ async fn a_killed_driver_goes_on() {
     }
     assert!(interrupted > kills, "{interrupted} of {} kills came in a call", 2 * kills);
     println!("{interrupted} of {} kills came in a call", 2 * kills);
+}
+
+/// What a rolling upgrade does on a node: the kubelet ends the driver, and another takes its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_ends_no_tenant() {
+    let mut world = World::start(1).await;
+    let claim = world.share(1, "66", "40Gi");
+    let answer = world.kubelet.prepare(&claim).await;
+    assert_eq!(answer.error, "");
+    let file = world.cdi_file(&answer.devices[0].cdi_device_ids[0]);
+    let running = container::can_mount().then(|| container::command(&file, &["loop"]).spawn().unwrap());
+    let processes = |world: &World| world.tenants()[0]["processes"].as_array().unwrap().len();
+    if running.is_some() {
+        world.eventually("the program never runs", || processes(&world) == 1).await;
+    }
+    let slices = world.store.lock().unwrap().slices.clone();
+    world.end_driver();
+    assert_eq!(world.tenants()[0]["sms"], 66);
+    assert!(world.kubelet.try_prepare(std::slice::from_ref(&claim)).await.is_none(), "nobody listens");
+    world.start_driver();
+    world.registered().await;
+    assert_eq!(world.kubelet.prepare(&claim).await, answer);
+    assert_eq!(world.store.lock().unwrap().slices, slices);
+    if let Some(mut running) = running {
+        assert_eq!((processes(&world), running.try_wait().unwrap()), (1, None));
+        world.kubelet.unprepare(&claim).await;
+        running.wait().unwrap();
+    }
+    world.kubelet.unprepare(&claim).await;
+    world.assert_nothing();
 }
 
 #[tokio::test(flavor = "multi_thread")]

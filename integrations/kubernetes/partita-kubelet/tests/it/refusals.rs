@@ -40,6 +40,9 @@ async fn bad_claims_leave_nothing() {
     claim.name = "claim-1".to_owned();
     claim.uid = "5c1d9a70-0000-4000-8000-999999999999".to_owned();
     assert!(world.kubelet.prepare(&claim).await.error.contains("made again"));
+    // Two claims of one name: the pod of the first hears it.
+    let note = world.event("ResourceClaim", "claim-1", "TenantNotPrepared").await;
+    assert!(note.contains("made again") && note.contains("999999999999"), "{note}");
     claim.uid = "../../etc/passwd".to_owned();
     assert!(world.kubelet.prepare(&claim).await.error.contains("no UID"));
     world.store.lock().unwrap().is_down = true;

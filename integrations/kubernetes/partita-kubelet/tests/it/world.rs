@@ -77,10 +77,45 @@ impl World {
     }
 
     pub fn start_driver(&mut self) {
+        self.start_driver_as(Command::new(env!("CARGO_BIN_EXE_partita-kubelet")));
+    }
+
+    /// A driver that ends itself at this step.
+    pub fn start_driver_until(&mut self, step: &str) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_partita-kubelet"));
+        command.env("PARTITA_TEST_END_AT", step);
+        self.start_driver_as(command);
+    }
+
+    /// A driver for which `dir` is a file system of its own, with so many KiB. The result is where
+    /// the test finds that.
+    pub fn start_driver_with_small(&mut self, dir: &str, size_kib: u32) -> PathBuf {
+        let dir = self.dir().join(dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let script = format!(
+            "mount -t tmpfs -o size={size_kib}k,mode=0700 small '{}' && exec {} \"$@\"",
+            dir.display(),
+            env!("CARGO_BIN_EXE_partita-kubelet")
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        self.start_driver_as(command);
+        let process = self.driver.as_ref().unwrap().id();
+        Path::new("/proc").join(process.to_string()).join("root").join(dir.strip_prefix("/").unwrap())
+    }
+
+    fn start_driver_as(&mut self, mut command: Command) {
+        let step = command
+            .get_envs()
+            .find(|one| one.0 == "PARTITA_TEST_END_AT")
+            .map(|one| one.1.unwrap().to_owned());
         self.surround(&mut command);
+        command.envs(step.map(|step| ("PARTITA_TEST_END_AT", step)));
         command.args(["--node-name", NODE, "--gpu", "sim:h200:all", "--api-server", &self.address]);
-        command.args(["--look-s", "1"]).arg("--partita").arg(parts().join("partita"));
+        command
+            .args(["--look-s", "1", "--metrics", "127.0.0.1:0"])
+            .arg("--partita")
+            .arg(parts().join("partita"));
         for (option, name) in [("--kubelet-dir", "kubelet"), ("--state-dir", "state"), ("--cdi-dir", "cdi")] {
             command.arg(option).arg(self.dir().join(name));
         }
@@ -94,6 +129,27 @@ impl World {
         assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "partita.dev"));
         assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
         assert_eq!(Path::new(&info.endpoint), self.dir().join("kubelet/plugins/partita.dev/dra.sock"));
+    }
+
+    /// Where the driver serves `/metrics`.
+    pub fn metrics_address(&self) -> String {
+        let log = std::fs::read_to_string(self.dir().join("log")).unwrap();
+        let line = log.lines().rfind(|line| line.contains("serves /metrics")).unwrap();
+        line.rsplit_once("address=").unwrap().1.to_owned()
+    }
+
+    /// SIGTERM, as the kubelet ends a pod, until the driver has ended.
+    pub fn end_driver(&mut self) {
+        let mut driver = self.driver.take().unwrap();
+        let kill = Command::new("kill").args(["-TERM", &driver.id().to_string()]).status().unwrap();
+        assert!(kill.success() && driver.wait().unwrap().success());
+    }
+
+    /// Waits until the driver has ended at its step.
+    pub fn ended_at(&mut self, step: &str) {
+        let status = self.driver.take().unwrap().wait().unwrap();
+        let log = std::fs::read_to_string(self.dir().join("log")).unwrap();
+        assert!(!status.success() && log.ends_with(&format!("ends at the step {step}\n")), "{status}\n{log}");
     }
 
     /// SIGKILL, at this moment.
@@ -123,6 +179,11 @@ impl World {
         let is_whole = |pool: &&Value| **pool == *pools[0] && pool["resourceSliceCount"] == pools.len();
         assert_eq!(store.invalid, Vec::<String>::new(), "the real server would refuse this");
         !pools.is_empty() && pools.iter().all(is_whole)
+    }
+
+    /// How many slices there are.
+    pub fn slices(&self) -> usize {
+        self.store.lock().unwrap().slices.len()
     }
 
     /// The devices of the published slices.
@@ -229,6 +290,12 @@ impl Drop for World {
     fn drop(&mut self) {
         if self.driver.is_some() {
             self.kill_driver();
+        }
+        if !std::thread::panicking() {
+            let allowed = crate::chart::rights();
+            let asked = self.store.lock().unwrap().asked.clone();
+            let refused: Vec<_> = asked.difference(&allowed).collect();
+            assert!(refused.is_empty(), "the chart's role does not allow {refused:?}");
         }
         if std::thread::panicking() {
             eprintln!("{}", std::fs::read_to_string(self.dir().join("log")).unwrap_or_default());
