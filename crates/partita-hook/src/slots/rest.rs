@@ -22,8 +22,9 @@ calls! {
     query = cuStreamQuery;
 }
 
-/// Streams that are asked.
-const STREAMS: usize = 64;
+/// Streams that are asked after a wait. A question takes 1.6 µs (NVIDIA H100, driver 580.159.04), so
+/// these add 13 µs to a wait at most.
+const STREAMS: usize = 8;
 static KNOWN: [AtomicUsize; STREAMS] = [const { AtomicUsize::new(0) }; STREAMS];
 /// Whether there are others.
 static UNSEEN: AtomicBool = AtomicBool::new(false);
