@@ -10,11 +10,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_ledger::mutex::{Guard, Mutex};
 
+use crate::sys::clock::sleep_ns;
 use crate::sys::fork::in_child;
 
 /// How often a thread of the program tries to ask, and how long it sleeps in between.
 const NAPS: u32 = 20;
-const NAP_NS: i64 = 20_000;
+const NAP_NS: u32 = 20_000;
 
 static ASKING: Mutex<()> = Mutex::new(());
 /// Whether the process exits: the lock is then held forever, and no other code needs it.
@@ -35,9 +36,7 @@ pub fn ask() -> Option<Guard<'static, ()>> {
 pub fn ask_soon() -> Option<Guard<'static, ()>> {
     (0..NAPS).find_map(|nap| {
         if nap > 0 {
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-            // SAFETY: a valid pointer.
-            unsafe { libc::nanosleep(&nap, core::ptr::null_mut()) };
+            sleep_ns(NAP_NS);
         }
         ask()
     })

@@ -25,7 +25,7 @@ use crate::driver::page::PageCalls;
 use crate::driver::stream::key_of;
 use crate::gate::pace::Paces;
 use crate::launch::noted::{self, Call};
-use crate::sys::clock::now_ns;
+use crate::sys::clock::{now_ns, sleep_ns};
 use crate::sys::fork::in_child;
 use crate::sys::{report, watcher};
 
@@ -33,7 +33,7 @@ use crate::sys::{report, watcher};
 const LANES: usize = 32;
 const PAGE_BYTES: usize = 4096;
 /// How long a launch sleeps between two looks for room, in nanoseconds.
-const NAP_NS: i64 = 20_000;
+const NAP_NS: u32 = 20_000;
 
 /// The units of one stream.
 struct Lane {
@@ -275,9 +275,7 @@ impl Lending {
         if !room && !lane.is_full {
             let until_ns = now_ns().saturating_add(law.patience_ns(self.paces.lengths().mean_ns()));
             while !room && now_ns() < until_ns {
-                let nap = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS };
-                // SAFETY: a valid pointer.
-                unsafe { libc::nanosleep(&nap, core::ptr::null_mut()) };
+                sleep_ns(NAP_NS);
                 room = has();
             }
         }

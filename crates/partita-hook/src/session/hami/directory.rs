@@ -340,9 +340,7 @@ impl Lock {
             if is_needless() {
                 return Ok(None);
             }
-            let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            // SAFETY: a valid pointer.
-            unsafe { libc::nanosleep(&pause, core::ptr::null_mut()) };
+            crate::sys::clock::sleep_ns(1_000_000);
         }
         Err(format!(
             "{}: another process has held this lock for {} s; end that process (/proc/locks lists it)",
