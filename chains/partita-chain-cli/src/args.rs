@@ -90,7 +90,7 @@ pub struct ChainStart {
     /// The chain's name, or a file with its definition (a path with a slash in it, or the name of
     /// an existing file with a dot)
     pub chain: String,
-    /// The GPU, instead of the definition's
+    /// The GPU of components that name none, instead of the definition's
     #[arg(long, value_name = "GPU")]
     pub gpu: Option<String>,
     /// Write a line of JSON for each period to this file

@@ -120,7 +120,8 @@ fn start(arguments: &ChainStart) -> Result<ExitCode, Failure> {
     // The process that runs the chain is a different one, perhaps with another working directory.
     let absolute = |path| std::path::absolute(path).map_err(|error| Failure::Told(format!("--log: {error}")));
     let log = arguments.log.as_ref().map(absolute).transpose()?;
-    Ok(ExitCode::from(chain::start(&Install::of_this_program()?, &ChainRun { definition, log }, tell)?))
+    let run = ChainRun { definition, log, gpus: Vec::new() };
+    Ok(ExitCode::from(chain::start(&Install::of_this_program()?, &run, tell)?))
 }
 
 fn steer(arguments: &ChainSteer) -> Result<(), Failure> {

@@ -103,6 +103,7 @@ fn text(view: &ChainView, before: Option<(&ChainView, f64)>) -> String {
     }
     let mut table = Table::new(&[
         "COMPONENT",
+        "GPU",
         ">PID",
         ">TPCS",
         "WHICH",
@@ -126,7 +127,7 @@ fn text(view: &ChainView, before: Option<(&ChainView, f64)>) -> String {
 }
 
 /// Rates are since the last update, or since the chain started.
-fn cells(view: &ChainView, at: usize, role: &RoleView, before: Option<(&RoleView, f64)>) -> [String; 11] {
+fn cells(view: &ChainView, at: usize, role: &RoleView, before: Option<(&RoleView, f64)>) -> [String; 12] {
     let dash = || "-".to_owned();
     let known = view.state.components.get(at);
     let tpcs = view.state.tpcs.as_ref().and_then(|tpcs| tpcs.get(at)).map_or_else(dash, u32::to_string);
@@ -142,6 +143,7 @@ fn cells(view: &ChainView, at: usize, role: &RoleView, before: Option<(&RoleView
     let part = |of| format!("{:.0}%", (more(of) / 1e7 / interval_s).min(100.0));
     [
         role.name.clone(),
+        known.map_or_else(dash, |known| known.gpu.clone()),
         known.and_then(|known| known.process).map_or_else(dash, |process| process.pid.to_string()),
         tpcs,
         which,

@@ -31,7 +31,7 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn new(
         file: ChainFile,
-        limits: &CString,
+        limits: &[CString],
         tenant: &Path,
         definition: &Definition,
         ending: &Arc<AtomicBool>,
@@ -54,8 +54,8 @@ impl Control {
             let stopped = match self.steering.clone() {
                 Steering::Tpcs(tpcs) => self.hold(&tpcs),
                 Steering::Algorithm(Algorithm::None) => {
-                    let all = vec![self.chain.tpcs(); self.chain.components()];
-                    self.hold(&all)
+                    let all = self.chain.room().whole();
+                    self.hold(all.tpcs())
                 }
                 Steering::Algorithm(Algorithm::Steady) => {
                     self.optimize(core::Algorithm::Steady(SteadyOptions::default()))
@@ -70,8 +70,16 @@ impl Control {
                 (Stop::Asked, Some(Interruption::Resized)) => {
                     let tpcs = self.chain.tpcs();
                     self.shared.change(true, |state, at_s| {
-                        state.tpcs_of_chain = tpcs;
-                        state.note(at_s, format!("the chain has {} now", Count(tpcs, "TPC")), None);
+                        state.tpcs_of_chain = tpcs.iter().sum();
+                        for (gpu, &tpcs) in state.gpus.iter_mut().zip(&tpcs) {
+                            gpu.tpcs = tpcs;
+                        }
+                        let each: Vec<String> = tpcs.iter().map(u32::to_string).collect();
+                        let line = match tpcs.as_slice() {
+                            [tpcs] => format!("the chain has {} now", Count(*tpcs, "TPC")),
+                            _ => format!("the chain has {} TPCs on its GPUs now", each.join(" and ")),
+                        };
+                        state.note(at_s, line, None);
                     });
                 }
                 (stop, _) => {
@@ -130,17 +138,17 @@ impl Control {
 impl Control {
     /// Lets an algorithm divide the compute units. Returns on an interruption.
     fn optimize(&mut self, algorithm: core::Algorithm) -> Stop {
-        let tpcs = self.chain.tpcs();
+        let room = self.chain.room();
         // Starts from the current division if there are as many TPCs; otherwise every component
-        // gets all TPCs, as with MPS alone.
-        let before = self.chain.applied.as_ref().map(|applied| applied.within(tpcs));
-        let start = before.unwrap_or_else(|| Allocation::uniform(self.chain.components(), tpcs));
+        // gets all TPCs of its GPU, as with MPS alone.
+        let before = self.chain.applied.as_ref().map(|applied| room.within(applied));
+        let start = before.unwrap_or_else(|| room.whole());
         self.set_phase(Phase::Waiting);
         if let Err(stop) = self.chain.apply(&start) {
             return stop;
         }
         let options = ControllerOptions { algorithm, ..ControllerOptions::default() };
-        let mut controller = Controller::new(start, tpcs, options);
+        let mut controller = Controller::new(start, room, options);
         let mut told = 0;
         loop {
             let step = controller.step(&mut self.chain);

@@ -51,14 +51,15 @@ const JSON_BYTES_MAX: usize = 64 << 10;
 pub struct Definition {
     /// The name of the chain and of its tenant.
     pub name: String,
-    /// The GPU, in the form of `--gpu`; by default the default GPU.
+    /// The GPU of components that name none, in the form of `--gpu`; by default the default GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// The compute units of all components together, in the form of `--sm`; by default an even
-    /// part of what other tenants' shares leave, which it keeps.
+    /// The compute units of all components together, in the form of `--sm`, on each GPU of the
+    /// chain; by default an even part of what other tenants' shares leave, which it keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm: Option<String>,
-    /// The memory of all components together, in the form of `--mem`; by default without a quota.
+    /// The memory of all components together, in the form of `--mem`, on each GPU of the chain; by
+    /// default without a quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mem: Option<String>,
     /// The size of a frame.
@@ -88,6 +89,9 @@ pub struct Definition {
     /// The method by which components apply a division.
     #[serde(default)]
     pub steer: Method,
+    /// How frames' content reaches the next component.
+    #[serde(default)]
+    pub transport: Transport,
     /// How many times each component is restarted after failures.
     #[serde(default = "default_restarts")]
     pub restarts: u32,
@@ -104,6 +108,10 @@ pub struct ComponentDefinition {
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
+    /// Its GPU, in the form of `--gpu`, where an index is one of the chain's machine; by default
+    /// the chain's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
 }
 
 /// Serializes a [`Policy`] as its name.
@@ -210,6 +218,35 @@ impl Method {
     }
 }
 
+/// How frames' content reaches the next component. The ring keeps the account of frames in each
+/// case; the others are the paper's ways, for comparison.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// In shared GPU memory.
+    #[default]
+    Ring,
+    /// The memory's handle in a UDP message, opened at each hand-over.
+    UdpHandle,
+    /// The memory's handle over a Unix socket, kept open.
+    UnixHandle,
+    /// The frame in UDP messages, through host memory.
+    UdpCopy,
+}
+
+impl Transport {
+    /// Its name in definitions and for components.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::UdpHandle => "udp-handle",
+            Self::UnixHandle => "unix-handle",
+            Self::UdpCopy => "udp-copy",
+        }
+    }
+}
+
 fn default_capacity() -> u32 {
     8
 }
@@ -285,11 +322,22 @@ impl Definition {
         if let Some(Err(error)) = self.gpu.as_deref().map(str::parse::<Selector>) {
             return Err(self.wrong("gpu", &error));
         }
+        let gpus = self.component_gpus()?;
+        if gpus.iter().any(|gpu| *gpu != gpus[0]) {
+            self.check_for_several_gpus()?;
+        }
         if let (Method::Green | Method::Contexts, Some(sm)) = (self.steer, &self.sm) {
             return refuse(format!(
                 "`sm` = {sm:?} with `steer` = {:?}: the driver chooses the SMs of contexts, and a partition could \
                  have none of them; remove `sm`, or use `steer` = \"masks\"",
                 self.steer.name()
+            ));
+        }
+        if self.transport != Transport::Ring && self.memory == MemoryOwner::Keeper {
+            return refuse(format!(
+                "`transport` = {:?} with memory of a keeper: components could open it without the keeper's \
+                 knowledge; set `memory` = \"first-component\", or use `transport` = \"ring\"",
+                self.transport.name()
             ));
         }
         self.share()?;
@@ -339,6 +387,57 @@ impl Definition {
         Ok(())
     }
 
+    /// The GPU of each component; `None` for the default GPU.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub(super) fn component_gpus(&self) -> Result<Vec<Option<Selector>>, Error> {
+        let parse = |key: &str, text: &str| text.parse::<Selector>().map_err(|error| self.wrong(key, &error));
+        let of_chain = self.gpu.as_deref().map(|text| parse("gpu", text)).transpose()?;
+        let of = |component: &ComponentDefinition| {
+            let key = format!("gpu` of component `{}", component.name);
+            let own = component.gpu.as_deref().map(|text| parse(&key, text)).transpose()?;
+            Ok(match (own, &of_chain) {
+                // As in `--gpu sim:h200,1`.
+                (Some(Selector::Index(index)), Some(Selector::Sim(device, _))) => {
+                    Some(Selector::Sim(device.clone(), index))
+                }
+                (None, of_chain) => of_chain.clone(),
+                (own, _) => own,
+            })
+        };
+        self.components.iter().map(of).collect()
+    }
+
+    /// Refuses what a chain on several GPUs cannot have.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub(super) fn check_for_several_gpus(&self) -> Result<(), Error> {
+        let wrong = if self.memory != MemoryOwner::Keeper {
+            "`memory` = \"first-component\": a keeper on each GPU owns the frames' memory there; set `memory` = \"keeper\""
+                .to_owned()
+        } else if self.handles != Handles::Ipc {
+            format!(
+                "`handles` = {:?}: other GPUs open a frame's memory by interprocess handles; set `handles` = \"ipc\"",
+                self.handles.name()
+            )
+        } else if self.transport != Transport::Ring {
+            format!(
+                "`transport` = {:?}, which passes frames on one GPU; set `transport` = \"ring\"",
+                self.transport.name()
+            )
+        } else if self.steer != Method::Masks {
+            format!("`steer` = {:?}, which divides one GPU; set `steer` = \"masks\"", self.steer.name())
+        } else {
+            return Ok(());
+        };
+        Err(Error::Refused {
+            what: format!("chain {}", self.name),
+            reason: format!("its components are on several GPUs with {wrong}, or put them on one GPU"),
+        })
+    }
+
     /// The compute units; `None` for the part that a program without `--sm` gets at its start.
     ///
     /// # Errors
@@ -379,7 +478,7 @@ impl Definition {
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub(super) fn plan(&self, gpu_uuid: [u8; 16]) -> Result<ChainPlan, Error> {
+    pub(super) fn plan(&self, role_gpus: Vec<[u8; 16]>) -> Result<ChainPlan, Error> {
         Ok(ChainPlan {
             name: self.name.clone(),
             roles: self.components.iter().map(|component| component.name.clone()).collect(),
@@ -387,7 +486,7 @@ impl Definition {
             frames: self.frame_count(),
             queue_max: self.capacity,
             policy: self.policy,
-            gpu_uuid,
+            role_gpus,
         })
     }
 
@@ -448,9 +547,41 @@ mod tests {
             ("[\"./enhance\"]", "[\"\"]", "no program"),
             ("[\"./enhance\"]", "[\"a\\u0000b\"]", "null byte"),
             ("frame = ", "flame = ", "flame"),
+            ("[\"./enhance\"]", "[\"./enhance\"]\ngpu = \"half\"", "`gpu` of component `enhance`"),
         ] {
             let error = refused(from, to);
             assert!(error.contains(expected), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn components_are_on_the_chain_s_gpu_or_their_own() {
+        let of = |chain: &str, component: &str| {
+            let text = Definition::example().replace("# gpu = \"0\"", chain);
+            let own = format!("[\"./enhance\"]\ngpu = \"{component}\"");
+            let chain = Definition::from_toml(&text.replace("[\"./enhance\"]", &own)).unwrap();
+            let shown = |gpu: Option<Selector>| gpu.map_or("default".to_owned(), |gpu| gpu.to_string());
+            chain.component_gpus().unwrap().into_iter().map(shown).collect::<Vec<_>>()
+        };
+        assert_eq!(of("", "1"), ["default", "1", "default"]);
+        assert_eq!(of("gpu = \"0\"", "1"), ["0", "1", "0"]);
+        assert_eq!(of("gpu = \"sim:h200\"", "1"), ["sim:h200", "sim:h200:1", "sim:h200"]);
+        assert_eq!(of("gpu = \"sim:h200:1\"", "sim:h200"), ["sim:h200:1", "sim:h200", "sim:h200:1"]);
+    }
+
+    #[test]
+    fn what_is_for_one_gpu_is_refused_on_several() {
+        let (memory, on_two) = ("memory = \"keeper\"\n", "[\"./enhance\"]\ngpu = \"1\"");
+        for (from, to, remedy) in [
+            (memory, "memory = \"first-component\"\n", "set `memory` = \"keeper\""),
+            ("handles = \"ipc\"", "handles = \"fd\"", "set `handles` = \"ipc\""),
+            (memory, "transport = \"udp-copy\"\n", "set `transport` = \"ring\""),
+            ("steer = \"masks\"", "steer = \"green\"", "set `steer` = \"masks\""),
+        ] {
+            let text = Definition::example().replace("[\"./enhance\"]", on_two);
+            assert!(text.contains(from), "{from}");
+            let error = Definition::from_toml(&text.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains("on several GPUs") && error.contains(remedy), "{to}: {error}");
         }
     }
 
@@ -461,7 +592,11 @@ mod tests {
         assert!(Definition::from_toml(&one).unwrap_err().to_string().contains("1 component;"));
         let mut many = Definition::from_toml(Definition::example()).unwrap();
         many.components = (0..=COMPONENTS_MAX)
-            .map(|at| ComponentDefinition { name: format!("c{at}"), command: vec!["true".to_owned()] })
+            .map(|at| ComponentDefinition {
+                name: format!("c{at}"),
+                command: vec!["true".to_owned()],
+                gpu: None,
+            })
             .collect();
         assert!(many.check().is_err());
     }

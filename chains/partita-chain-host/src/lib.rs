@@ -29,7 +29,7 @@ pub use self::definition::{
 };
 pub use self::log::{History, Period, read_log};
 pub use self::state::{
-    ChainState, ChainView, ComponentState, EVENTS_MAX, Event, Phase, RoleView, running, steer, view,
+    ChainState, ChainView, ComponentState, EVENTS_MAX, Event, GpuState, Phase, RoleView, running, steer, view,
 };
 pub use self::steer::Steering;
 pub use self::stop::stop;

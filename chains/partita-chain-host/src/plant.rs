@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use partita_core::{Topology, TpcSet};
-use partita_frames::ChainFile;
+use partita_frames::{ChainError, ChainFile};
 use partita_host::error::Error;
 use partita_ledger::LimitsMap;
-use partita_steering::{Actuator, Allocation, Objective, Stop, place};
+use partita_steering::{Actuator, Allocation, Objective, Room, Stop, place};
 
 use super::shared::Shared;
 use super::state::of_file;
@@ -36,15 +36,54 @@ pub(super) enum Interruption {
     Resized,
 }
 
-/// A running chain.
+/// The actuator of one GPU: the chain's TPCs there, which its limits say.
+#[derive(Debug)]
+struct OnGpu {
+    limits: LimitsMap,
+    /// The epoch of the limits as last applied.
+    epoch: u64,
+    topology: Topology,
+    set: TpcSet,
+}
+
+impl OnGpu {
+    fn open(limits: &CString) -> Result<Self, Error> {
+        let damaged = |reason: String| Error::io("the tenant's limits")(io::Error::other(reason));
+        let limits = LimitsMap::open_ro(limits).map_err(|error| damaged(error.to_string()))?;
+        let (epoch, now) = limits.load().map_err(|error| damaged(error.to_string()))?;
+        let topology = now.topology().map_err(|error| damaged(error.to_string()))?;
+        Ok(Self { limits, epoch, topology, set: TpcSet::from_words(now.set) })
+    }
+
+    /// Reads the limits. Returns whether the set of TPCs changed.
+    fn look(&mut self) -> bool {
+        if self.limits.epoch() == self.epoch {
+            return false;
+        }
+        // If a writer is busy, the next check reads the limits.
+        let Ok((epoch, now)) = self.limits.load() else { return false };
+        self.epoch = epoch;
+        let set = TpcSet::from_words(now.set);
+        std::mem::replace(&mut self.set, set) != set
+    }
+
+    /// Suggests TPCs of this GPU to its components.
+    fn apply(&self, file: &mut ChainFile, roles: &[usize], part: &Allocation) -> Result<(), ChainError> {
+        let sets = place(&self.topology, self.set, part);
+        roles
+            .iter()
+            .zip(&sets)
+            .try_for_each(|(role, set)| file.suggest(*role as u8, &set.to_words()).map(drop))
+    }
+}
+
+/// A running chain: one throughput, and an actuator for each of its GPUs.
 #[derive(Debug)]
 pub(super) struct RunningChain {
     file: ChainFile,
-    limits: LimitsMap,
-    /// The epoch of the limits as last applied.
-    limits_epoch: u64,
-    topology: Topology,
-    set: TpcSet,
+    gpus: Vec<OnGpu>,
+    /// The GPU of each component.
+    of: Vec<usize>,
     ending: Arc<AtomicBool>,
     requests: SteeringRequests,
     period: Duration,
@@ -62,22 +101,17 @@ pub(super) struct RunningChain {
 impl RunningChain {
     pub(super) fn new(
         file: ChainFile,
-        limits_path: &CString,
+        limits: &[CString],
         ending: Arc<AtomicBool>,
         requests: SteeringRequests,
         period: Duration,
         shared: Arc<Shared>,
     ) -> Result<Self, Error> {
-        let damaged = |reason: String| Error::io("the tenant's limits")(io::Error::other(reason));
-        let map = LimitsMap::open_ro(limits_path).map_err(|error| damaged(error.to_string()))?;
-        let (epoch, now) = map.load().map_err(|error| damaged(error.to_string()))?;
-        let topology = now.topology().map_err(|error| damaged(error.to_string()))?;
+        let of = (0..file.roles()).map(|role| file.plan().gpu_of(role).into()).collect();
         Ok(Self {
             file,
-            limits: map,
-            limits_epoch: epoch,
-            topology,
-            set: TpcSet::from_words(now.set),
+            gpus: limits.iter().map(OnGpu::open).collect::<Result<_, _>>()?,
+            of,
             ending,
             requests,
             period,
@@ -98,25 +132,26 @@ impl RunningChain {
         self.file.plan().roles.len()
     }
 
-    /// TPCs of the whole chain.
-    pub(super) fn tpcs(&self) -> u32 {
-        self.set.len()
+    /// TPCs of the whole chain on each of its GPUs.
+    pub(super) fn tpcs(&self) -> Vec<u32> {
+        self.gpus.iter().map(|gpu| gpu.set.len()).collect()
+    }
+
+    /// The most TPCs that each component can have.
+    pub(super) fn room(&self) -> Room {
+        let everywhere = self.gpus.iter().map(|gpu| gpu.set.len()).max().unwrap_or_default();
+        // Every component's GPU has limits.
+        Room::new(self.tpcs(), self.of.as_slice()).unwrap_or_else(|| Room::one(self.of.len(), everywhere))
     }
 
     pub(super) fn requests(&mut self) -> &mut SteeringRequests {
         &mut self.requests
     }
 
-    /// Reads the tenant's limits. Returns whether the set of TPCs changed.
+    /// Reads the tenant's limits. Returns whether a set of TPCs changed.
     fn look_at_limits(&mut self) -> bool {
-        if self.limits.epoch() == self.limits_epoch {
-            return false;
-        }
-        // If a writer is busy, the next check reads the limits.
-        let Ok((epoch, now)) = self.limits.load() else { return false };
-        self.limits_epoch = epoch;
-        let set = TpcSet::from_words(now.set);
-        std::mem::replace(&mut self.set, set) != set
+        let changed = self.gpus.iter_mut().map(OnGpu::look).filter(|changed| *changed).count();
+        changed > 0
     }
 
     /// The interruption that the optimizer must handle first, if any.
@@ -184,14 +219,14 @@ impl Objective for RunningChain {
 impl Actuator for RunningChain {
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Stop> {
         self.stop_if_interrupted()?;
-        let sets = place(&self.topology, self.set, allocation);
-        for (role, set) in (0..self.file.roles()).zip(&sets) {
-            let suggested = self.file.suggest(role, &set.to_words());
+        let room = self.room();
+        for (gpu, roles, part) in room.parts(allocation) {
+            let suggested = self.gpus[gpu].apply(&mut self.file, &roles, &part);
             suggested.map_err(|error| Stop::Failed { reason: of_file(self.name(), &error).to_string() })?;
         }
         self.counted = None;
         // The division cannot exceed the chain's TPCs.
-        let applied = allocation.within(self.set.len());
+        let applied = room.within(allocation);
         self.shared.applied(&applied);
         self.applied = Some(applied);
         Ok(())

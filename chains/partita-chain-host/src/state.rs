@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use partita_frames::{CHAIN_FILE_NAME, ChainFile, RoleStatus, monotonic_ns};
+use partita_frames::{CHAIN_FILE_NAME, ChainFile, Reach, RoleStatus, monotonic_ns};
 use partita_host::error::Error;
 use partita_host::files;
 use partita_host::process::ProcessId;
@@ -40,8 +40,11 @@ pub struct ChainState {
     pub throughput_fps: Option<f64>,
     /// TPCs of each component; `None` before the first division.
     pub tpcs: Option<Vec<u32>>,
-    /// TPCs of the whole chain.
+    /// TPCs of the whole chain, on all of its GPUs together.
     pub tpcs_of_chain: u32,
+    /// The chain's GPUs, in the order in which components have them.
+    #[serde(default)]
+    pub gpus: Vec<GpuState>,
     /// The components, in order.
     pub components: Vec<ComponentState>,
     /// The last events, [`EVENTS_MAX`] at most.
@@ -63,6 +66,15 @@ pub enum Phase {
     Off,
 }
 
+/// A GPU of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuState {
+    /// Its short name.
+    pub gpu: String,
+    /// TPCs of the whole chain there: the most that a component there can have.
+    pub tpcs: u32,
+}
+
 /// What the process that runs a chain knows about a component.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComponentState {
@@ -74,6 +86,9 @@ pub struct ComponentState {
     pub restarts: u32,
     /// How it last ended; `None` if it never did.
     pub ended: Option<String>,
+    /// The short name of its GPU.
+    #[serde(default)]
+    pub gpu: String,
 }
 
 /// An event of a chain.
@@ -117,7 +132,7 @@ impl ChainState {
 pub struct ChainView {
     /// Its name.
     pub name: String,
-    /// Its GPU's short name.
+    /// The short names of its GPUs, with commas between them.
     pub gpu: String,
     /// Whether the process that runs it is alive. Otherwise the state is old, and failed components
     /// are not restarted.
@@ -173,6 +188,9 @@ pub struct RoleView {
     pub obeys: bool,
     /// The method by which it applied its last division; `None` before one.
     pub steer: Option<Method>,
+    /// How frames come from the component before, if that is on another GPU: `peer` from that GPU's
+    /// memory, `host` through host memory; `None` if it is on the same GPU, or not known yet.
+    pub frames_by: Option<&'static str>,
 }
 
 impl RoleView {
@@ -197,6 +215,11 @@ impl RoleView {
             tpcs: set.map(|set| set.to_string()),
             obeys: status.suggested.is_some_and(|(epoch, _)| epoch == status.applied_epoch),
             steer: Method::of_code(status.applied_how),
+            frames_by: match status.reach {
+                Reach::Unknown => None,
+                Reach::Peer => Some("peer"),
+                Reach::Host => Some("host"),
+            },
         }
     }
 }
@@ -289,9 +312,10 @@ fn view_of(tenant: &Tenant) -> Result<Option<ChainView>, Error> {
     let statuses = (0..file.roles()).map(|role| file.status(role)).collect::<Result<Vec<_>, _>>();
     let statuses = statuses.map_err(|error| of_file(&tenant.name, &error))?;
     let names = &file.plan().roles;
+    let gpus: Vec<&str> = state.gpus.iter().map(|gpu| gpu.gpu.as_str()).collect();
     Ok(Some(ChainView {
         name: tenant.name.clone(),
-        gpu: tenant.gpu_label().to_owned(),
+        gpu: if gpus.is_empty() { tenant.gpu_label().to_owned() } else { gpus.join(", ") },
         roles: names.iter().zip(&statuses).map(|(name, status)| RoleView::of(name, status, now_ns)).collect(),
         supervised: is_supervised(&tenant.dir),
         frames_finished: file.frames_finished(),

@@ -1,6 +1,7 @@
 //! The process that runs a chain: it starts the components, restarts those that fail, and ends them
 //! in order.
 
+mod gpus;
 mod keeper;
 mod orphans;
 mod process;
@@ -16,11 +17,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use partita_core::Count;
 use partita_core::time::Priority;
 use partita_frames::{
-    CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, STEER_VARIABLE, monotonic_ns,
+    CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, Reach, STEER_VARIABLE,
+    TRANSPORT_VARIABLE, monotonic_ns,
 };
 use partita_host::error::Error;
-use partita_host::gpu::Selector;
-use partita_host::gpus::Selectors;
 use partita_host::install::Install;
 use partita_host::kill;
 use partita_host::limits::LimitSet;
@@ -28,6 +28,7 @@ use partita_host::mps;
 use partita_host::mps::ready::{self, READY_LIMIT};
 use partita_host::offered::Via;
 use partita_host::process::ProcessId;
+use partita_host::program;
 use partita_host::registry::{Isolation, LEDGER_VARIABLE, Registry, c_path, only_the_daemon};
 use partita_host::run::{RunRequest, run};
 use partita_host::signals;
@@ -35,9 +36,10 @@ use partita_mps::Service;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use self::gpus::OnGpu;
 use self::keeper::Keeper;
 use self::orphans::Orphans;
-use self::process::Process;
+use self::process::{Process, VISIBLE_VARIABLE};
 use super::control::Control;
 use super::shared::Shared;
 use super::state::{ChainState, Phase, file_path, of_file};
@@ -66,6 +68,9 @@ pub struct ChainRun {
     pub definition: Definition,
     /// The file that gets a line of JSON for each period.
     pub log: Option<PathBuf>,
+    /// The GPU of each component among those of the tenant, which [`start`] finds; empty for one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<usize>,
 }
 
 /// Runs a chain as a tenant until it ends. Returns the exit code: 0 if every component exited with
@@ -86,14 +91,15 @@ pub fn start(
         return Err(only_the_daemon(registry.root()));
     }
     supervisor::clear(install, &registry, &definition.name, &mut say)?;
-    let one = |text: &String| Ok::<_, Error>(Selectors::List(vec![text.parse::<Selector>()?]));
-    let json = serde_json::to_string(chain).map_err(|error| Error::Refused {
+    let (gpus, of) = gpus::find(install, definition, &mut say)?;
+    let chain = ChainRun { gpus: of, ..chain.clone() };
+    let json = serde_json::to_string(&chain).map_err(|error| Error::Refused {
         what: format!("chain {}", definition.name),
         reason: error.to_string(),
     })?;
     let program = install.program().as_os_str().to_owned();
     let request = RunRequest {
-        gpus: definition.gpu.as_ref().map(one).transpose()?,
+        gpus,
         limits: LimitSet {
             share: definition.share()?,
             memory: definition.quota()?.map(Into::into),
@@ -148,7 +154,7 @@ pub fn supervise(install: &Install, chain: &ChainRun, mut say: impl FnMut(&str))
 #[derive(Clone, Copy)]
 enum Failed {
     Component(usize),
-    Keeper,
+    Keeper(usize),
 }
 
 /// A running chain.
@@ -161,7 +167,13 @@ struct Running {
     /// The service has a fault, which lasts until all affected clients have left. Until then no
     /// component is started.
     in_fault: bool,
-    keeper: Option<Keeper>,
+    /// One on each GPU of the chain, unless the first component has the memory.
+    keepers: Vec<Keeper>,
+    /// The chain's GPUs, and the one of each component.
+    gpus: Vec<OnGpu>,
+    of: Vec<usize>,
+    /// Components whose frames go through host memory, as far as that was said.
+    by_host: Vec<usize>,
     orphans: Orphans,
     /// The components, in order.
     members: Vec<Process>,
@@ -176,16 +188,15 @@ struct Running {
 impl Running {
     fn begin(install: &Install, chain: &ChainRun, tenant: &Path) -> Result<Self, Error> {
         let definition = &chain.definition;
-        let limits = tenant.join(partita_ledger::LIMITS_FILE_NAME.to_str().unwrap_or_default());
-        let limits = c_path(&limits)?;
-        let path = file_path(tenant);
-        let of_path = |error| of_file(&path.display().to_string(), &error);
-        let map = partita_ledger::LimitsMap::open_ro(&limits).and_then(|map| map.load());
-        let (_, now) = map.map_err(|error| of_file(&definition.name, &error))?;
-        let name = c_path(&path)?;
-        let file = ChainFile::create(&name, &definition.plan(now.gpu_uuid)?).map_err(of_path)?;
         let registry = Registry::open()?;
         let parts = registry.lock()?.tenant(&definition.name)?;
+        let (gpus, of) = gpus::of_tenant(chain, &parts)?;
+        let limits: Vec<_> = gpus.iter().map(|gpu| gpu.limits.clone()).collect();
+        let path = file_path(tenant);
+        let of_path = |error| of_file(&path.display().to_string(), &error);
+        let name = c_path(&path)?;
+        let role_gpus = of.iter().map(|gpu| gpus[*gpu].uuid).collect();
+        let file = ChainFile::create(&name, &definition.plan(role_gpus)?).map_err(of_path)?;
         let service =
             parts.first().map(|part| mps::service_of(install, &registry, part)).transpose()?.flatten();
         let state = ChainState {
@@ -197,24 +208,37 @@ impl Running {
             periods: 0,
             throughput_fps: None,
             tpcs: None,
-            tpcs_of_chain: partita_core::TpcSet::from_words(now.set).len(),
+            tpcs_of_chain: gpus.iter().map(|gpu| gpu.tpcs).sum(),
+            gpus: gpus.iter().map(OnGpu::state).collect(),
             components: Vec::new(),
             events: Vec::new(),
         };
         let shared = Arc::new(Shared::new(state, tenant, chain.log.as_deref())?);
-        let keeper = match definition.memory {
-            MemoryOwner::Keeper => Some(Keeper::new(install, tenant, definition.handles)?),
-            MemoryOwner::FirstComponent => None,
+        let keepers = match definition.memory {
+            MemoryOwner::Keeper => {
+                let of = |(number, gpu): (usize, &OnGpu)| {
+                    let visible = (gpus.len() > 1).then_some(gpu.visible.as_str());
+                    Keeper::new(install, tenant, definition.handles, number, visible)
+                };
+                gpus.iter().enumerate().map(of).collect::<Result<_, _>>()?
+            }
+            MemoryOwner::FirstComponent => Vec::new(),
         };
         let members = definition.components.iter().enumerate().map(|(role, component)| {
             let mut words = component.command.iter();
-            let mut command = Command::new(words.next().map_or("", String::as_str));
+            let word = words.next().map_or("", String::as_str);
+            // What is not found now fails when it is started, with the reason.
+            let mut command = Command::new(program::find(word.as_ref()).unwrap_or_else(|_| word.into()));
             command.args(words).env(CHAIN_VARIABLE, &path).env(COMPONENT_VARIABLE, role.to_string());
             command.env(STEER_VARIABLE, definition.steer.name());
-            match &keeper {
-                Some(keeper) => command.env(KEEPER_VARIABLE, keeper.socket()),
+            command.env(TRANSPORT_VARIABLE, definition.transport.name());
+            match keepers.first() {
+                Some(keeper) => command.env(KEEPER_VARIABLE, Keeper::socket(keeper)),
                 None => command.env_remove(KEEPER_VARIABLE),
             };
+            if gpus.len() > 1 {
+                command.env(VISIBLE_VARIABLE, &gpus[of[role]].visible);
+            }
             Process::new(format!("component {}", component.name), command)
         });
         let members = members.collect();
@@ -224,7 +248,10 @@ impl Running {
             file,
             service,
             in_fault: false,
-            keeper,
+            keepers,
+            gpus,
+            of,
+            by_host: Vec::new(),
             orphans: Orphans::new(install, registry, &definition.name, parts),
             members,
             restarts_max: definition.restarts,
@@ -258,7 +285,10 @@ impl Running {
                 return Ok(0);
             }
             self.recover_from_fault()?;
-            let mut changed = self.look_at_keeper(say)?;
+            let mut changed = false;
+            for at in 0..self.keepers.len() {
+                changed |= self.look_at_keeper(at, say)?;
+            }
             for at in 0..self.members.len() {
                 changed |= self.look_at(at, say)?;
             }
@@ -270,8 +300,27 @@ impl Running {
                 self.shared.note("a component exited with 0: the chain ends".to_owned());
                 return Ok(0);
             }
+            self.say_who_is_reached_by_host(say);
             self.shared.take_log_end().iter().for_each(|line| say(line));
             self.wait();
+        }
+    }
+
+    /// Says once of each component whether its frames go through host memory: the driver decides
+    /// that at its first frame.
+    fn say_who_is_reached_by_host(&mut self, say: &mut dyn FnMut(&str)) {
+        for at in 1..self.members.len() {
+            if self.file.reach(at as u8) != Reach::Host || self.by_host.contains(&at) {
+                continue;
+            }
+            self.by_host.push(at);
+            let [to, from] = [at, at - 1].map(|component| &self.gpus[self.of[component]].label);
+            let line = format!(
+                "{}: the driver gives {to} no access to the memory of {from}, so frames go through host memory",
+                self.members[at].title
+            );
+            say(&line);
+            self.shared.note(line);
         }
     }
 
@@ -281,7 +330,7 @@ impl Running {
         let member = &mut self.members[at];
         let Some(status) = member.poll()? else {
             // Without the frames' memory, a component has no work.
-            let has_memory = self.keeper.as_ref().is_none_or(Keeper::is_ready);
+            let has_memory = self.keepers.iter().all(Keeper::is_ready);
             if !member.is_due() || self.in_fault || !has_memory {
                 return Ok(false);
             }
@@ -321,14 +370,14 @@ impl Running {
         say(&line);
         self.shared.note(line);
         self.in_fault = true;
-        self.keeper.iter_mut().for_each(|keeper| keeper.process().replace(Some(service)));
+        self.keepers.iter_mut().for_each(|keeper| keeper.process().replace(Some(service)));
         self.members.iter_mut().for_each(|member| member.replace(Some(service)));
     }
 
     /// Ends the pause after a fault, once the service takes clients.
     fn recover_from_fault(&mut self) -> Result<(), Error> {
-        let keeper_lives = self.keeper.as_mut().is_some_and(|keeper| keeper.process().lives());
-        if !self.in_fault || keeper_lives || self.members.iter().any(Process::lives) {
+        let a_keeper_lives = self.keepers.iter_mut().any(|keeper| keeper.process().lives());
+        if !self.in_fault || a_keeper_lives || self.members.iter().any(Process::lives) {
             return Ok(());
         }
         if let Some(service) = &self.service {
@@ -342,9 +391,9 @@ impl Running {
         Ok(())
     }
 
-    /// Starts the keeper, or checks whether it has ended. Returns whether anything changed.
-    fn look_at_keeper(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
-        let Some(keeper) = &mut self.keeper else { return Ok(false) };
+    /// Starts a keeper, or checks whether it has ended. Returns whether anything changed.
+    fn look_at_keeper(&mut self, at: usize, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
+        let keeper = &mut self.keepers[at];
         let Some(status) = keeper.look(!self.in_fault)? else { return Ok(false) };
         let is_ending = signals::ending().is_some() || kill::was_asked_for(&self.tenant);
         if is_ending || keeper.process().take_replaced() {
@@ -353,15 +402,14 @@ impl Running {
         // The memory that they have open is lost.
         self.members.iter_mut().for_each(|member| member.replace(self.service.as_ref()));
         let text = format!("{}; all frames are lost, and all components restart", describe(status));
-        self.restart(Failed::Keeper, &text, say)
+        self.restart(Failed::Keeper(at), &text, say)
     }
 
     /// Schedules the restart of a process that failed, unless it has failed too often.
     fn restart(&mut self, failed: Failed, text: &str, say: &mut dyn FnMut(&str)) -> Result<bool, Error> {
-        let process = match (failed, &mut self.keeper) {
-            (Failed::Component(at), _) => &mut self.members[at],
-            (Failed::Keeper, Some(keeper)) => keeper.process(),
-            (Failed::Keeper, None) => return Ok(false),
+        let process = match failed {
+            Failed::Component(at) => &mut self.members[at],
+            Failed::Keeper(at) => self.keepers[at].process(),
         };
         if process.restarts >= self.restarts_max {
             return Err(Error::Refused {
@@ -381,8 +429,8 @@ impl Running {
 
     /// Waits until a component ends, or for [`POLL`].
     fn wait(&self) {
-        let keeper = self.keeper.iter().filter_map(Keeper::handle);
-        let fds: Vec<_> = self.members.iter().filter_map(Process::handle).chain(keeper).collect();
+        let keepers = self.keepers.iter().filter_map(Keeper::handle);
+        let fds: Vec<_> = self.members.iter().filter_map(Process::handle).chain(keepers).collect();
         let mut polled: Vec<_> =
             fds.iter().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
         let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
@@ -402,7 +450,8 @@ impl Running {
 
     fn note_components(&self) {
         let names = &self.file.plan().roles;
-        let components = self.members.iter().zip(names).map(|(member, name)| member.state(name));
+        let named = self.members.iter().zip(names).zip(&self.of);
+        let components = named.map(|((member, name), gpu)| member.state(name, &self.gpus[*gpu].label));
         self.shared.set_components(components.collect());
     }
 
@@ -424,7 +473,7 @@ impl Running {
                 limit = Instant::now() + DRAIN_LIMIT;
             }
             self.wait();
-            self.poll_keeper()?;
+            self.poll_keepers()?;
             for member in &mut self.members {
                 if let Some(status) = member.poll()?
                     && in_order
@@ -440,18 +489,16 @@ impl Running {
             let limit = Instant::now() + patience;
             while Instant::now() < limit && self.members.iter().any(Process::lives) {
                 self.wait();
-                self.poll_keeper()?;
+                self.poll_keepers()?;
                 for member in &mut self.members {
                     member.poll()?;
                 }
             }
         }
-        let keeper = self.keeper.as_mut().and_then(|keeper| keeper.process().id());
-        self.orphans.end_all(keeper, say)?;
-        // Last, because it owns their memory.
-        if let Some(keeper) = &mut self.keeper {
-            keeper.end()?;
-        }
+        let keepers: Vec<_> = self.keepers.iter_mut().filter_map(|keeper| keeper.process().id()).collect();
+        self.orphans.end_all(&keepers, say)?;
+        // Last, because they own the components' memory.
+        self.keepers.iter_mut().try_for_each(Keeper::end)?;
         if let Some(control) = self.control.take() {
             let _ = control.join();
         }
@@ -460,9 +507,9 @@ impl Running {
         Ok(())
     }
 
-    /// After the keeper has ended, there is nothing to wait for.
-    fn poll_keeper(&mut self) -> Result<(), Error> {
-        self.keeper.iter_mut().try_for_each(|keeper| keeper.process().poll().map(drop))
+    /// After a keeper has ended, there is nothing to wait for.
+    fn poll_keepers(&mut self) -> Result<(), Error> {
+        self.keepers.iter_mut().try_for_each(|keeper| keeper.process().poll().map(drop))
     }
 
     /// Whether a component learns that the chain ends. A component that never took its place does

@@ -62,7 +62,9 @@ typedef struct partita_frame partita_frame;
 /* Takes the place that PARTITA_CHAIN (the chain's file) and PARTITA_COMPONENT (a number from 0) name, on the first visible GPU. Frees what a
  * dead process in this place held. The frames' memory comes from the keeper whose socket PARTITA_KEEPER names; without it, the first
  * component allocates the memory. PARTITA_STEER names the method by which the component applies its compute units: "masks" (the default),
- * "green" or "contexts", as `steer` in the chain's definition sets it. */
+ * "green" or "contexts", as `steer` in the chain's definition sets it. PARTITA_TRANSPORT names how frames' content reaches the next
+ * component: "ring" (the default), "udp-handle", "unix-handle" or "udp-copy", as `transport` in the definition sets it; all components
+ * must have the same. */
 int partita_chain_attach(partita_component **component);
 
 /* As partita_chain_attach, with the file and the component's name, or its number in decimal digits, and the number of the GPU among those visible. */

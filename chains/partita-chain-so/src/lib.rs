@@ -149,7 +149,8 @@ for_c! {
         let role = role.parse().map_or_else(|_| Role::Name(role.to_owned()), Role::Number);
         let made = Attach::new(PathBuf::from(file), role)
             .keeper_from_environment()
-            .and_then(Attach::steer_from_environment);
+            .and_then(Attach::steer_from_environment)
+            .and_then(Attach::transport_from_environment);
         let made = made.map_err(|error| error.to_string()).and_then(|made| attach(made, device));
         // SAFETY: as above.
         unsafe { give(component, made) }

@@ -52,7 +52,7 @@ fn chain(machine: &Machine) -> Chain {
         frames: 4,
         queue_max: 2,
         policy: Policy::Wait,
-        gpu_uuid: [0; 16],
+        role_gpus: Vec::new(),
     };
     Chain::create(&machine.path("chain"), &plan).unwrap()
 }

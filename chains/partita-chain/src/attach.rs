@@ -1,22 +1,26 @@
 //! Attach a process to a chain.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use partita_driver::Gpu;
 use partita_frames::{
-    CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, STEER_VARIABLE, monotonic_ns,
+    CHAIN_VARIABLE, COMPONENT_VARIABLE, ChainFile, KEEPER_VARIABLE, STEER_VARIABLE, TRANSPORT_VARIABLE,
+    monotonic_ns,
 };
 use partita_memory::BadName;
 
+use crate::carry::{Carry, FrameTransport};
 use crate::chain::{REST, c_path};
 use crate::component::Component;
+use crate::cross::{Cross, Site};
 use crate::error::Error;
 use crate::keeper::KeeperSlabs;
 use crate::memory::{OwnSlabs, Slabs};
 use crate::process;
 use crate::steer::{AffinityContexts, GreenContexts, Masks, Steer};
+use crate::wire::Place;
 
 /// How long the frames of a dead process rest if the kernel has not removed the process yet.
 const REST_OF_UNDEAD: Duration = Duration::from_secs(2);
@@ -39,6 +43,7 @@ pub struct Attach<'g> {
     role: Role,
     slabs: Box<dyn Slabs<'g> + 'g>,
     steer: Box<dyn Steer<'g> + 'g>,
+    carrier: FrameTransport,
     spin: Option<Duration>,
     on_host: bool,
 }
@@ -51,14 +56,15 @@ impl<'g> Attach<'g> {
             role,
             slabs: Box::new(OwnSlabs),
             steer: Box::new(Masks::default()),
+            carrier: FrameTransport::Ring,
             spin: None,
             on_host: false,
         }
     }
 
     /// To the chain and as the component that [`CHAIN_VARIABLE`] and [`COMPONENT_VARIABLE`] name,
-    /// with memory from the keeper of [`KEEPER_VARIABLE`] and the method of [`STEER_VARIABLE`], if
-    /// they are set.
+    /// with memory from the keeper of [`KEEPER_VARIABLE`], the method of [`STEER_VARIABLE`] and the
+    /// transport of [`TRANSPORT_VARIABLE`], if they are set.
     ///
     /// # Errors
     /// [`Error::Environment`]; [`Error::File`].
@@ -73,7 +79,36 @@ impl<'g> Attach<'g> {
         let parsed = number.to_str().and_then(|text| text.parse().ok());
         let role = parsed
             .ok_or_else(|| wrong(COMPONENT_VARIABLE, format!("is {number:?}, which is not a number")))?;
-        Self::new(file, Role::Number(role)).keeper_from_environment()?.steer_from_environment()
+        Self::new(file, Role::Number(role))
+            .keeper_from_environment()?
+            .steer_from_environment()?
+            .transport_from_environment()
+    }
+
+    /// With the transport of [`TRANSPORT_VARIABLE`]; unchanged if it is not set.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] for an unknown transport.
+    pub fn transport_from_environment(self) -> Result<Self, Error> {
+        let value = std::env::var_os(TRANSPORT_VARIABLE).unwrap_or_default();
+        if value.is_empty() {
+            return Ok(self);
+        }
+        let carrier =
+            value.to_str().and_then(FrameTransport::from_name).ok_or_else(|| Error::Environment {
+                variable: TRANSPORT_VARIABLE,
+                reason: format!("is {value:?}; it can be {}", FrameTransport::names()),
+            })?;
+        Ok(self.transport(carrier))
+    }
+
+    /// How frames' content reaches the next component; [`FrameTransport::Ring`] by default. All
+    /// components of a chain must have the same, and with another one the first component owns the
+    /// memory.
+    #[must_use]
+    pub fn transport(mut self, carrier: FrameTransport) -> Self {
+        self.carrier = carrier;
+        self
     }
 
     /// With the method of [`STEER_VARIABLE`]; unchanged if it is not set.
@@ -147,10 +182,11 @@ impl<'g> Attach<'g> {
     /// component, provides the frames' memory.
     ///
     /// The place is this process's until the result is dropped or the process ends. `gpu` must be
-    /// the GPU of the chain's other processes.
+    /// the component's: that of the chain's other processes, unless the chain is on several.
     ///
     /// # Errors
     /// [`Error::File`], for example if a living process has the place; [`Error::NoRole`];
+    /// [`Error::Environment`] for another GPU than the component's in a chain on several;
     /// [`Error::Steer`] if the method cannot be prepared; [`Error::Driver`].
     pub fn attach(mut self, gpu: &'g Gpu<'g>) -> Result<Component<'g>, Error> {
         let file = ChainFile::open(&c_path(&self.file)?)?;
@@ -162,16 +198,29 @@ impl<'g> Attach<'g> {
                 known: file.plan().roles.join(", "),
             })?,
         };
+        let (roles, frame_bytes) = (file.roles(), file.plan().frame_bytes);
+        let sites = Site::all(file.plan(), gpu.facts().uuid);
+        let site = sites.get(usize::from(file.plan().gpu_of(role)));
+        if sites.len() > 1 && site.is_none_or(|site| site.uuid != gpu.facts().uuid) {
+            return Err(Error::Environment {
+                variable: "CUDA_VISIBLE_DEVICES",
+                reason: format!("shows another GPU first than that of component {role}"),
+            });
+        }
+        let directory = self.file.parent().unwrap_or(Path::new(".")).to_owned();
+        let cross = Cross::new(file.plan(), role, &directory);
         let claim = file.claim(role)?;
         let gone = claim.former().is_none_or(process::wait_gone);
         let rest = if gone { REST } else { REST_OF_UNDEAD };
         let rests_until_ns = monotonic_ns().saturating_add(rest.as_nanos() as u64);
+        // Before the others see the new process: they look up its address then.
+        let carry = Carry::open(self.carrier, Place::new(directory, role, roles), frame_bytes)?;
         let (seat, _) = claim.take(process::own()?, rests_until_ns)?;
         // Spinning on few cores would keep the awaited process from running.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.steer.prepare(gpu)?;
         let is_roomy = cores > usize::from(seat.roles());
         let spin = self.spin.unwrap_or(if is_roomy { SPIN } else { Duration::ZERO });
-        Component::new(gpu, seat, self.slabs, self.steer, spin, self.on_host)
+        Component::new(gpu, seat, self.slabs, self.steer, (carry, cross), spin, self.on_host)
     }
 }

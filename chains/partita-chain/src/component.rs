@@ -3,16 +3,20 @@
 mod frame;
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 
 use partita_core::TpcSet;
 use partita_driver::ipc::SharedEvent;
 use partita_driver::{Gpu, KERNEL_DEADLINE_MS, Stream, StreamRef};
-use partita_frames::{ChainPlan, ChainSeat, Got, Lease, Sent, monotonic_ns};
+use partita_frames::{ChainPlan, ChainSeat, Got, Lease, Reach, Sent, monotonic_ns};
+use partita_memory::client;
 
+use crate::carry::{Arrived, Carry};
 use crate::chain::REST;
+use crate::cross::Cross;
 use crate::error::Error;
-use crate::memory::{Opened, Slabs};
+use crate::memory::{Memory, Opened, Slabs};
 use crate::order::{Order, Readiness, Waits};
 use crate::steer::Steer;
 
@@ -51,6 +55,8 @@ pub struct Component<'g> {
     seat: ChainSeat,
     opened: Opened<'g>,
     order: Order<'g>,
+    carry: Carry,
+    cross: Cross,
     steer: RefCell<Box<dyn Steer<'g> + 'g>>,
     /// The last suggestion that was read, applied or not.
     epoch: Cell<u64>,
@@ -68,6 +74,7 @@ impl<'g> Component<'g> {
         seat: ChainSeat,
         slabs: Box<dyn Slabs<'g> + 'g>,
         steer: Box<dyn Steer<'g> + 'g>,
+        (carry, cross): (Carry, Cross),
         spin: Duration,
         on_host: bool,
     ) -> Result<Self, Error> {
@@ -83,6 +90,8 @@ impl<'g> Component<'g> {
             seat,
             opened,
             order: Order::default(),
+            carry,
+            cross,
             steer: RefCell::new(steer),
             epoch: Cell::new(0),
             own_stream,
@@ -178,25 +187,91 @@ impl<'g> Component<'g> {
 
     /// The frame of a lease that was taken, in order on the GPU; `None` if its content is unknown.
     fn ready(&self, lease: Lease) -> Result<Option<Frame<'_, 'g>>, Error> {
-        let memory = self.opened.of(self.gpu, &self.seat, &lease);
-        let Some(memory) = memory.inspect_err(|_| _ = self.give_up(&lease))? else {
+        let note = self.seat.note(&lease);
+        let arrived = match self.is_first() {
+            true => Ok(Arrived::Shared),
+            false => self.carry.receive(self.gpu, &self.seat, note.sequence),
+        };
+        let arrived = arrived.inspect_err(|_| _ = self.give_up(&lease))?;
+        let has_content = matches!(arrived, Arrived::Content);
+        let memory = match arrived {
+            Arrived::Lost => Ok(None),
+            Arrived::Memory(memory) => Ok(Some((Rc::new(memory), lease.offset))),
+            Arrived::Shared | Arrived::Content => self.memory_of(&lease, self.cross.own()),
+        };
+        let Some((memory, offset)) = memory.inspect_err(|_| _ = self.give_up(&lease))? else {
             self.give_up(&lease)?;
             return Ok(None);
         };
         let bytes = memory.span().bytes();
-        if lease.offset.checked_add(self.plan().stride_bytes()).is_none_or(|end| end > bytes) {
+        if offset.checked_add(self.plan().stride_bytes()).is_none_or(|end| end > bytes) {
             self.give_up(&lease)?;
-            return Err(Error::Damaged { offset: lease.offset, bytes });
+            return Err(Error::Damaged { offset, bytes });
         }
         let may_poll = self.spin_ns > 0;
-        let ready = self.order.follow(self.gpu, &self.seat, &lease, self.stream(), self.on_host, may_poll);
+        let recorder = self.seat.recorder(&lease);
+        let ready = match recorder.is_some_and(|recorder| self.cross.is_elsewhere(recorder.role)) {
+            // It left the other GPU by a death: a frame in good order leaves it without an event.
+            true => Ok(Order::without_event(&self.seat, &lease)),
+            false => {
+                let (stream, on_host) = (self.stream(), self.on_host);
+                self.order.follow(self.gpu, &self.seat, &lease, stream, on_host, may_poll)
+            }
+        };
         if ready.inspect_err(|_| _ = self.give_up(&lease))? == Readiness::Unknown {
             self.give_up(&lease)?;
             return Ok(None);
         }
-        let note = self.seat.note(&lease);
         let received_ns = monotonic_ns();
-        Ok(Some(Frame { component: self, lease, note, memory, received_ns, passed: false }))
+        let mut frame = Frame { component: self, lease, offset, note, memory, received_ns, passed: false };
+        if has_content {
+            self.carry.fill(frame.span()?)?;
+        }
+        if !self.fetch(&frame)? {
+            frame.passed = true;
+            self.give_up(&frame.lease)?;
+            return Ok(None);
+        }
+        Ok(Some(frame))
+    }
+
+    /// A lease's memory on a GPU of the chain, and where the frame begins in it; `None` if the
+    /// chain no longer has it.
+    fn memory_of(&self, lease: &Lease, gpu: u8) -> Result<Option<(Rc<Memory<'g>>, u64)>, Error> {
+        let damaged = || Error::Damaged { offset: lease.offset, bytes: 0 };
+        let home = self.seat.slab(lease.slab).ok_or_else(damaged)?;
+        let Some((slab, moved)) = self.seat.slab_on(gpu, &home) else { return Ok(None) };
+        let offset = lease.offset.checked_add_signed(moved).ok_or_else(damaged)?;
+        let memory = self.opened.of(self.gpu, &self.seat, &slab)?;
+        Ok(memory.map(|memory| (memory, offset)))
+    }
+
+    /// Copies a frame that comes from another GPU; returns whether its content was there.
+    fn fetch(&self, frame: &Frame<'_, 'g>) -> Result<bool, Error> {
+        let Some(before) = self.cross.before() else { return Ok(true) };
+        if self.seat.reach(self.role()) != Reach::Host {
+            match self.memory_of(&frame.lease, before) {
+                Ok(None) => return Ok(false),
+                Ok(Some((memory, offset))) => {
+                    let failed = || Error::driver("a copy from another GPU");
+                    let stream = self.joined()?;
+                    let copies = [
+                        (frame.content()?, offset),
+                        (frame.stamps()?, offset.saturating_add(self.plan().stamps_offset_bytes())),
+                    ];
+                    for (to, at) in copies {
+                        let from = memory.span().part(at, to.bytes()).map_err(failed())?;
+                        to.copy_of(&from, stream).map_err(failed())?;
+                    }
+                    self.seat.note_reach(Reach::Peer);
+                    return Ok(true);
+                }
+                // The driver gives no access to the other GPU.
+                Err(Error::Memory(client::Error::Driver(_))) => self.seat.note_reach(Reach::Host),
+                Err(error) => return Err(error),
+            }
+        }
+        self.cross.take(&frame.lease, frame.sequence(), frame.content()?, frame.stamps()?)
     }
 
     fn give_up(&self, lease: &Lease) -> Result<(), Error> {
@@ -267,6 +342,8 @@ impl<'g> Component<'g> {
         if self.is_last() {
             return Err(self.misplaced("send: it is the last, and finishes frames"));
         }
+        let (lease, sequence) = (&frame.lease, frame.sequence());
+        self.carry.before(self.gpu, &self.seat, self.joined()?, lease, sequence, frame.span()?)?;
         self.let_go(&mut frame)?;
         self.seat.note_busy(monotonic_ns().saturating_sub(frame.received_ns));
         let sent = self.seat.send_until(&frame.lease, self.spin_ns, deadline_ns)?;
@@ -279,18 +356,27 @@ impl<'g> Component<'g> {
             Sent::Stopping => return Ok(Outcome::Ended),
         };
         frame.passed = true;
+        if !matches!(outcome, Outcome::Dropped) {
+            self.carry.after(&self.seat, sequence)?;
+        }
         Ok(outcome)
     }
 
     /// Orders the next user of the frame after this component's work on it, and records for that
     /// user that the work is done.
     fn let_go(&self, frame: &mut Frame<'_, 'g>) -> Result<(), Error> {
-        let is_done = self.order.is_done_now(self.gpu, self.stream());
+        let is_done = match self.cross.waits_to_send() {
+            true => self.wait_for_gpu().map(|()| true)?,
+            false => self.order.is_done_now(self.gpu, self.stream()),
+        };
         // It may have been released before, and come back.
         frame.note.done_roles &= !(1 << self.role());
         frame.note.done_roles |= u64::from(is_done) << self.role();
         self.seat.describe(&frame.lease, &frame.note)?;
         if is_done {
+            if self.cross.leaves() && self.seat.reach(self.role() + 1) != Reach::Peer {
+                self.cross.put(&frame.lease, frame.sequence(), frame.content()?, frame.stamps()?)?;
+            }
             // If the host sees it done, it needs no event, no stamp, and no wait.
             return Ok(self.seat.note_recorded(&frame.lease, false)?);
         }
@@ -307,19 +393,33 @@ impl<'g> Component<'g> {
         if !self.is_last() {
             return Err(self.misplaced("finish frames: it is not the last"));
         }
-        if self.order.is_done_now(self.gpu, self.stream()) {
-            self.seat.note_recorded(&frame.lease, false)?;
-        } else {
-            self.order.record(self.gpu, &self.seat, &frame.lease, self.joined()?)?;
-        }
+        self.let_go_to_pool(&frame.lease)?;
         self.seat.note_busy(monotonic_ns().saturating_sub(frame.received_ns));
         self.seat.finish(&frame.lease)?;
         frame.passed = true;
         Ok(())
     }
 
+    /// Orders the first component's next use of a frame's memory after this component's work.
+    fn let_go_to_pool(&self, lease: &Lease) -> Result<(), Error> {
+        if self.cross.waits_to_return() {
+            self.wait_for_gpu()?;
+            return Ok(self.seat.note_recorded(lease, false)?);
+        }
+        if self.order.is_done_now(self.gpu, self.stream()) {
+            return Ok(self.seat.note_recorded(lease, false)?);
+        }
+        self.order.record(self.gpu, &self.seat, lease, self.joined()?)
+    }
+
+    /// Waits on the host for all work of this component.
+    fn wait_for_gpu(&self) -> Result<(), Error> {
+        let done = self.gpu.wait_on(self.joined()?, "work on a frame", KERNEL_DEADLINE_MS);
+        done.map_err(Error::driver("work on a frame"))
+    }
+
     pub(crate) fn discard(&self, frame: &Frame<'_, 'g>) -> Result<(), Error> {
-        self.order.record(self.gpu, &self.seat, &frame.lease, self.joined()?)?;
+        self.let_go_to_pool(&frame.lease)?;
         Ok(self.seat.discard(&frame.lease)?)
     }
 

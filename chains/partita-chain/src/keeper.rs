@@ -1,5 +1,6 @@
 //! Frames' memory from a keeper: it outlives every component.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use partita_memory::TenantName;
 use partita_memory::client::{Connection, OpenSlab};
 use partita_memory::pool::{LeaseId, OwnerId, SlabId};
 
+use crate::cross::Site;
 use crate::error::Error;
 use crate::memory::{Granted, Memory, Slabs};
 
@@ -18,6 +20,8 @@ use crate::memory::{Granted, Memory, Slabs};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Memory that a keeper leases to the chain as a whole, while any of its components lives.
+///
+/// In a chain on several GPUs each has a keeper, whose memory is on that GPU.
 ///
 /// Every component opens it through its own connection, by a handle or a descriptor as the keeper
 /// supports. So the keeper knows which processes can write there, and reuses a dead chain's memory
@@ -27,7 +31,8 @@ pub struct KeeperSlabs {
     /// The chain's file: its locks show the keeper that the chain lives.
     chain: PathBuf,
     tenant: TenantName,
-    link: Option<Link>,
+    /// By the number of the keeper's GPU.
+    links: BTreeMap<u8, Link>,
 }
 
 /// A connection that has joined the chain.
@@ -75,27 +80,36 @@ fn tag(lease: LeaseId, slab: SlabId) -> [u64; 2] {
 }
 
 impl KeeperSlabs {
-    /// From the keeper at that socket, for the chain with that file. It counts against the quota of
-    /// `tenant`.
+    /// From the keeper at that socket, for the chain with that file; those of the chain's other
+    /// GPUs are at that socket with `-1`, `-2` and so on. It counts against the quota of `tenant`.
     pub fn new(socket: impl Into<PathBuf>, chain: impl Into<PathBuf>, tenant: TenantName) -> Self {
-        Self { socket: socket.into(), chain: chain.into(), tenant, link: None }
+        Self { socket: socket.into(), chain: chain.into(), tenant, links: BTreeMap::new() }
     }
 
     /// The connection, if it is to that keeper, or to the one that serves the socket now.
-    fn link(&mut self, gpu: &Gpu<'_>, instance: Option<u64>) -> Result<&mut Link, Error> {
-        let link = match self.link.take() {
+    fn link(&mut self, on: &Site, instance: Option<u64>) -> Result<&mut Link, Error> {
+        let link = match self.links.remove(&on.number) {
             Some(link) if instance.is_none_or(|instance| link.instance() == instance) => link,
-            _ => self.connect(gpu)?,
+            _ => self.connect(on)?,
         };
-        Ok(self.link.insert(link))
+        Ok(self.links.entry(on.number).or_insert(link))
     }
 
-    fn connect(&self, gpu: &Gpu<'_>) -> Result<Link, Error> {
-        let mut keeper = Connection::connect(&self.socket, Some(self.tenant), PATIENCE)?;
-        if keeper.welcome().gpu_uuid != gpu.facts().uuid {
+    fn socket(&self, number: u8) -> PathBuf {
+        let mut socket = self.socket.clone().into_os_string();
+        if number > 0 {
+            socket.push(format!("-{number}"));
+        }
+        socket.into()
+    }
+
+    fn connect(&self, on: &Site) -> Result<Link, Error> {
+        let socket = self.socket(on.number);
+        let mut keeper = Connection::connect(&socket, Some(self.tenant), PATIENCE)?;
+        if keeper.welcome().gpu_uuid != on.uuid {
             return Err(Error::Keeper {
-                socket: self.socket.clone(),
-                reason: "has the memory of another GPU than this component uses; start one for this GPU"
+                socket,
+                reason: "has the memory of another GPU than the chain uses; start one for this GPU"
                     .to_owned(),
             });
         }
@@ -114,8 +128,8 @@ impl KeeperSlabs {
 }
 
 impl<'g> Slabs<'g> for KeeperSlabs {
-    fn grant(&mut self, gpu: &'g Gpu<'g>, bytes: u64) -> Result<Granted<'g>, Error> {
-        let link = self.link(gpu, None)?;
+    fn grant(&mut self, _gpu: &'g Gpu<'g>, on: &Site, bytes: u64) -> Result<Granted<'g>, Error> {
+        let link = self.link(on, None)?;
         let (instance, chain) = (link.instance(), link.chain);
         let leases = link.keeper.lease(Some(chain), bytes, 1, 0)?;
         let lease = leases.first().copied().ok_or_else(|| self.odd("granted nothing"))?;
@@ -131,8 +145,8 @@ impl<'g> Slabs<'g> for KeeperSlabs {
         })
     }
 
-    fn still_there(&mut self, gpu: &'g Gpu<'g>, known: &[SlabPlan]) -> Result<Vec<bool>, Error> {
-        let link = self.link(gpu, None)?;
+    fn still_there(&mut self, _gpu: &'g Gpu<'g>, on: &Site, known: &[SlabPlan]) -> Result<Vec<bool>, Error> {
+        let link = self.link(on, None)?;
         let (instance, mut leases) = (link.instance(), link.leases()?);
         leases.retain(|lease| !lease.has_ended);
         let strays = leases.iter().filter(|lease| !known.iter().any(|plan| lease.is_of(plan, instance)));
@@ -141,21 +155,30 @@ impl<'g> Slabs<'g> for KeeperSlabs {
         Ok(known.iter().map(|plan| leases.iter().any(|lease| lease.is_of(plan, instance))).collect())
     }
 
-    fn open(&mut self, gpu: &'g Gpu<'g>, plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error> {
+    fn open(&mut self, gpu: &'g Gpu<'g>, on: &Site, plan: &SlabPlan) -> Result<Option<Memory<'g>>, Error> {
         let SlabOwner::Keeper(instance) = plan.owner else { return Ok(None) };
-        let link = self.link(gpu, Some(instance))?;
+        let link = self.link(on, Some(instance))?;
         let found = link.instance();
         let lease = link.leases()?.into_iter().find(|lease| lease.is_of(plan, found));
         let Some(Leased { slab, .. }) = lease else { return Ok(None) };
         let opened = link.keeper.open(slab)?;
-        if !link.opened.contains(&slab) {
-            link.opened.push(slab);
+        match OpenSlab::open(gpu, &opened) {
+            Ok(memory) => {
+                if !link.opened.contains(&slab) {
+                    link.opened.push(slab);
+                }
+                Ok(Some(Memory::Opened(memory)))
+            }
+            Err(error) => {
+                // It is not open.
+                link.keeper.close(&[slab])?;
+                Err(error.into())
+            }
         }
-        Ok(Some(Memory::Opened(OpenSlab::open(gpu, &opened)?)))
     }
 
     fn closed(&mut self) {
-        if let Some(mut link) = self.link.take() {
+        for mut link in std::mem::take(&mut self.links).into_values() {
             // A keeper that misses this waits for the end of this process.
             let _ = link.keeper.close(&link.opened);
         }

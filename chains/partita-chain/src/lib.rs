@@ -1,9 +1,9 @@
 //! Chains of components: receive a frame in GPU memory, work on it, pass it on.
 //!
-//! An application is a chain of processes on one GPU. Frames start in the first one and end in the
-//! last. Processes pass on only a number in shared memory; the frame stays in its place. The GPU
-//! keeps the order: the stream of a frame's receiver waits for its sender's, and no host waits for
-//! the GPU.
+//! An application is a chain of processes on one GPU or several. Frames start in the first one and
+//! end in the last. Processes pass on only a number in shared memory; on one GPU the frame stays in
+//! its place. The GPU keeps the order: the stream of a frame's receiver waits for its sender's, and
+//! no host waits for the GPU.
 //!
 //! ```no_run
 //! use partita_chain::{Attach, Received};
@@ -40,6 +40,12 @@
 //! the default): then frames that are on their way when it dies are dropped, and counted; the chain
 //! continues with new ones.
 //!
+//! # Several GPUs
+//! If the chain's plan says that components are on different GPUs, each sees its own GPU alone, and
+//! a frame has memory on every GPU of the chain. At each change of the GPU the sender waits for its
+//! GPU, and the receiver copies the frame to its own: from the other GPU's memory, where the driver
+//! gives access to it, otherwise from host memory.
+//!
 //! # Compute units
 //! A suggestion to a component ([`Chain::suggest`]) applies from its next frame on. [`Steer`] is
 //! the method: masks in every launch ([`Masks`], the default), prepared green contexts
@@ -54,8 +60,10 @@
 //! sender dies.
 
 mod attach;
+mod carry;
 mod chain;
 mod component;
+mod cross;
 mod error;
 mod keeper;
 mod memory;
@@ -63,10 +71,13 @@ mod order;
 mod process;
 mod steer;
 pub mod transport;
+mod wire;
 
 pub use attach::{Attach, Role};
+pub use carry::FrameTransport;
 pub use chain::Chain;
 pub use component::{Component, Frame, Outcome, Received};
+pub use cross::Site;
 pub use error::Error;
 pub use keeper::KeeperSlabs;
 pub use memory::{Granted, Memory, OwnSlabs, Slabs};

@@ -121,7 +121,7 @@ impl<'g> Order<'g> {
 
     /// No event any more: a process that exits cleanly has recorded that no process needs to wait
     /// for it.
-    fn without_event(seat: &ChainSeat, lease: &Lease) -> Readiness {
+    pub(crate) fn without_event(seat: &ChainSeat, lease: &Lease) -> Readiness {
         if seat.recorder(lease).is_none() { Readiness::Ordered } else { Readiness::Unknown }
     }
 

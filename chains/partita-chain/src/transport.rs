@@ -14,7 +14,6 @@
 //! policies; the others are for comparison.
 
 mod handles;
-mod place;
 mod ring;
 mod udp_copy;
 
@@ -26,8 +25,8 @@ use partita_driver::ipc::Span;
 use crate::error::Error;
 use crate::order::Waits;
 
+pub use crate::wire::Place;
 pub use handles::{Carrier, Handles};
-pub use place::Place;
 pub use ring::RingTransport;
 pub use udp_copy::UdpCopy;
 
@@ -70,8 +69,4 @@ pub trait Transport {
     fn waits(&self) -> Option<Waits> {
         None
     }
-}
-
-pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-    move |source| Error::System { what, source }
 }

@@ -15,8 +15,10 @@ pub const CHAIN_FILE_BYTES: usize = size_of::<Layout>();
 pub const ROLES_MAX: usize = 16;
 /// Frames of a chain, at most.
 pub const FRAMES_MAX: usize = 256;
-/// Allocations that the frames of a chain lie in, at most.
+/// Allocations that the frames of a chain lie in, at most: with one on each of as many GPUs as
+/// there are roles, those of two sets.
 pub const SLABS_MAX: usize = 32;
+const _: () = assert!(SLABS_MAX >= 2 * ROLES_MAX);
 /// Words that the owner of a frame may leave in it for the next one.
 pub const META_WORDS: usize = 4;
 /// Bytes of a handle, of memory or of an event, between processes (`CU_IPC_HANDLE_SIZE`).
@@ -32,7 +34,9 @@ pub(crate) type Handle = [Word; HANDLE_BYTES / 8];
 pub(crate) struct PlanCells {
     /// Roles, frames, queue, policy, frame bytes.
     pub(crate) numbers: [Word; 5],
-    pub(crate) gpu_uuid: [Word; 2],
+    /// Not zero if `role_gpus` are known.
+    pub(crate) knows_gpus: Word,
+    pub(crate) role_gpus: [[Word; 2]; ROLES_MAX],
     /// The chain's, and those of the roles.
     pub(crate) names: [[Word; 4]; ROLES_MAX + 1],
 }
@@ -60,6 +64,8 @@ pub(crate) struct RoleCells {
     /// Not zero while its owner sleeps, or died sleeping.
     pub(crate) sleeping: Word,
     pub(crate) counters: Counters,
+    /// How frames of a role before on another GPU reach it ([`Reach`](super::Reach)).
+    pub(crate) reach: Word,
     /// The suggestion in force, and its method, in words of the client library.
     pub(crate) applied_epoch: Word,
     pub(crate) applied_how: Word,
@@ -95,6 +101,10 @@ pub(crate) struct SlabCells {
     pub(crate) owner: Word,
     /// Two words for the owner.
     pub(crate) tag: [Word; 2],
+    /// The number of its GPU in the plan.
+    pub(crate) gpu: Word,
+    /// On another GPU than the first: the slab there whose frames have this memory here.
+    pub(crate) home: Word,
     pub(crate) handle: Handle,
 }
 

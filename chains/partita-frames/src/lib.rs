@@ -47,11 +47,16 @@ mod sync;
 pub const CHAIN_VARIABLE: &str = "PARTITA_CHAIN";
 /// The variable with the number of the component's role.
 pub const COMPONENT_VARIABLE: &str = "PARTITA_COMPONENT";
-/// The variable with the socket of the keeper of its frames' memory; unset without one.
+/// The variable with the socket of the keeper of its frames' memory; unset without one. In a chain
+/// on several GPUs each has a keeper: the first GPU's has this socket, and the others' sockets have
+/// its name with `-1`, `-2` and so on.
 pub const KEEPER_VARIABLE: &str = "PARTITA_KEEPER";
 /// The variable with the method by which the component applies suggested compute units: `masks`,
 /// `green` or `contexts`; masks where it is not set.
 pub const STEER_VARIABLE: &str = "PARTITA_STEER";
+/// The variable with how frames' content reaches the next component: `ring`, `udp-handle`,
+/// `unix-handle` or `udp-copy`; the ring where it is not set.
+pub const TRANSPORT_VARIABLE: &str = "PARTITA_TRANSPORT";
 
 #[cfg(not(loom))]
 mod error;
@@ -94,6 +99,6 @@ pub use self::{
     seat::{ChainSeat, Got, Sent},
     slabs::{SlabInfo, SlabOwner, SlabPlan, SlabRef},
     state::Ticket,
-    status::{Census, RoleStatus},
+    status::{Census, Reach, RoleStatus},
     wait::monotonic_ns,
 };

@@ -6,6 +6,7 @@ use core::ffi::CStr;
 use core::fmt;
 
 use crate::layout::{FRAMES_MAX, PlanCells, ROLES_MAX};
+use crate::sync::Word;
 
 /// The longest name of a chain or of a role in bytes.
 pub const CHAIN_NAME_BYTES_MAX: usize = 31;
@@ -57,8 +58,8 @@ pub struct ChainPlan {
     pub queue_max: u32,
     /// What happens to one more.
     pub policy: Policy,
-    /// UUID of the GPU with the memory; zeros if unknown.
-    pub gpu_uuid: [u8; 16],
+    /// UUID of each role's GPU; empty if the roles share one that is unknown.
+    pub role_gpus: Vec<[u8; 16]>,
 }
 
 /// An impossible plan.
@@ -79,6 +80,8 @@ pub enum PlanFault {
     Name,
     /// Two roles with one name.
     SameName,
+    /// A number of roles' GPUs that is neither 0 nor that of the roles.
+    Gpus(u64),
 }
 
 impl fmt::Display for PlanFault {
@@ -94,6 +97,7 @@ impl fmt::Display for PlanFault {
                 "a name that is not UTF-8 of 1 to {CHAIN_NAME_BYTES_MAX} bytes, of the chain or of a role"
             ),
             Self::SameName => write!(f, "two roles of the same name"),
+            Self::Gpus(n) => write!(f, "the GPUs of {n} roles, where all roles or none are to be known"),
         }
     }
 }
@@ -125,6 +129,9 @@ impl ChainPlan {
         if self.roles.iter().enumerate().any(|(at, name)| self.roles[..at].contains(name)) {
             return Err(PlanFault::SameName);
         }
+        if !self.role_gpus.is_empty() && self.role_gpus.len() != self.roles.len() {
+            return Err(PlanFault::Gpus(self.role_gpus.len() as u64));
+        }
         Ok(())
     }
 
@@ -137,6 +144,25 @@ impl ChainPlan {
     /// The distance of frames in an allocation, in bytes.
     pub fn stride_bytes(&self) -> u64 {
         self.stamps_offset_bytes().saturating_add(ALIGNMENT_BYTES)
+    }
+
+    /// The chain's GPUs, each once, in the order in which roles have them: the first has the first
+    /// role. Empty if they are unknown.
+    pub fn gpus(&self) -> Vec<[u8; 16]> {
+        let mut gpus: Vec<[u8; 16]> = Vec::new();
+        for uuid in &self.role_gpus {
+            if !gpus.contains(uuid) {
+                gpus.push(*uuid);
+            }
+        }
+        gpus
+    }
+
+    /// The number of a role's GPU in [`ChainPlan::gpus`].
+    pub fn gpu_of(&self, role: u8) -> u8 {
+        let uuid = self.role_gpus.get(usize::from(role));
+        let at = uuid.and_then(|uuid| self.gpus().iter().position(|known| known == uuid));
+        at.map_or(0, |at| at as u8)
     }
 
     /// The number of the role with that name.
@@ -154,8 +180,11 @@ impl ChainPlan {
             self.frame_bytes,
         ];
         cells.numbers.iter().zip(numbers).for_each(|(cell, number)| cell.store(number));
-        for (cell, bytes) in cells.gpu_uuid.iter().zip(self.gpu_uuid.as_chunks::<8>().0) {
-            cell.store(u64::from_ne_bytes(*bytes));
+        cells.knows_gpus.store(u64::from(!self.role_gpus.is_empty()));
+        for (cells, uuid) in cells.role_gpus.iter().zip(&self.role_gpus) {
+            for (cell, bytes) in cells.iter().zip(uuid.as_chunks::<8>().0) {
+                cell.store(u64::from_ne_bytes(*bytes));
+            }
         }
         for (cells, name) in cells.names.iter().zip(core::iter::once(&self.name).chain(&self.roles)) {
             let mut bytes = [0; CHAIN_NAME_BYTES_MAX + 1];
@@ -180,10 +209,14 @@ impl ChainPlan {
             let text = CStr::from_bytes_until_nul(words.as_flattened()).map_err(|_| PlanFault::Name)?;
             text.to_str().map(ToString::to_string).map_err(|_| PlanFault::Name)
         };
-        let mut gpu_uuid = [0; 16];
-        for (bytes, cell) in gpu_uuid.as_chunks_mut::<8>().0.iter_mut().zip(&cells.gpu_uuid) {
-            *bytes = cell.load().to_ne_bytes();
-        }
+        let uuid = |cells: &[Word; 2]| {
+            let mut uuid = [0; 16];
+            for (bytes, cell) in uuid.as_chunks_mut::<8>().0.iter_mut().zip(cells) {
+                *bytes = cell.load().to_ne_bytes();
+            }
+            uuid
+        };
+        let known = if cells.knows_gpus.load() == 0 { 0 } else { roles as usize };
         let plan = Self {
             name: name(0)?,
             roles: (1..=roles as usize).map(name).collect::<Result<_, _>>()?,
@@ -194,7 +227,7 @@ impl ChainPlan {
                 .get(policy as usize)
                 .map(|(_, policy)| *policy)
                 .ok_or(PlanFault::Policy(policy))?,
-            gpu_uuid,
+            role_gpus: cells.role_gpus.iter().take(known).map(uuid).collect(),
         };
         plan.check()?;
         Ok(plan)

@@ -11,6 +11,7 @@ use crate::lease::{Lease, Note, Recorder};
 use crate::plan::Policy;
 use crate::slabs::{SlabOwner, SlabPlan, SlabRef};
 use crate::state::{Place, Ticket};
+use crate::status::Reach;
 use crate::sync::Word;
 use crate::wait::{monotonic_ns, wake, while_idle};
 use partita_ledger::shared::Process;
@@ -84,6 +85,7 @@ impl RoleClaim {
         cells.incarnation.store(cells.incarnation.load().wrapping_add(1));
         cells.applied_epoch.store(0);
         cells.applied_how.store(0);
+        cells.reach.store(0);
         cells.start_ticks.store(owner.start_ticks);
         cells.pid.store(owner.pid as u64);
         let process = Process::current();
@@ -481,6 +483,11 @@ impl ChainSeat {
     pub fn note_applied(&self, epoch: u64, how: u64) {
         self.cells().applied_how.store(how);
         self.cells().applied_epoch.store(epoch);
+    }
+
+    /// Records how frames of the role before reach this one.
+    pub fn note_reach(&self, reach: Reach) {
+        self.cells().reach.store(reach.to_word());
     }
 
     /// The epoch of the last suggestion to this role: one load from memory.

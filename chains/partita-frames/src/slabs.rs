@@ -54,6 +54,9 @@ pub struct SlabPlan {
     pub owner: SlabOwner,
     /// Two words of the owner's, to find it again.
     pub tag: [u64; 2],
+    /// On another GPU than the first role's: its number in [`ChainPlan::gpus`](crate::ChainPlan),
+    /// and the slab of the first GPU whose frames have this memory there.
+    pub elsewhere: Option<(u8, SlabRef)>,
 }
 
 /// An allocation of a chain.
@@ -91,6 +94,10 @@ impl ChainFile {
                 bytes: cells.bytes.load(),
                 owner,
                 tag: [cells.tag[0].load(), cells.tag[1].load()],
+                elsewhere: match cells.gpu.load() {
+                    0 => None,
+                    gpu => Some((gpu as u8, SlabRef::from_word(cells.home.load()))),
+                },
             },
             live: state & ((1 << KIND_BITS) - 1) != RETIRED,
         })
@@ -104,6 +111,24 @@ impl ChainFile {
     /// An allocation by its reference; `None` if its place has been reused.
     pub fn slab(&self, slab: SlabRef) -> Option<SlabInfo> {
         self.slab_at(slab.index.into()).filter(|info| info.slab == slab)
+    }
+
+    /// The memory that the frames of slab `home` have on a GPU of the chain: its slab, and how many
+    /// bytes a frame's offset there is beyond its offset in `home`. On the first GPU that is `home`
+    /// itself. `None` if the frames have no memory on that GPU.
+    pub fn slab_on(&self, gpu: u8, home: &SlabInfo) -> Option<(SlabInfo, i64)> {
+        if gpu == 0 {
+            return Some((home.clone(), 0));
+        }
+        let is_it = |info: &SlabInfo| info.live && info.plan.elsewhere == Some((gpu, home.slab));
+        let slab = (0..SLABS_MAX).filter_map(|index| self.slab_at(index)).find(is_it)?;
+        let moved = slab.plan.begins_at.wrapping_sub(home.plan.begins_at).cast_signed();
+        Some((slab, moved))
+    }
+
+    /// Whether a slab's frames have memory on every GPU of the chain.
+    pub fn is_everywhere(&self, home: &SlabInfo) -> bool {
+        (1..self.plan().gpus().len()).all(|gpu| self.slab_on(gpu as u8, home).is_some())
     }
 
     /// Whether the memory of a lease exists.
@@ -159,6 +184,8 @@ impl ChainFile {
         cells.lease_bytes.store(lease_bytes);
         cells.owner.store(number);
         cells.tag.iter().zip(plan.tag).for_each(|(cell, word)| cell.store(word));
+        cells.gpu.store(plan.elsewhere.map_or(0, |(gpu, _)| gpu.into()));
+        cells.home.store(plan.elsewhere.map_or(0, |(_, home)| home.to_word()));
         store_bytes(&cells.handle, &plan.handle);
         // Last: until then the place keeps its old state.
         cells.state.store(generation << KIND_BITS | kind);
@@ -171,7 +198,9 @@ impl ChainFile {
     pub(crate) fn divide_slabs(&self) {
         let lease_bytes = self.plan().stride_bytes();
         let mut missing = self.frames_missing();
-        for info in self.slabs().into_iter().filter(|info| info.live) {
+        let is_whole = |info: &SlabInfo| info.live && info.plan.elsewhere.is_none();
+        let slabs = self.slabs().into_iter().filter(is_whole);
+        for info in slabs.filter(|info| self.is_everywhere(info)) {
             // At most as many as there are leases, whatever the file says.
             let bytes = info.plan.bytes.saturating_sub(info.plan.begins_at);
             for ordinal in (0..bytes / lease_bytes).take(FRAMES_MAX) {
@@ -201,9 +230,14 @@ impl ChainFile {
 
     /// As the first role, removes an allocation whose memory is gone: no role gets a frame of it
     /// any more. Returns how many were on their way; frames that a role holds go when it releases
-    /// them.
+    /// them. Its frames' memory on other GPUs goes too.
     pub(crate) fn give_up_slab(&self, slab: SlabRef) -> u32 {
         let Some(info) = self.slab(slab).filter(|info| info.live) else { return 0 };
+        let is_of_it = |other: &SlabInfo| other.plan.elsewhere.is_some_and(|(_, home)| home == slab);
+        for other in self.slabs().into_iter().filter(|other| other.live && is_of_it(other)) {
+            let retired = other.slab.generation << KIND_BITS | RETIRED;
+            self.slab_cells(other.slab.index.into()).state.store(retired);
+        }
         self.slab_cells(info.slab.index.into()).state.store(slab.generation << KIND_BITS | RETIRED);
         let mut dropped = 0;
         for (lease, of) in self.leased() {

@@ -6,6 +6,36 @@ use crate::error::ChainError;
 use crate::file::ChainFile;
 use crate::state::Place;
 
+/// How frames of the role before, which is on another GPU, reach a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reach {
+    /// The role has not tried yet.
+    #[default]
+    Unknown,
+    /// It copies them from the other GPU's memory.
+    Peer,
+    /// It has no access to that memory: they go through host memory.
+    Host,
+}
+
+impl Reach {
+    pub(crate) fn to_word(self) -> u64 {
+        match self {
+            Self::Unknown => 0,
+            Self::Peer => 1,
+            Self::Host => 2,
+        }
+    }
+
+    fn from_word(word: u64) -> Self {
+        match word {
+            1 => Self::Peer,
+            2 => Self::Host,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// The status of a role. Counts are since the creation of the file; a process that was killed may
 /// have missed its last count.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +85,8 @@ pub struct RoleStatus {
     pub applied_epoch: u64,
     /// Its method, as a word of the client library.
     pub applied_how: u64,
+    /// How frames of the role before reach it, if that is on another GPU.
+    pub reach: Reach,
 }
 
 /// The places of a chain's leases. At rest, with every dead process recovered, the sum is the
@@ -113,7 +145,13 @@ impl ChainFile {
             suggested: self.suggestion(role),
             applied_epoch: cells.applied_epoch.load(),
             applied_how: cells.applied_how.load(),
+            reach: self.reach(role),
         })
+    }
+
+    /// How frames of the role before reach a role, if that is on another GPU. One load.
+    pub fn reach(&self, role: u8) -> Reach {
+        Reach::from_word(self.role_cells(role).reach.load())
     }
 
     /// Frames that the last role has finished so far, for computing a throughput. Two loads.

@@ -34,12 +34,18 @@ fn try_frames(unit: Step, policy: Policy, operation: fn(&ChainSeat, &Lease), lef
         frames: FRAMES,
         queue_max: if policy == Policy::Wait { 2 } else { 1 },
         policy,
-        gpu_uuid: [0; 16],
+        role_gpus: Vec::new(),
     };
     let chain = ChainFile::create(&path, &plan).unwrap();
     let last = seat(&path, 2);
-    let slab =
-        SlabPlan { handle: [0; 64], begins_at: 0, bytes: 4096, owner: SlabOwner::Keeper(1), tag: [0; 2] };
+    let slab = SlabPlan {
+        handle: [0; 64],
+        begins_at: 0,
+        bytes: 4096,
+        owner: SlabOwner::Keeper(1),
+        tag: [0; 2],
+        elsewhere: None,
+    };
     seat(&path, 0).add_slab(&slab).unwrap();
     let start = || {
         chain.recover(1, 0).unwrap().unwrap();

@@ -7,8 +7,8 @@ use std::ffi::CStr;
 
 use common::{dir, owner};
 use partita_frames::{
-    ChainError, ChainFault, ChainFile, ChainPlan, ChainSeat, Got, Lease, Note, Policy, Sent, SlabOwner,
-    SlabPlan,
+    ChainError, ChainFault, ChainFile, ChainPlan, ChainSeat, Got, Lease, Note, Policy, Reach, Sent,
+    SlabOwner, SlabPlan,
 };
 
 const FRAME_BYTES: u64 = 1000;
@@ -23,7 +23,7 @@ fn plan(roles: usize, frames: u32, queue_max: u32, policy: Policy) -> ChainPlan 
         frames,
         queue_max,
         policy,
-        gpu_uuid: *b"0123456789abcdef",
+        role_gpus: vec![*b"0123456789abcdef"; roles],
     }
 }
 
@@ -42,6 +42,7 @@ fn slab(frames: u64, owner: SlabOwner) -> SlabPlan {
         bytes: frames * STRIDE_BYTES + 7,
         owner,
         tag: [5, 6],
+        elsewhere: None,
     }
 }
 
@@ -100,6 +101,52 @@ fn a_frame_passes_from_end_to_end_with_what_is_said_of_it() {
     assert_eq!(first.send_until(&more, 0, 0).unwrap(), Sent::Late, "there will be room");
     assert!(matches!(middle.take_until(0, 0).unwrap(), Got::Frame(_)), "what is there is still worked on");
     assert_eq!(first.send_until(&more, 0, u64::MAX).unwrap(), Sent::Queued);
+}
+
+#[test]
+fn on_several_gpus_a_frame_has_memory_on_each_before_anyone_gets_it() {
+    let dir = dir();
+    let path = dir.file("chain");
+    let role_gpus = vec![[1; 16], [2; 16], [1; 16], [3; 16]];
+    let plan = ChainPlan { role_gpus: role_gpus.clone(), ..plan(4, 3, 2, Policy::Wait) };
+    assert_eq!(plan.gpus(), [[1; 16], [2; 16], [3; 16]]);
+    assert_eq!([0, 1, 2, 3].map(|role| plan.gpu_of(role)), [0, 1, 0, 2]);
+    let chain = ChainFile::create(&path, &plan).unwrap();
+    assert_eq!(ChainFile::open(&path).unwrap().plan(), &plan);
+    let first = attach(&path, 0);
+    let home = first.add_slab(&slab(3, SlabOwner::Keeper(1))).unwrap();
+    let elsewhere = |gpu: u8, begins_at: u64| {
+        let other = slab(3, SlabOwner::Keeper(1 + u64::from(gpu)));
+        SlabPlan { begins_at, bytes: other.bytes + begins_at, elsewhere: Some((gpu, home)), ..other }
+    };
+    first.add_slab(&elsewhere(1, 512)).unwrap();
+    assert_eq!((first.frames_missing(), first.take().unwrap()), (3, None), "not on the third GPU yet");
+    // The next owner of the first role finds the same.
+    drop(first);
+    let first = attach(&path, 0);
+    assert_eq!((first.frames_missing(), chain.census().free), (3, 0));
+    first.add_slab(&elsewhere(2, 0)).unwrap();
+    assert_eq!((first.frames_missing(), chain.census().free), (0, 3));
+    let lease = frame(&first);
+    let info = first.slab(lease.slab).unwrap();
+    let moved = |gpu| first.slab_on(gpu, &info).map(|(slab, moved)| (slab.plan.owner, moved));
+    assert_eq!(moved(0), Some((SlabOwner::Keeper(1), 0)));
+    assert_eq!(moved(1), Some((SlabOwner::Keeper(2), 512)));
+    assert_eq!((moved(2), moved(3)), (Some((SlabOwner::Keeper(3), 0)), None));
+    // What it says of its way from another GPU is its process's own.
+    let second = attach(&path, 1);
+    assert_eq!(chain.reach(1), Reach::Unknown);
+    for reach in [Reach::Peer, Reach::Host] {
+        second.note_reach(reach);
+        assert_eq!((chain.reach(1), chain.status(1).unwrap().reach), (reach, reach));
+    }
+    drop(second);
+    let _second = attach(&path, 1);
+    assert_eq!(chain.reach(1), Reach::Unknown);
+    // Without its memory on one GPU a frame is gone on all of them, and the places are free again.
+    assert_eq!(first.retire_slab(home).unwrap(), 0);
+    assert_eq!(first.slabs().iter().filter(|info| info.live).count(), 0);
+    assert_eq!((moved(1), first.frames_missing()), (None, 3));
 }
 
 #[test]
@@ -315,6 +362,7 @@ fn plans_that_no_chain_can_have() {
         (ChainPlan { frames: 257, ..good.clone() }, "257 frames"),
         (ChainPlan { queue_max: 0, ..good.clone() }, "queues of 0"),
         (ChainPlan { frame_bytes: 0, ..good.clone() }, "0 bytes"),
+        (ChainPlan { role_gpus: vec![[1; 16]; 7], ..good.clone() }, "the GPUs of 7 roles"),
     ];
     for (plan, words) in bad {
         let error = ChainFile::create(&path, &plan).unwrap_err();

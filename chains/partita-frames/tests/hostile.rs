@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 
 use common::{as_path, dir, owner};
 use partita_frames::{
-    CHAIN_FILE_BYTES, ChainError, ChainFault, ChainFile, ChainPlan, ChainSeat, Policy, SlabOwner, SlabPlan,
-    monotonic_ns,
+    CHAIN_FILE_BYTES, ChainError, ChainFault, ChainFile, ChainPlan, ChainSeat, Policy, ROLES_MAX, SlabOwner,
+    SlabPlan, monotonic_ns,
 };
 use partita_ledger::{LAYOUT_VERSION, Problem};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn plan() -> ChainPlan {
         frames: 4,
         queue_max: 2,
         policy: Policy::DropOldest,
-        gpu_uuid: [0; 16],
+        role_gpus: Vec::new(),
     }
 }
 
@@ -65,6 +65,7 @@ fn use_all(seat: &ChainSeat) {
         bytes: 1 << 20,
         owner: SlabOwner::Keeper(1),
         tag: [0; 2],
+        elsewhere: None,
     });
     let _ = (seat.frames_missing(), seat.census(), seat.suggestion(seat.role()), seat.suggestion_epoch());
 }
@@ -99,7 +100,9 @@ fn what_is_no_chain_is_refused() {
     for (at, value, says) in [(2, 0, "queues"), (3, 7, "policy"), (4, 0, "0 bytes")] {
         assert!(fault(with(64 + at * 8, &word(value))).contains(says));
     }
-    assert!(fault(with(64 + 7 * 8, &[0xff; 32])).contains("a name"));
+    // After five numbers, and whether the GPU of each role is known, and which it is.
+    let names = 5 + 1 + 2 * ROLES_MAX;
+    assert!(fault(with(64 + names * 8, &[0xff; 32])).contains("a name"));
     fs::write(as_path(&path), &good[..good.len() - 1]).unwrap();
     assert!(matches!(problem(ChainFile::open(&path).unwrap_err()), Problem::Size { .. }));
 }

@@ -28,7 +28,7 @@ fn plan(policy: Policy) -> ChainPlan {
         frames: FRAMES,
         queue_max: 2,
         policy,
-        gpu_uuid: [0; 16],
+        role_gpus: Vec::new(),
     }
 }
 
@@ -84,8 +84,14 @@ fn kill_many(policy: Policy) {
     let path = dir.file("chain");
     let chain = ChainFile::create(&path, &plan(policy)).unwrap();
     let first = attach(&path, 0);
-    let slab =
-        SlabPlan { handle: [1; 64], begins_at: 0, bytes: 4096 * 9, owner: SlabOwner::Keeper(1), tag: [0; 2] };
+    let slab = SlabPlan {
+        handle: [1; 64],
+        begins_at: 0,
+        bytes: 4096 * 9,
+        owner: SlabOwner::Keeper(1),
+        tag: [0; 2],
+        elsewhere: None,
+    };
     first.add_slab(&slab).unwrap();
     drop(first);
     let words = words();

@@ -3,13 +3,13 @@
 use alloc::vec::Vec;
 
 use super::trial::{Purpose, Trials};
-use super::{Allocation, Plant, Stop, ladder};
+use super::{Allocation, Plant, Room, Stop, ladder};
 
 /// The criteria for bottlenecks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BottleneckOptions {
-    /// The total of all components while each in turn is restricted, in per cent of the chain's
-    /// TPCs: the paper's R_SM, 200.
+    /// The total of all components while each in turn is restricted, in per cent of the
+    /// chain's TPCs on their GPU: the paper's R_SM, 200.
     pub together_percent: u32,
     /// A component is a bottleneck if restricting it costs more than this part of the throughput.
     pub threshold: f64,
@@ -38,15 +38,22 @@ pub struct Bottlenecks {
     pub equal_frames_per_s: f64,
 }
 
-/// The equal part of each component: R_eq1 = R_SM / N, in TPCs, at most all.
+/// The equal part of each component: R_eq1 = R_SM / N, in TPCs, at most all; N is the number of
+/// components on its GPU.
 #[must_use]
-pub fn equal_part(components: usize, tpcs: u32, options: &BottleneckOptions) -> Allocation {
-    let components = components.max(1);
-    let part = u64::from(tpcs) * u64::from(options.together_percent) / (100 * components as u64);
-    Allocation::uniform(components, u32::try_from(part).unwrap_or(tpcs).clamp(1, tpcs.max(1)))
+pub fn equal_part(room: &Room, options: &BottleneckOptions) -> Allocation {
+    let mut parts = room.whole();
+    for group in room.groups() {
+        for &component in &group {
+            let all = u64::from(room.tpcs(component)) * u64::from(options.together_percent);
+            let part = u32::try_from(all / (100 * group.len() as u64)).unwrap_or(u32::MAX);
+            parts = parts.with(component, part);
+        }
+    }
+    room.within(&parts)
 }
 
-/// Finds the bottlenecks of a chain with the allocation `in_force` on this many TPCs, and restores
+/// Finds the bottlenecks of a chain with the allocation `in_force` in this room, and restores
 /// `in_force` afterwards.
 ///
 /// # Errors
@@ -54,12 +61,12 @@ pub fn equal_part(components: usize, tpcs: u32, options: &BottleneckOptions) -> 
 pub fn find_bottlenecks<P: Plant + ?Sized>(
     plant: &mut P,
     in_force: &Allocation,
-    tpcs: u32,
+    room: &Room,
     settle_periods: u32,
     options: &BottleneckOptions,
 ) -> Result<Bottlenecks, Stop> {
     let mut trials = Trials::new(plant, in_force, settle_periods);
-    let found = search(&mut trials, in_force.components(), tpcs, options);
+    let found = search(&mut trials, room, options);
     // Restore the allocation even if the search was stopped, and return the first error.
     let back = trials.apply(in_force);
     let found = found?;
@@ -76,16 +83,15 @@ pub fn find_bottlenecks<P: Plant + ?Sized>(
 /// again.
 pub(super) fn search<P: Plant + ?Sized>(
     trials: &mut Trials<'_, P>,
-    components: usize,
-    tpcs: u32,
+    room: &Room,
     options: &BottleneckOptions,
 ) -> Result<Bottlenecks, Stop> {
-    let equal = equal_part(components, tpcs, options);
+    let components = room.components();
+    let equal = equal_part(room, options);
     let before = trials.measure(&equal, Purpose::Reference)?;
-    let smallest = ladder(tpcs)[0];
     let mut losses = Vec::with_capacity(components);
     for component in 0..components {
-        let restricted = equal.with(component, smallest);
+        let restricted = equal.with(component, ladder(room.tpcs(component))[0]);
         let after = trials.measure(&restricted, Purpose::Restriction { component })?;
         losses.push(if before > 0.0 { 1.0 - after / before } else { 0.0 });
     }

@@ -24,7 +24,9 @@ mod tests;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::{Allocation, Found, Plant, PublishedOptions, SteadyOptions, Stop, Trial, published, steady};
+use super::{
+    Allocation, Found, Plant, PublishedOptions, Room, SteadyOptions, Stop, Trial, published, steady,
+};
 
 /// The kind of search.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -138,7 +140,7 @@ impl Happening {
 #[derive(Clone, Debug)]
 pub struct Controller {
     options: ControllerOptions,
-    tpcs: u32,
+    room: Room,
     in_force: Allocation,
     period: u64,
     phase: Phase,
@@ -190,13 +192,13 @@ const FOLLOWS: f64 = 0.1;
 const BELOW: u32 = 2;
 
 impl Controller {
-    /// Watches a chain on this many TPCs with the allocation `in_force`. It searches as soon as it
+    /// Watches a chain in this room with the allocation `in_force`. It searches as soon as it
     /// knows the level.
     #[must_use]
-    pub fn new(in_force: Allocation, tpcs: u32, options: ControllerOptions) -> Self {
+    pub fn new(in_force: Allocation, room: Room, options: ControllerOptions) -> Self {
         Self {
             options,
-            tpcs: tpcs.max(1),
+            room,
             in_force,
             period: 0,
             phase: Phase::Settled,
@@ -355,8 +357,8 @@ impl Controller {
     fn search<P: Plant + ?Sized>(&mut self, level: f64, plant: &mut P) -> Result<(), Stop> {
         let before = self.in_force.clone();
         let Found { allocation: after, frames_per_s, trials, periods } = match &self.options.algorithm {
-            Algorithm::Steady(options) => steady(plant, &before, self.tpcs, options)?,
-            Algorithm::Published(options) => published(plant, &before, self.tpcs, options)?.0,
+            Algorithm::Steady(options) => steady(plant, &before, &self.room, options)?,
+            Algorithm::Published(options) => published(plant, &before, &self.room, options)?.0,
         };
         self.period += periods;
         self.fruitless = if after == before { self.fruitless + 1 } else { 0 };

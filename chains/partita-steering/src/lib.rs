@@ -17,6 +17,7 @@ mod controller;
 mod place;
 mod plant;
 mod published;
+mod room;
 mod steady;
 #[cfg(test)]
 mod synthetic;
@@ -36,5 +37,6 @@ pub use controller::{Algorithm, Controller, ControllerOptions, Happening, Record
 pub use place::place;
 pub use plant::{Actuator, Objective, Plant, Stop};
 pub use published::{PublishedOptions, published};
+pub use room::Room;
 pub use steady::{SteadyOptions, steady};
 pub use trial::{Found, Purpose, Trial};

@@ -35,6 +35,9 @@
 //!    chains, and the paper gives no number.
 //! 8. **No non-bottleneck** (N_C = 0): nothing to tune, every component has all TPCs.
 //!
+//! The paper's chains are on one GPU. On several, R_SM, R_C and the portions are those of the
+//! component's GPU, and N and N_C count the components there.
+//!
 //! The algorithm repeats no measurement: every decision depends on one period. Its result may be
 //! worse than the start.
 
@@ -44,7 +47,7 @@ mod tests;
 use alloc::vec::Vec;
 
 use super::trial::{Found, Purpose, Trials};
-use super::{Allocation, BottleneckOptions, Bottlenecks, Plant, Stop, bottleneck, ladder};
+use super::{Allocation, BottleneckOptions, Bottlenecks, Plant, Room, Stop, bottleneck, ladder};
 
 /// The parameters of the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,19 +67,19 @@ impl Default for PublishedOptions {
     }
 }
 
-/// Runs the algorithm on a chain with the allocation `in_force`, over this many TPCs. Its result is
-/// in force afterwards.
+/// Runs the algorithm on a chain with the allocation `in_force`, in this room. Its result is in
+/// force afterwards.
 ///
 /// # Errors
 /// Why it was stopped; then `in_force` is in force again, if it can be applied.
 pub fn published<P: Plant + ?Sized>(
     plant: &mut P,
     in_force: &Allocation,
-    tpcs: u32,
+    room: &Room,
     options: &PublishedOptions,
 ) -> Result<(Found, Bottlenecks), Stop> {
     let mut trials = Trials::new(plant, in_force, options.settle_periods);
-    match search(&mut trials, in_force.components(), tpcs, options) {
+    match search(&mut trials, room, options) {
         Ok((frames_per_s, bottlenecks)) => Ok((trials.finish(frames_per_s), bottlenecks)),
         Err(stop) => {
             // The reason for the stop is the better error.
@@ -88,23 +91,26 @@ pub fn published<P: Plant + ?Sized>(
 
 fn search<P: Plant + ?Sized>(
     trials: &mut Trials<'_, P>,
-    components: usize,
-    tpcs: u32,
+    room: &Room,
     options: &PublishedOptions,
 ) -> Result<(f64, Bottlenecks), Stop> {
-    let bottlenecks = bottleneck::search(trials, components, tpcs, &options.bottleneck)?;
-    let portions = ladder(tpcs);
-    let others: Vec<usize> = (0..components).filter(|i| !bottlenecks.components.contains(i)).collect();
-    // Equation 3, in the available portions.
-    let equal = f64::from(tpcs) / others.len().max(1) as f64;
-    let away = |portion: &u32| (f64::from(*portion) - equal).abs();
-    let nearest = portions.iter().copied().min_by(|a, b| away(a).total_cmp(&away(b))).unwrap_or(1);
-    let mut allocation = Allocation::uniform(components, tpcs);
-    for &component in &others {
-        allocation = allocation.with(component, nearest);
+    let bottlenecks = bottleneck::search(trials, room, &options.bottleneck)?;
+    let is_other = |component: &usize| !bottlenecks.components.contains(component);
+    let mut allocation = room.whole();
+    for group in room.groups() {
+        let others: Vec<usize> = group.into_iter().filter(is_other).collect();
+        for &component in &others {
+            // Equation 3, in the available portions.
+            let tpcs = room.tpcs(component);
+            let equal = f64::from(tpcs) / others.len() as f64;
+            let away = |portion: &u32| (f64::from(*portion) - equal).abs();
+            let nearest = ladder(tpcs).into_iter().min_by(|a, b| away(a).total_cmp(&away(b)));
+            allocation = allocation.with(component, nearest.unwrap_or(1));
+        }
     }
     let mut performance = trials.measure(&allocation, Purpose::Candidate)?;
-    for &component in &others {
+    for component in (0..room.components()).filter(is_other) {
+        let portions = ladder(room.tpcs(component));
         (allocation, performance) =
             algorithm_1(trials, &allocation, performance, component, &portions, options)?;
         trials.apply(&allocation)?;

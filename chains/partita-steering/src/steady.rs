@@ -7,7 +7,7 @@
 //! settle and measures another, compares it with the incumbent ([`compare`](super::compare)), and
 //! makes it the incumbent if it is better. In this order:
 //!
-//! 1. The whole GPU for all, if that is not the initial allocation: the result is never below
+//! 1. Its whole GPU for each, if that is not the initial allocation: the result is never below
 //!    default sharing.
 //! 2. Each component gives up a fifth of the TPCs. That shows at once which ones the chain needs
 //!    (throughput falls), which do not matter, and which do *better* with less: a kernel with more
@@ -30,6 +30,12 @@
 //! 5. If the throughput changed without a change of the allocation, the chain may have rhythms, and
 //!    all of the above saw one of them. Then the result is compared after disturbances with
 //!    allocations that may have no slow rhythm: [`rhythm`].
+//!
+//! With several GPUs ([`Room`]), parts are those of the component's GPU, and the others that share
+//! with a component are those on its GPU: each step moves TPCs among components of one GPU. A chain
+//! that waits for two GPUs gains nothing by a step on one of them. So those that grow together (3)
+//! may be on several, each by TPCs of its own GPU. And after the single steps of each size, those
+//! that nothing showed to be needed give up TPCs together, each on its own GPU.
 //!
 //! # Why fewer trials
 //! Every component is restricted once, slightly, and that one trial is both the search for
@@ -75,7 +81,7 @@ use alloc::vec::Vec;
 
 use super::compare::{Comparison, Noise, Verdict, gain};
 use super::trial::{Found, Purpose, Trials};
-use super::{Allocation, Plant, Stop};
+use super::{Allocation, Plant, Room, Stop};
 
 /// The parameters of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +105,7 @@ impl Default for SteadyOptions {
     }
 }
 
-/// Searches on a chain with the allocation `in_force`, over this many TPCs. Its result is in force
+/// Searches on a chain with the allocation `in_force`, in this room. Its result is in force
 /// afterwards, and was measured to be at least as good.
 ///
 /// # Errors
@@ -107,13 +113,13 @@ impl Default for SteadyOptions {
 pub fn steady<P: Plant + ?Sized>(
     plant: &mut P,
     in_force: &Allocation,
-    tpcs: u32,
+    room: &Room,
     options: &SteadyOptions,
 ) -> Result<Found, Stop> {
     let mut search = Search {
         trials: Trials::new(plant, in_force, options.settle_periods),
         options,
-        tpcs: tpcs.max(1),
+        room,
         noise: Noise::supposed(supposed_deviation(options)),
         incumbent: in_force.clone(),
         replaced: Vec::new(),
@@ -190,7 +196,7 @@ enum Needs {
 struct Search<'a, P: ?Sized> {
     trials: Trials<'a, P>,
     options: &'a SteadyOptions,
-    tpcs: u32,
+    room: &'a Room,
     noise: Noise,
     incumbent: Allocation,
     /// The former incumbents, from the initial allocation on.
@@ -211,28 +217,29 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         for _ in 0..FIRST_REFERENCES {
             self.refresh()?;
         }
-        self.challenge(&Allocation::uniform(start.components(), self.tpcs))?;
+        self.challenge(&self.room.whole())?;
         let mut needs = vec![Needs::All; start.components()];
         // Of the first step.
         let mut first = needs.clone();
-        let mut last = 0;
+        let mut last = None;
         for part in STEPS {
-            let step = (self.tpcs / part).max(1);
-            if step != last {
+            let steps = self.room.each(|component| self.room.tpcs(component) / part);
+            if last.as_ref() != Some(&steps) {
                 let before = self.incumbent.clone();
-                self.ask_all(&mut needs, step)?;
-                let is_first = last == 0;
+                self.ask_all(&mut needs, &steps)?;
+                self.give_up_together(&needs, &steps)?;
+                let is_first = last.is_none();
                 if is_first && self.incumbent != before && self.ask_parts()? {
                     needs.fill(Needs::All);
-                    self.ask_all(&mut needs, step)?;
+                    self.ask_all(&mut needs, &steps)?;
                 }
                 if is_first {
                     first.clone_from(&needs);
-                    self.grow_together(&needs, step)?;
+                    self.grow_together(&needs, &steps)?;
                     self.ask_alone(&needs)?;
                 }
             }
-            last = step;
+            last = Some(steps);
         }
         self.verify(start)?;
         match self.shifts > 0 && !self.is_over() {
@@ -243,12 +250,12 @@ impl<P: Plant + ?Sized> Search<'_, P> {
 
     /// Tries every component that matters, in turns: what one has given up, another may use, as
     /// long as that gains something.
-    fn ask_all(&mut self, needs: &mut [Needs], step: u32) -> Result<(), Stop> {
+    fn ask_all(&mut self, needs: &mut [Needs], steps: &Allocation) -> Result<(), Stop> {
         loop {
             let before = self.incumbent.clone();
             for (component, needs) in needs.iter_mut().enumerate() {
                 if *needs != Needs::Few {
-                    *needs = self.ask(component, step)?;
+                    *needs = self.ask(component, steps.tpcs()[component])?;
                 }
             }
             if self.incumbent == before {
@@ -257,16 +264,19 @@ impl<P: Plant + ?Sized> Search<'_, P> {
         }
     }
 
-    /// All TPCs for one component and equal parts for the others, each in turn: if components
-    /// compete, no single step leads there. Returns whether that was better.
+    /// All TPCs of a GPU for one component and equal parts for the others there, each in turn: if
+    /// components compete, no single step leads there. Returns whether that was better.
     fn ask_parts(&mut self) -> Result<bool, Stop> {
-        let components = self.incumbent.components();
-        let part = self.tpcs / (components.max(2) - 1) as u32;
         let before = self.incumbent.clone();
-        if part > 0 && part < self.tpcs {
-            let equal = Allocation::uniform(components, part);
-            for component in 0..components {
-                self.challenge(&equal.with(component, self.tpcs))?;
+        for group in self.room.groups() {
+            let tpcs = self.room.tpcs(group[0]);
+            let part = tpcs / (group.len().max(2) - 1) as u32;
+            if part > 0 && part < tpcs {
+                let now = self.incumbent.clone();
+                let equal = group.iter().fold(now, |all, &component| all.with(component, part));
+                for &component in &group {
+                    self.challenge(&equal.with(component, tpcs))?;
+                }
             }
         }
         Ok(self.incumbent != before)
@@ -281,7 +291,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                 let now = self.incumbent.tpcs()[component];
                 let then = match way {
                     Way::Fewer => now.saturating_sub(step),
-                    Way::More => now.saturating_add(step).min(self.tpcs),
+                    Way::More => now.saturating_add(step).min(self.room.tpcs(component)),
                 };
                 if then == 0 || then == now {
                     break;
@@ -308,11 +318,10 @@ impl<P: Plant + ?Sized> Search<'_, P> {
     /// that is better alone is better at the next one's turn, too; such a one may have still fewer,
     /// and the others may join it.
     fn ask_alone(&mut self, needs: &[Needs]) -> Result<(), Stop> {
-        let few = self.few();
         let before = self.incumbent.clone();
         let spare = || (0..needs.len()).filter(|&component| needs[component] != Needs::All);
         for component in spare() {
-            let mut held = few;
+            let mut held = self.few(component);
             while held < before.tpcs()[component]
                 && self.is_replaced_by(&before.with(component, held))?
                 && held > 1
@@ -324,6 +333,7 @@ impl<P: Plant + ?Sized> Search<'_, P> {
             return Ok(());
         }
         for component in spare() {
+            let few = self.few(component);
             if self.incumbent.tpcs()[component] > few {
                 self.challenge(&self.incumbent.with(component, few))?;
             }
@@ -332,24 +342,42 @@ impl<P: Plant + ?Sized> Search<'_, P> {
     }
 
     /// The number of TPCs for a component that should not compete with the others.
-    fn few(&self) -> u32 {
-        (self.tpcs / FEW_PART).max(1)
+    fn few(&self, component: usize) -> u32 {
+        (self.room.tpcs(component) / FEW_PART).max(1)
     }
 
     /// Tries more for all that matter together: single ones have been tried.
-    fn grow_together(&mut self, needs: &[Needs], step: u32) -> Result<(), Stop> {
+    fn grow_together(&mut self, needs: &[Needs], steps: &Allocation) -> Result<(), Stop> {
         let growing: Vec<usize> =
             (0..needs.len()).filter(|&component| needs[component] != Needs::Few).collect();
         while growing.len() > 1 {
             let grown = growing.iter().fold(self.incumbent.clone(), |all, &component| {
-                let more = (all.tpcs()[component] + step).min(self.tpcs);
-                all.with(component, more)
+                let more = all.tpcs()[component].saturating_add(steps.tpcs()[component]);
+                all.with(component, more.min(self.room.tpcs(component)))
             });
             if !self.is_replaced_by(&grown)? {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// On several GPUs, tries fewer for all that do not matter together: if each GPU limits the
+    /// chain as much as the others, fewer on one of them make no difference.
+    fn give_up_together(&mut self, needs: &[Needs], steps: &Allocation) -> Result<(), Stop> {
+        if self.room.groups().nth(1).is_none() {
+            return Ok(());
+        }
+        loop {
+            let fewer = self.room.each(|component| {
+                let now = self.incumbent.tpcs()[component];
+                let step = if needs[component] == Needs::Few { steps.tpcs()[component] } else { 0 };
+                now.saturating_sub(step)
+            });
+            if !self.is_replaced_by(&fewer)? {
+                return Ok(());
+            }
+        }
     }
 
     /// Whether a candidate has become the incumbent.

@@ -18,7 +18,7 @@ use partita_host::mps::end_work::end_work;
 use partita_host::process::ProcessId;
 use partita_host::registry::{Registry, Tenant};
 use partita_host::run::{self, RunRequest};
-use partita_host::{kill, mps};
+use partita_host::{kill, mps, queue};
 use partita_mps::command::COMMAND_LIMIT;
 use partita_mps::{Ensured, MpsError, Service, State};
 use serde::{Deserialize, Serialize};
@@ -208,6 +208,7 @@ fn blame(error: &Error) -> Blame {
         Error::Plan { .. }
         | Error::QuotaAboveDevice { .. }
         | Error::MemoryPromised { .. }
+        | Error::Queued { .. }
         | Error::QuotaZero
         | Error::Name { .. }
         | Error::NameInUse { .. }
@@ -335,8 +336,9 @@ impl Worker {
         // The type of the error shows whether the job is at fault. Another process can still be
         // faster.
         let plan = || run::dry_run(&self.install, &request, |_| {}).map(drop);
-        plan()?;
-        self.hold(name, wanted).or_else(|error| plan().and(Err(error)))
+        let fits = || plan().and_then(|()| queue::check_none_waits(&self.registry, &self.gpus));
+        fits()?;
+        self.hold(name, wanted).or_else(|error| fits().and(Err(error)))
     }
 
     /// Whether the tenant is complete; `None` if this user has no such tenant.

@@ -30,6 +30,7 @@ fn forms() -> String {
         Form::Share => format!("{}=SHARE", limit.name),
         Form::Size { .. } => format!("{}=SIZE", limit.name),
         Form::Percent => format!("{}=PERCENT", limit.name),
+        Form::Target => format!("{}=TARGET", limit.name),
     };
     format!(
         "write partita:mps, or partita: with {} between commas or plus signs, or partita:off",

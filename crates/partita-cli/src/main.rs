@@ -46,6 +46,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Exec(arguments) => commands::exec::exec(arguments),
         Cmd::Set(arguments) => commands::set::set(arguments),
         Cmd::Ps(arguments) => commands::ps::ps(arguments),
+        Cmd::Explain(arguments) => commands::explain::explain(arguments),
         Cmd::Top(arguments) => commands::top::top(arguments),
         Cmd::Kill(arguments) => commands::kill::kill(arguments),
         Cmd::Doctor(arguments) => commands::doctor::doctor(arguments),

@@ -13,14 +13,16 @@ mod policy;
 mod queue;
 
 use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Answering, Tenant, World, refusal, text};
-use partita_testing::{ATTACKER, VICTIM};
+use partita_testing::{ATTACKER, VICTIM, eventually};
 use serde_json::Value;
 
 /// A machine in system mode. `None`, with the reason in a line, if the tests cannot be two users.
@@ -261,7 +263,7 @@ fn partitad_runs_no_other_command_and_acts_for_no_other_user() {
         let said: Vec<u8> = serde_json::from_value(answer["printed"]["stderr"].clone()).unwrap();
         assert_eq!(
             text(&said),
-            "partita: partitad runs only ps, set, kill, top --once --json and run --dry-run for users\n"
+            "partita: partitad runs only ps, set, kill, explain, top --once --json and run --dry-run for users\n"
         );
     }
     for request in ["", "{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{1}"] {
@@ -427,4 +429,65 @@ fn users_wait_in_one_queue_which_outlives_partitad() {
     world.system().start_again(&run_dir);
     assert_eq!((first.next_line(), second.next_line()), ("ready".to_owned(), "ready".to_owned()));
     assert!(queue(&world, VICTIM).is_empty());
+}
+
+/// The events of audits, as root's clients of `partitad` get them.
+fn events(world: &World) -> Vec<Value> {
+    let socket = world.run_dir().join(".partitad-0.sock");
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(stream, "GET /v1/events HTTP/1.1\r\nhost: partitad\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+    serde_json::from_str(body).unwrap()
+}
+
+/// Waits for an event, and returns what it says.
+fn told(world: &World, kind: &str, change: &str) -> String {
+    let is_it = |event: &Value| event["kind"] == kind && event["change"] == change;
+    let find = || events(world).into_iter().find(is_it);
+    eventually(&format!("{kind} {change}"), || find().is_some());
+    find().unwrap()["detail"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn programs_outside_of_tenants_are_reported_and_ended_if_the_site_wants_that() {
+    if machine().is_none() {
+        return;
+    }
+    let mut file = PathBuf::new();
+    let world = World::plan().in_memory().on(|dir| {
+        file = dir.join("policy.toml");
+        fs::write(&file, "").unwrap();
+        vec![("PARTITA_POLICY", file.clone().into())]
+    });
+    let owner = world.owner();
+    let outside = format!("[outside]\nprograms = \"end\"\nusers = [\"{owner}\"]\n");
+    fs::write(&file, &outside).unwrap();
+    let _tenant = idle(&world, VICTIM, "--name tenant --sm 30% --mem 1GiB");
+    // Of an exempt user: reported, and left alone.
+    let program = common::compile(&world, "hold");
+    let mut stranger = Answering::start(&mut world.bare(&program));
+    assert_eq!(stranger.line("take 64"), "0");
+    let pid = stranger.tenant.child.id();
+    let said = told(&world, "outside", "began");
+    let parts =
+        [format!("process {pid} of {owner}"), "belongs to no tenant".to_owned(), format!("`kill {pid}`")];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    assert_eq!(stranger.line("take 64"), "0");
+
+    // A mistake is reported, and the old policy holds.
+    fs::write(&file, "[outside]\nprograms = \"stop\"\n").unwrap();
+    let said = told(&world, "policy", "began");
+    assert!(said.contains("line 2: programs: use \"report\"") && said.contains("policy check"), "{said}");
+    assert_eq!(stranger.line("take 64"), "0");
+
+    // Without the exemption it is ended, and the tenant is not.
+    fs::write(&file, "[outside]\nprograms = \"end\"\n").unwrap();
+    let status = stranger.tenant.child.wait().unwrap();
+    assert_eq!(status.signal(), Some(15), "{status}");
+    told(&world, "policy", "ended");
+    told(&world, "outside", "ended");
+    assert_eq!(rows(&mut world.as_root(nothing())).len(), 1);
 }

@@ -89,6 +89,7 @@ pub fn gpus() -> ArgValueCandidates {
             CompletionCandidate::new(gpu.facts.index.to_string()).help(Some(gpu.facts.name.clone().into()))
         };
         let simulated = CompletionCandidate::new("sim:h200").help(Some("simulated".into()));
-        real.iter().map(index).chain([CompletionCandidate::new("all"), simulated]).collect()
+        let words = ["all", "any"].map(CompletionCandidate::new);
+        real.iter().map(index).chain(words).chain([simulated]).collect()
     })
 }

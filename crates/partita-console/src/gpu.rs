@@ -29,7 +29,8 @@ pub struct GpusOption {
     /// The program sees several GPUs in the order given, with a partition on each. Simulated GPUs
     /// are sim:h200, sim:a100, sim:gtx1060-3gb and others, which the error for an unknown one
     /// lists; sim:h200:0,1 are the first two of a simulated machine with several
-    /// (PARTITA_SIM_GPUS). The default is the machine's first GPU; on a machine without a GPU it is
+    /// (PARTITA_SIM_GPUS). `partita run` also takes any (or sim:h200:any): the GPU on which the
+    /// program fits best. The default is the machine's first GPU; on a machine without a GPU it is
     /// sim:h200, with a notice.
     #[arg(long, value_name = "GPU[,GPU]…", env = "PARTITA_GPU", hide_env_values = true, add = complete::gpus())]
     pub gpu: Option<String>,
@@ -41,7 +42,8 @@ pub struct GpusOption {
 /// It is not a selector, or names several GPUs.
 pub fn selector(option: &GpuOption) -> Result<Option<Selector>, Failure> {
     let given = option.gpu.as_deref().filter(|text| !text.is_empty());
-    if let Some(list) = given.filter(|text| text.contains(',') || *text == "all") {
+    let is_several = |text: &&str| text.contains(',') || ["all", "any"].contains(text);
+    if let Some(list) = given.filter(is_several) {
         let is_from_environment = std::env::var("PARTITA_GPU").is_ok_and(|value| value == list);
         let origin = if is_from_environment { "PARTITA_GPU=" } else { "--gpu " };
         return Err(Failure::Told(format!(

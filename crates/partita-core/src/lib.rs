@@ -19,6 +19,8 @@
 //! | [`hami`] | limits in HAMi-core's environment variables |
 //! | [`time`] | shares of the GPU's time, and priorities |
 //! | [`elastic`] | what a tenant borrows of idle TPCs |
+//! | [`slo`] | targets for times, and who holds how many TPCs so that they hold |
+//! | [`gpu_choice`] | on which GPU a new tenant fits best |
 //! | [`mig`] | plans for MIG instances |
 //! | [`vf`] | plans for virtual functions and vGPUs |
 //! | [`Words`] | limits whose value is one of a few words |
@@ -37,6 +39,7 @@ mod calendar;
 mod count;
 pub mod elastic;
 mod gpc_set;
+pub mod gpu_choice;
 pub mod hami;
 pub mod histogram;
 pub mod kept;
@@ -47,6 +50,7 @@ mod quota;
 mod residence;
 mod share;
 mod size;
+pub mod slo;
 mod stats;
 pub mod task_slots;
 #[cfg(test)]

@@ -91,8 +91,8 @@ mod tests {
             let parts = parts.iter().map(|&part| (u64::from(part) * 100_000 / sum.max(100_000)) as u32);
             let quotas: Vec<u64> = parts.map(|part| Quota::Percent(part).bytes(total, driver).0).collect();
             let claims = quotas.iter().filter(|&&bytes| bytes > 0);
-            let claims: Vec<Claim> = claims.map(|&bytes| Claim { to: To::Promise(bytes), driver }).collect();
-            prop_assert!(divide(total, &claims).is_ok());
+            let claims: Vec<Claim> = claims.map(|&bytes| Claim { to: To::Promise(bytes), driver, user: 0 }).collect();
+            prop_assert!(divide(total, &claims, &[]).is_ok());
         }
     }
 

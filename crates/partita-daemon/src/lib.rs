@@ -21,7 +21,9 @@ pub mod keeper;
 pub mod memory;
 pub mod problem;
 pub mod serve;
+pub mod site;
 pub mod store;
+pub mod targets;
 mod token;
 
 pub use problem::{Kind, Problem};

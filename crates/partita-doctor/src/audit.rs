@@ -15,6 +15,7 @@ mod outside;
 
 use self::charged::{Charged, charged, gpu_of};
 pub use gates::{Stranger, strangers};
+use load::is_hidden;
 pub use load::{GpuLoad, Loads, loads};
 pub use outside::Outsider;
 use partita_host::child::Job;
@@ -307,6 +308,7 @@ impl Audit {
                 let Some(process) = process else { continue };
                 match row(&gpu, &here, &escaped, listed, process) {
                     Some(row) => self.rows.push(row),
+                    None if is_hidden(&here, process) => {}
                     None => self.outsiders.extend(Outsider::of(&gpu, listed, process)),
                 }
             }

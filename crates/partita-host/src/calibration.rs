@@ -171,6 +171,9 @@ impl Cache {
     }
 
     fn read(&self, driver: &str, gpu: &Gpu) -> Result<Measured, String> {
+        if is_cut_up(gpu) {
+            return Err("programs see an instance of it".to_owned());
+        }
         let path = self.path(driver, gpu);
         let bytes = files::read_trusted(&path, kept::FILE_BYTES_MAX)?;
         let record: Record = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
@@ -178,6 +181,9 @@ impl Cache {
     }
 
     fn write(&self, driver: &str, gpu: &Gpu, measured: &Measured) -> io::Result<()> {
+        if is_cut_up(gpu) {
+            return Ok(());
+        }
         let record = Record {
             magic: MAGIC.to_owned(),
             version: VERSION,
@@ -187,6 +193,12 @@ impl Cache {
         };
         keep(&self.dir, &self.path(driver, gpu), &record)
     }
+}
+
+/// Whether a program that uses the GPU gets a MIG instance. What it measures there is not true of
+/// the GPU, whose identifier stays the same when MIG is turned off.
+fn is_cut_up(gpu: &Gpu) -> bool {
+    gpu.facts.mig_enabled == Some(true)
 }
 
 /// Writes a record to its place in `dir`, whole or not at all.
@@ -318,6 +330,13 @@ mod tests {
         cache.write("580.1", &gpu(), &measured()).unwrap();
         assert_eq!(cache.read("580.1", &gpu()).unwrap(), measured());
         assert!(cache.read("580.2", &gpu()).is_err());
+
+        // What was measured in an instance is not kept as the GPU's, nor the other way round.
+        let mut cut_up = gpu();
+        cut_up.facts.mig_enabled = Some(true);
+        assert!(cache.read("580.1", &cut_up).is_err());
+        cache.write("580.1", &cut_up, &Measured { sms_per_tpc: 1, ..measured() }).unwrap();
+        assert_eq!(cache.read("580.1", &gpu()).unwrap(), measured());
 
         // A file that was renamed, or copied from another machine, is another one's.
         let path = cache.path("580.1", &gpu());

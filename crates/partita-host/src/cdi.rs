@@ -146,6 +146,7 @@ pub fn prepare(install: &Install, name: &str, request: &RunRequest, dir: &Path) 
         command: vec!["containers".into()],
         ..request.clone()
     };
+    request.gpus.as_ref().map_or(Ok(()), gpus::check_no_choice)?;
     let gpus =
         gpus::select_to_start(install, request.gpus.as_ref(), |gpu| run::check_usable(gpu).is_ok())?.gpus;
     gpus.iter().try_for_each(run::check_usable)?;

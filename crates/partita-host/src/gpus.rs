@@ -21,6 +21,8 @@ pub enum Selectors {
     List(Vec<Selector>),
     /// Every GPU of the machine, or of a simulated machine with this kind of GPU.
     All(Option<String>),
+    /// The GPU of these on which the program fits best; only `partita run` chooses.
+    Any(Option<String>),
 }
 
 impl FromStr for Selectors {
@@ -29,11 +31,16 @@ impl FromStr for Selectors {
     /// Selectors with commas between them. In a list that begins with `sim:NAME`, an index means a
     /// GPU of that simulated machine.
     fn from_str(text: &str) -> Result<Self, Error> {
-        if text == "all" {
-            return Ok(Self::All(None));
-        }
-        if let Some(Ok(Selector::Sim(device, 0))) = text.strip_suffix(":all").map(str::parse) {
-            return Ok(Self::All(Some(device)));
+        for (word, of) in [("all", Self::All as fn(Option<String>) -> Self), ("any", Self::Any)] {
+            let machine = text.strip_suffix(word);
+            if machine == Some("") {
+                return Ok(of(None));
+            }
+            if let Some(Ok(Selector::Sim(device, 0))) =
+                machine.and_then(|machine| machine.strip_suffix(':')).map(str::parse)
+            {
+                return Ok(of(Some(device)));
+            }
         }
         let mut list = text.split(',').map(str::parse).collect::<Result<Vec<Selector>, Error>>()?;
         if let Some(Selector::Sim(device, _)) = list.first().cloned() {
@@ -52,6 +59,8 @@ impl fmt::Display for Selectors {
         match self {
             Self::All(None) => f.write_str("all"),
             Self::All(Some(device)) => write!(f, "sim:{device}:all"),
+            Self::Any(None) => f.write_str("any"),
+            Self::Any(Some(device)) => write!(f, "sim:{device}:any"),
             Self::List(list) => {
                 let list: Vec<String> = list.iter().map(Selector::to_string).collect();
                 f.write_str(&list.join(","))
@@ -73,9 +82,24 @@ pub struct SelectedGpus {
 ///
 /// # Errors
 /// As [`gpu::select`]; [`Error::GpuTwice`]; [`Error::NotOffered`] for GPUs that cannot be one
-/// program's.
+/// program's, and for a choice.
 pub fn select(install: &Install, selectors: Option<&Selectors>) -> Result<SelectedGpus, Error> {
+    selectors.map_or(Ok(()), check_no_choice)?;
     select_of(install, selectors, &|| gpu::real(install))
+}
+
+/// Refuses `--gpu any` where no program is placed.
+///
+/// # Errors
+/// [`Error::NotOffered`].
+pub(crate) fn check_no_choice(selectors: &Selectors) -> Result<(), Error> {
+    if !matches!(selectors, Selectors::Any(_)) {
+        return Ok(());
+    }
+    Err(Error::NotOffered {
+        option: format!("--gpu {selectors}"),
+        reason: "only `partita run` chooses a GPU; name one as `partita devices` lists them".to_owned(),
+    })
 }
 
 /// As [`select`], for a program that is about to start: if the kernel reports no change, NVML's
@@ -130,8 +154,10 @@ fn select_of(
             [selector] => return one(Some(selector)),
             list => listed(install, list, tell)?,
         },
-        Some(Selectors::All(Some(device))) => gpu::simulated_all(install, device)?,
-        Some(Selectors::All(None)) => match tell()? {
+        Some(Selectors::All(Some(device)) | Selectors::Any(Some(device))) => {
+            gpu::simulated_all(install, device)?
+        }
+        Some(Selectors::All(None) | Selectors::Any(None)) => match tell()? {
             Reading::Driver(inventory) if !inventory.gpus.is_empty() => gpu::all_of(&inventory),
             // The same kind of GPU, and the same notice, as without --gpu.
             _ => {
@@ -146,8 +172,10 @@ fn select_of(
             }
         },
     };
-    if let Some(selectors) = selectors {
-        check(&gpus, selectors)?;
+    match selectors {
+        // The program gets one of them.
+        None | Some(Selectors::Any(_)) => {}
+        Some(selectors) => check(&gpus, selectors)?,
     }
     Ok(SelectedGpus { gpus, notice: None })
 }
@@ -228,14 +256,27 @@ mod tests {
             ("sim:a100:3,sim:a100,2", "sim:a100:3,sim:a100,sim:a100:2"),
             ("all", "all"),
             ("sim:h200:all", "sim:h200:all"),
+            ("any", "any"),
+            ("sim:a100:any", "sim:a100:any"),
         ] {
             let parsed: Selectors = text.parse().unwrap();
             assert_eq!(parsed.to_string(), shown, "{text}");
             assert_eq!(shown.parse::<Selectors>().unwrap(), parsed);
         }
-        for text in
-            ["", ",", "0,", "0,,1", "0, 1", "all,0", "sim:h200:all,1", "sim:rtx:all", "sim:h200:1:all"]
-        {
+        for text in [
+            "",
+            ",",
+            "0,",
+            "0,,1",
+            "0, 1",
+            "all,0",
+            "any,0",
+            ":any",
+            "0:any",
+            "sim:h200:all,1",
+            "sim:rtx:all",
+            "sim:h200:1:all",
+        ] {
             assert!(text.parse::<Selectors>().is_err(), "{text}");
         }
     }

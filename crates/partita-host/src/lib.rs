@@ -2,7 +2,7 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`] and what they take ([`request`]); [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`cdi`] makes tenants for containers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`], [`mod@explain`] and what they take ([`request`]); [`slo`] moves TPCs for targets; [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`cdi`] makes tenants for containers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | parts of devices | [`mig`]: the instances of a GPU, and programs in them; [`vf`]: virtual functions and vGPUs; [`mod@compare`]: all ways side by side |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
@@ -24,6 +24,7 @@ pub mod dead;
 pub mod detached;
 pub mod error;
 pub mod escape;
+pub mod explain;
 pub mod facts;
 pub mod files;
 pub mod gpu;
@@ -58,6 +59,8 @@ pub mod sandbox;
 pub mod set;
 pub mod signals;
 pub mod simenv;
+pub mod site;
+pub mod slo;
 pub mod state;
 pub mod system;
 mod terminal;

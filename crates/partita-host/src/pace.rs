@@ -32,3 +32,25 @@ impl From<Histogram> for TimesRow {
         }
     }
 }
+
+/// The part of a time inside bursts, in percent: above 100 where several processes are busy at
+/// once. `None` without bursts, or in the first second.
+pub(crate) fn duty_percent(bursts: &Histogram, seconds: u64) -> Option<f64> {
+    let is_known = bursts.count() > 0 && seconds > 0;
+    is_known.then(|| bursts.sum_ns() as f64 / 1e7 / seconds as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_duty_is_a_part_of_the_time() {
+        let mut bursts = Histogram::default();
+        assert_eq!(duty_percent(&bursts, 10), None);
+        bursts.add(2_000_000_000);
+        bursts.add(500_000_000);
+        assert_eq!(duty_percent(&bursts, 10), Some(25.0));
+        assert_eq!(duty_percent(&bursts, 0), None);
+    }
+}

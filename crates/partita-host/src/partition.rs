@@ -141,11 +141,105 @@ pub(crate) struct Wanted<'a> {
     pub reserved: &'a [(String, u32)],
 }
 
-/// Plans.
+/// Plans. Tenants with a target or a goal give what they have beyond their guarantee, as far as it
+/// is needed.
 ///
 /// # Errors
 /// [`Error::Plan`] in the planner's words; [`Error::DamagedTenant`].
 pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
+    let present = RegistryLock::present(wanted.tenants, wanted.gpu_key)?;
+    let refused = match plan_among(wanted, &present) {
+        Err(error @ Error::Plan { .. }) => error,
+        planned => return planned,
+    };
+    let most = present.iter().map(|tenant| tenant.set.len()).max().unwrap_or(0);
+    let is_even = wanted.share.is_none();
+    // One more tenant without a share begins with a fair part, if the guarantees of others allow
+    // it.
+    let first = if is_even { wanted.topology.tpc_count() / (present.len() as u32 + 1) } else { most };
+    for cap in (0..=first.min(most)).rev() {
+        let Some((shrinks, present)) = shrunk(wanted, &present, cap) else { break };
+        match plan_among(wanted, &present) {
+            Ok(planned) => {
+                let stores = [shrinks, planned.stores].concat();
+                return Ok(Compaction { stores, ..planned });
+            }
+            Err(Error::Plan { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused)
+}
+
+/// The tenants after those with a target or a goal have no more than `cap` TPCs, or their
+/// guarantees, and the stores that lead there; `None` if there are no such tenants.
+fn shrunk(wanted: &Wanted<'_>, present: &[Present], cap: u32) -> Option<(Vec<Store>, Vec<Present>)> {
+    let named = match wanted.share {
+        Some(share @ (Share::Gpcs(_) | Share::Exact(_))) => {
+            partita_core::plan(wanted.topology, &[], share).ok()?.set
+        }
+        _ => TpcSet::EMPTY,
+    };
+    let (mut stores, mut after, mut is_any) = (Vec::new(), present.to_vec(), false);
+    for one in &mut after {
+        let mut here = wanted.tenants.iter().filter(|tenant| tenant.gpu_key == wanted.gpu_key);
+        let tenant = here.find(|tenant| tenant.name_among_all() == one.name);
+        let steered = tenant.filter(|tenant| tenant.is_steered() && tenant.is_kept_here());
+        let Some(tenant) = steered.filter(|_| Some(one.name.as_str()) != wanted.name) else { continue };
+        is_any = true;
+        let tpcs = tenant.promised_tpcs().max(cap).min(one.set.len()).max(1);
+        // It keeps none of those that are asked for by name, if it has as many others.
+        let others = one.set - named;
+        let from = if others.len() >= tpcs { others } else { one.set };
+        let only = [Present { name: one.name.clone(), set: from }];
+        let smaller = partita_core::replan(wanted.topology, &only, &one.name, Share::Tpcs(tpcs)).ok()?;
+        if smaller.set != one.set {
+            one.set = smaller.set;
+            stores.push(Store { tenant: one.name.clone(), set: one.set });
+        }
+    }
+    is_any.then_some((stores, after))
+}
+
+/// Gives a tenant another number of TPCs beside what the others have. Those without a share divide
+/// what is left.
+///
+/// # Errors
+/// [`Error::Plan`] if they are not free; [`Error::NotYours`], [`Error::DamagedTenant`].
+pub(crate) fn resize(tenant: &Tenant, tenants: &[Tenant], share: Share) -> Result<(), Error> {
+    let topology = tenant.limits()?.topology().map_err(|error| tenant.damaged_limits(&error.to_string()))?;
+    let name = tenant.name_among_all();
+    let present = RegistryLock::present(tenants, &tenant.gpu_key)?;
+    let planned = plan_among(
+        &Wanted {
+            topology: &topology,
+            tenants,
+            gpu_key: &tenant.gpu_key,
+            name: Some(&name),
+            share: Some(share),
+            place: tenant.meta()?.place,
+            compact: false,
+            reserved: &[],
+        },
+        &present,
+    )?;
+    // A smaller one first, so that no two tenants ever hold the same TPC.
+    let now = tenant.set()?;
+    let mut file = tenant.kept_limits_file()?;
+    let mut put = |set: TpcSet| {
+        file.update(|limits| limits.set_partition(&topology, &set))
+            .map_err(|error| tenant.damaged_limits(&error.to_string()))
+    };
+    if planned.plan.set.len() < now.len() {
+        put(planned.plan.set)?;
+        return store(&planned.stores, tenants, &tenant.gpu_key, &topology);
+    }
+    store(&planned.stores, tenants, &tenant.gpu_key, &topology)?;
+    put(planned.plan.set).map(drop)
+}
+
+/// Plans among tenants that keep what they have here.
+fn plan_among(wanted: &Wanted<'_>, present: &[Present]) -> Result<Compaction, Error> {
     let &Wanted { topology, tenants, gpu_key, name, share, place, compact, reserved } = wanted;
     let here = |present: &Present| {
         let mut here = tenants.iter().filter(|other| other.gpu_key == gpu_key);
@@ -173,9 +267,8 @@ pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
         partita_core::plan_beside(topology, present, &part, rests)
             .map_err(|error| refused(error, topology, tenants, gpu_key))
     };
-    let present = RegistryLock::present(tenants, gpu_key)?;
     if reserved.is_empty() {
-        return beside(&present, None);
+        return beside(present, None);
     }
     // Beside tenants that stand for the reservations, to see whether there is room. Tenants without
     // a share may then use what is reserved, until it is asked for.
@@ -189,7 +282,7 @@ pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
         Some(tenant.name.as_str()) != name && here(tenant).is_none_or(|tenant| tenant.rests().is_none())
     });
     let mut free = firm.fold(topology.all() - named, |free, tenant| free - tenant.set);
-    let mut all = present.clone();
+    let mut all = present.to_vec();
     for (name, tpcs) in reserved {
         let set = free - free.lowest(free.len().saturating_sub(*tpcs));
         free -= set;
@@ -197,8 +290,8 @@ pub(crate) fn plan(wanted: &Wanted<'_>) -> Result<Compaction, Error> {
     }
     let room = beside(&all, None)?;
     match share {
-        Some(_) => beside(&present, Some(&Compaction { stores: Vec::new(), ..room })),
-        None => beside(&present, None),
+        Some(_) => beside(present, Some(&Compaction { stores: Vec::new(), ..room })),
+        None => beside(present, None),
     }
 }
 

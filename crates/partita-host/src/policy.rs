@@ -8,17 +8,22 @@
 mod decide;
 mod file;
 mod hours;
+mod memory;
 mod now;
 #[cfg(test)]
 mod tests;
 
 use partita_core::{Placement, Quota, Share};
 
-pub use self::decide::{Decided, Device, Held, Wish, decide};
+use crate::gpu::Selector;
+
+pub(crate) use self::decide::tpcs;
+pub use self::decide::{Decided, Device, Held, Wish, decide, most_tpcs};
 pub use self::file::PolicyError;
 pub use self::hours::{Hours, Moment, ParseHoursError};
-pub use self::now::{EXAMPLE, PATH, TEXT_VARIABLE, VARIABLE, load, moment, path, unknown_names};
-pub(crate) use self::now::{Rules, Site, present_rules};
+pub use self::memory::Kept;
+pub use self::now::{EXAMPLE, PATH, TEXT_VARIABLE, VARIABLE, load, moment, path, unknown_names, user_of};
+pub(crate) use self::now::{Rules, present_rules};
 
 /// A policy. The default is that of a machine without a file: no maximum, no reservation.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,6 +38,28 @@ pub struct Policy {
     pub rules: Vec<Rule>,
     /// `[[reservation]]`, in the order of the file.
     pub reservations: Vec<Reservation>,
+    /// `[outside]`.
+    pub outside: Outside,
+}
+
+/// What happens to programs that use the GPU of tenants and belong to no tenant. They are reported
+/// in any case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// The line of the file, for messages.
+    pub line: usize,
+    /// `programs = "end"`: whether `partitad` ends them.
+    pub ends: bool,
+    /// Whose it leaves alone, beside root's; no one else's by default.
+    pub exempt: Option<Who>,
+}
+
+impl Outside {
+    /// Whether a program of this user is ended.
+    #[must_use]
+    pub fn ends(&self, user: &User) -> bool {
+        self.ends && !user.is_root && !self.exempt.as_ref().is_some_and(|exempt| exempt.includes(user))
+    }
 }
 
 /// Maxima. All rules that hold for a user at a time apply.
@@ -63,8 +90,25 @@ pub struct Reservation {
     pub hours: Option<Hours>,
     /// On which GPU, as `--gpu` names it; `None` for each.
     pub gpu: Option<String>,
-    /// How much of it.
-    pub share: Share,
+    /// How many of its TPCs.
+    pub share: Option<Share>,
+    /// How much of its memory, with what the driver takes for itself in their tenants.
+    pub memory: Option<Quota>,
+}
+
+impl Reservation {
+    /// The names of those for whom it is, for messages.
+    pub fn names(&self) -> String {
+        let names: Vec<&str> = self.who.users.iter().chain(&self.who.groups).map(String::as_str).collect();
+        names.join(", ")
+    }
+
+    /// Whether it holds at a moment on a GPU; `is_gpu` says whether that is the one that an entry
+    /// names.
+    pub(crate) fn holds(&self, now: Moment, is_gpu: impl Fn(&Selector) -> bool) -> bool {
+        let is_here = |gpu: &String| gpu.parse().is_ok_and(|selector| is_gpu(&selector));
+        self.gpu.as_ref().is_none_or(is_here) && self.hours.is_none_or(|hours| hours.has(now))
+    }
 }
 
 /// The users that an entry is for.

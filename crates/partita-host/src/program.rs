@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::registry::Isolation;
 
 /// How many interpreters of interpreters are followed; the kernel stops after four.
 const SCRIPTS_MAX: usize = 4;
@@ -48,7 +49,27 @@ fn check_name(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The file of a program, in `PATH` if it has no slash.
+/// Refuses NVIDIA's debugger in a tenant that would run beside others.
+///
+/// MPS lets a debugged program start only when no other client runs, and no other client starts
+/// until the debugger ends (NVIDIA's guide to MPS, 2.3.6.1): it would stop all tenants.
+///
+/// # Errors
+/// [`Error::NotOffered`], with the option that lets it run.
+pub(crate) fn check_debugger(program: &Path, isolation: Isolation) -> Result<(), Error> {
+    let name = program.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    if isolation == Isolation::Own || !name.starts_with("cuda-gdb") {
+        return Ok(());
+    }
+    Err(Error::NotOffered {
+        option: format!("{name} in a tenant that shares the GPU's MPS service"),
+        reason: "the service starts a debugged program only when no other client runs, and no other client \
+                 until the debugger ends; use `partita run --isolation own`"
+            .to_owned(),
+    })
+}
+
+/// The file of a program, in `PATH` if it has no slash; one of Partita's also beside this program.
 pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Error> {
     let name = || program.to_string_lossy().into_owned();
     let refuse = |reason: String| Error::Program { program: name(), reason };
@@ -71,7 +92,12 @@ pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Error> {
         };
     }
     let search = env::var_os("PATH").unwrap_or_default();
+    // Partita's own programs need not be in it.
+    let is_own = program.as_bytes().starts_with(b"partita-");
+    let beside = env::current_exe().ok().filter(|_| is_own);
+    let beside = beside.and_then(|own| own.parent().map(Path::to_owned));
     env::split_paths(&search)
+        .chain(beside)
         .map(|directory| directory.join(program))
         .find(|path| {
             fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)

@@ -8,11 +8,12 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::limits::LimitSet;
-use crate::pace::TimesRow;
+use crate::pace::{TimesRow, duty_percent};
 pub use crate::partition::GpcRow;
 use crate::partition::{ClusterRow, PartitionRow};
 use crate::process::{ProcessId, user_name};
 use crate::registry::{Registry, Tenant, acting_user, memory};
+use crate::slo::{Record, TargetRow};
 use crate::time::{self, TimeRow};
 
 /// A tenant on one GPU as `ps` shows it. Values of a damaged file are missing.
@@ -57,8 +58,13 @@ pub struct TenantRow {
     pub bursts: Option<TimesRow>,
     /// Launches of these bursts, as far as launches are counted.
     pub burst_launches: Option<u64>,
+    /// The part of the time since its start inside bursts, in percent; above 100 where several
+    /// processes were busy at once. `None` before the first burst has ended.
+    pub duty_percent: Option<f64>,
     /// The steps that its programs name themselves, on the first GPU that they see.
     pub steps: Option<TimesRow>,
+    /// How its target stands; `None` without one.
+    pub target: Option<TargetRow>,
     /// Its share of the kernels that the GPU runs at once; none without a limit.
     pub task_slot_share: Option<u32>,
     /// Its share of the GPU's time, if it has one.
@@ -202,6 +208,7 @@ fn row(tenant: &Tenant) -> TenantRow {
     }
     problems.extend(tenant.dead().iter().map(|dead| dead.describe(&tenant.name)));
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let age_s = meta.map(|meta| now_s.saturating_sub(meta.started_unix_s));
     TenantRow {
         name: tenant.name.clone(),
         user: user_name(tenant.user),
@@ -237,7 +244,14 @@ fn row(tenant: &Tenant) -> TenantRow {
             .filter(|&launches| launches > 0 || !limits.is_some_and(Limits::takes_turns)),
         bursts: pace.map(|pace| pace.bursts.into()),
         burst_launches: pace.map(|pace| pace.launches),
+        duty_percent: pace.zip(age_s).and_then(|(pace, age_s)| duty_percent(&pace.bursts, age_s)),
         steps: pace.map(|pace| pace.steps.into()),
+        target: meta.and_then(|meta| meta.target()).map(|target| {
+            // What is written may be of a target before this one.
+            let record = Record::of(tenant);
+            let is_of_it = record.slo == Some(target.to_string());
+            record.target.filter(|_| is_of_it).unwrap_or_default()
+        }),
         task_slot_share: limits.map(|limits| limits.task_slots).filter(|slots| *slots != 0),
         time: limits.and_then(|limits| time::row(tenant, limits)),
         widened_launches: usage
@@ -251,7 +265,7 @@ fn row(tenant: &Tenant) -> TenantRow {
             .and_then(|row| row.clusters),
         started: meta.map(|meta| meta.child.is_some()),
         stopped: meta.and_then(|meta| meta.child).map(ProcessId::is_stopped),
-        age_s: meta.map(|meta| now_s.saturating_sub(meta.started_unix_s)),
+        age_s,
         command: meta.map(|meta| meta.command.clone()),
         problem: (!problems.is_empty()).then(|| problems.join("; ")),
     }

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::gpu::Gpu;
 use crate::process::user_name;
 use crate::registry::{Registry, Waiter, ahead, now_unix_s};
 
@@ -45,4 +46,24 @@ pub fn waiting(registry: &Registry) -> Result<Vec<WaitingRow>, Error> {
         }
     };
     Ok(queue.iter().map(row).collect())
+}
+
+/// Checks that no program waits for room on these GPUs: a start without `--wait` is refused there.
+///
+/// # Errors
+/// [`Error::Queued`] with the names of those that wait; [`Error::RunDirectory`], [`Error::Io`].
+pub fn check_none_waits(registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
+    let keys: Vec<String> = gpus.iter().map(Gpu::key).collect();
+    match ahead(&registry.queue()?, None, &keys) {
+        ahead if ahead.is_empty() => Ok(()),
+        ahead => Err(Error::Queued { reason: ahead_text(&ahead) }),
+    }
+}
+
+/// The sentence that says which programs come first.
+pub(crate) fn ahead_text(ahead: &[&Waiter]) -> String {
+    let names: Vec<String> =
+        ahead.iter().map(|waiter| format!("{} of {}", waiter.name, user_name(waiter.user))).collect();
+    let (verb, come) = if names.len() == 1 { ("waits", "comes") } else { ("wait", "come") };
+    format!("{} {verb} for room there and {come} first", names.join(", "))
 }

@@ -39,6 +39,9 @@ pub struct RunRequest {
     pub mps_partition: Option<PartitionName>,
     /// The program's description in `ps`; `None` for its command line.
     pub description: Option<String>,
+    /// Why it is on its GPU, if Partita chose that.
+    #[serde(default)]
+    pub placed: Option<String>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// The tenant is for containers, and lives without a process (`cdi`).
@@ -50,6 +53,11 @@ impl RunRequest {
     /// Whether it shares its TPCs with other tenants, in turns.
     pub(crate) fn takes_turns(&self) -> bool {
         self.limits.takes_turns() && self.mps_partition.is_none()
+    }
+
+    /// Whether Partita chooses its GPU.
+    pub(crate) fn chooses_gpu(&self) -> bool {
+        matches!(self.gpus, Some(Selectors::Any(_)))
     }
 
     /// Whether its TPCs are an even part of what the shares of others leave, because it asks for no
@@ -98,6 +106,26 @@ impl RunRequest {
     }
 }
 
+/// The time of `--wait`: a number with its unit.
+///
+/// # Errors
+/// How to write it.
+pub fn wait_time(text: &str) -> Result<Duration, String> {
+    let at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let unit_s = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => 0,
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
+    let seconds = seconds.filter(|_| unit_s > 0);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "give a time with its unit: 30s, 10m or 2h; --wait alone has no limit".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -105,7 +133,7 @@ mod tests {
     use partita_core::time::{Policy, Priority, TimeShare};
     use partita_core::{ByteSize, Quota, Share};
 
-    use super::RunRequest;
+    use super::{RunRequest, wait_time};
     use crate::limits::LimitSet;
 
     #[test]
@@ -132,6 +160,18 @@ mod tests {
             let sent = serde_json::to_string(&request).unwrap();
             let received: RunRequest = serde_json::from_str(&sent).unwrap();
             assert_eq!(format!("{received:?}"), format!("{request:?}"));
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, seconds) in [("0s", 0), ("30s", 30), ("10m", 600), ("2h", 7200)] {
+            assert_eq!(wait_time(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in
+            ["", "30", "s", "-1s", "1.5h", "1d", "10 s", "99999999999999999999s", "18446744073709551615h"]
+        {
+            assert!(wait_time(text).is_err(), "{text}");
         }
     }
 }

@@ -5,7 +5,9 @@ mod client;
 mod command;
 mod exec;
 mod noter;
+mod place;
 mod plan;
+mod quota;
 mod select;
 mod stall;
 mod turn;
@@ -29,6 +31,7 @@ use self::command::{Place, command_in, spawn_owner};
 pub use self::command::{hook, variables};
 pub use self::exec::exec;
 pub(crate) use self::exec::gpus_of;
+use self::place::Candidate;
 pub(crate) use self::plan::make;
 pub use self::plan::{DryRun, dry_run};
 pub use self::select::check_usable;
@@ -45,13 +48,14 @@ use crate::process::ProcessId;
 use crate::program;
 pub use crate::registry::LEDGER_VARIABLE;
 use crate::registry::{Isolation, OwnedTenant, Registry, Tenant, check_name};
-pub use crate::request::RunRequest;
+pub use crate::request::{RunRequest, wait_time};
 use crate::signals::{self, Signals};
+use crate::slo::Standby;
 use crate::system;
 
 /// How long a new tenant waits for the room or the name of those whose `partita run` has ended.
-/// Their holders release most of them within 2 s.
-const LEAVING_LIMIT: Duration = Duration::from_secs(5);
+/// Their holders release most of them within 2 s, and later on a loaded machine.
+const LEAVING_LIMIT: Duration = Duration::from_secs(10);
 const LEAVING_LOOK: Duration = Duration::from_millis(50);
 /// A wait that is longer is reported.
 const SAID_AFTER: Duration = Duration::from_secs(1);
@@ -86,15 +90,16 @@ pub(crate) fn run_apart(
     mut say: impl FnMut(&str) + Clone + Send + 'static,
 ) -> Result<u8, Error> {
     let mut signals = Signals::take_over(output.is_some()).map_err(Error::io("signal handlers"))?;
-    let mut started = start(install, request, &signals, output, Box::new(say.clone()), &mut say)?;
+    let mut started =
+        start(install, request, &signals, output, [Box::new(say.clone()), Box::new(say.clone())], &mut say)?;
     let begun = on_start(&started.name, started.child.id());
     if begun.is_err() {
         // As if its user ended it at once.
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
     }
     let status = attend(install, request, &mut started, &mut signals, &mut say);
-    let Started { tenant, registry, watch, .. } = started;
-    drop(watch);
+    let Started { tenant, registry, watch, standby, .. } = started;
+    drop((watch, standby));
     finish(&registry, tenant);
     begun.and(status).map(exit_code)
 }
@@ -163,17 +168,21 @@ fn make_after_others(
     }
 }
 
+/// Where messages go while a program runs.
+type Say = Box<dyn FnMut(&str) + Send>;
+
 fn start(
     install: &Install,
     request: &RunRequest,
     signals: &Signals,
     output: Option<BorrowedFd<'_>>,
-    say_later: Box<dyn FnMut(&str) + Send>,
+    [say_of_stall, say_of_target]: [Say; 2],
     say: &mut dyn FnMut(&str),
 ) -> Result<Started, Error> {
     check_outside()?;
     // Cheap and common errors first.
     let program = find_program(&request.command, "partita run")?;
+    program::check_debugger(&program, request.limits.isolation())?;
     let name = match &request.name {
         Some(name) => name.clone(),
         None => default_name(&program),
@@ -186,10 +195,10 @@ fn start(
     let registry = Registry::open()?;
 
     let gpus = select(install, request, &mut *say)?;
-    let asked = request;
-    let attempt = |say: &mut dyn FnMut(&str)| make_tenant(install, asked, &registry, &gpus, &name, say);
-    let keys: Vec<String> = gpus.iter().map(Gpu::key).collect();
-    let (request, tenant, service) = wait::for_room(&registry, &keys, asked.wait, attempt, &mut *say)?;
+    let candidates = place::candidates(install, request, &registry, gpus)?;
+    let (gpus, asked, made) = make_where_it_fits(install, request, &registry, candidates, &name, &mut *say)?;
+    let asked = &asked;
+    let (request, tenant, service) = made;
     let request = &request;
     let place = Place {
         gpus: &gpus,
@@ -225,7 +234,7 @@ fn start(
             limit: request.mps_limit(),
             // The servers of system mode are root's.
             recovers: request.limits.restart.is_some() && !registry.is_client(),
-            say: say_later,
+            say: say_of_stall,
         });
         let begin_watch = |service| Watch::begin(service, &registry, &name, tenant.dir(), policy);
         let watch = service.as_ref().map(begin_watch);
@@ -247,12 +256,52 @@ fn start(
             .inspect_err(|_| give_up_service(service.as_ref(), started))
     });
     match child {
-        Ok((child, watch)) => Ok(Started { tenant, registry, name, program, command, child, watch }),
+        Ok((child, watch)) => {
+            let keys = gpus.iter().map(Gpu::key).collect();
+            let standby = Standby::begin(&registry, keys, &name, tenant.dir().to_owned(), say_of_target);
+            Ok(Started { tenant, registry, name, program, command, child, watch, standby })
+        }
         Err(error) => {
             finish(&registry, tenant);
             Err(error)
         }
     }
+}
+
+/// A tenant, what was settled for it, and its service.
+type MadeTenant = (RunRequest, OwnedTenant, Option<Service>);
+
+/// Makes the tenant on the best of the GPUs that have room now; if none has, it waits for the best
+/// one, if it is to wait. Returns its GPUs and the request for them, too.
+fn make_where_it_fits(
+    install: &Install,
+    request: &RunRequest,
+    registry: &Registry,
+    candidates: Vec<Candidate>,
+    name: &str,
+    say: &mut dyn FnMut(&str),
+) -> Result<(Vec<Gpu>, RunRequest, MadeTenant), Error> {
+    let is_choice = candidates.len() > 1;
+    let waits_on = candidates.first().filter(|_| is_choice && request.wait.is_some()).cloned();
+    let on = |candidate: &Candidate, wait, say: &mut dyn FnMut(&str)| {
+        let asked = RunRequest { wait, placed: candidate.reason.clone(), ..request.clone() };
+        let attempt =
+            |say: &mut dyn FnMut(&str)| make_tenant(install, &asked, registry, &candidate.gpus, name, say);
+        let keys: Vec<String> = candidate.gpus.iter().map(Gpu::key).collect();
+        let made = wait::for_room(registry, &keys, wait, attempt, say)?;
+        Ok((asked, made))
+    };
+    let wait = request.wait.filter(|_| !is_choice);
+    let made = place::first(candidates, |candidate| on(candidate, wait, &mut *say));
+    let (candidate, (asked, made)) = match (made, waits_on) {
+        (Err(Error::Plan { .. } | Error::MemoryPromised { .. } | Error::Queued { .. }), Some(best)) => {
+            let made = on(&best, request.wait, &mut *say)?;
+            (best, made)
+        }
+        (made, _) => made?,
+    };
+    candidate.reason.iter().for_each(|reason| say(&place::said(reason)));
+    Ok((candidate.gpus, asked, made))
 }
 
 /// Makes the tenant beside those that are there now. Returns what was settled for it, and its
@@ -264,7 +313,7 @@ fn make_tenant(
     gpus: &[Gpu],
     name: &str,
     say: &mut dyn FnMut(&str),
-) -> Result<(RunRequest, OwnedTenant, Option<Service>), Error> {
+) -> Result<MadeTenant, Error> {
     let request = request.settled(registry, gpus)?;
     let service = || match request.limits.isolation() {
         Isolation::Shared => mps::service(install, registry, gpus).map(Some),

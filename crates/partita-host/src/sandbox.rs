@@ -105,6 +105,9 @@ impl<'a> Sandbox<'a> {
             isolation: Isolation::Own,
             task_slots: self.measured.task_slots,
             mps_partition: None,
+            slo: None,
+            goal: Default::default(),
+            placed: None,
             prepared_boot: None,
         };
         let part = NewPart { gpu_key: self.gpu.key(), meta, limits };

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use partita_core::slo::{Goal, Slo};
 use partita_core::{ByteSize, Compaction, Share, Topology, TpcSet};
 use partita_ledger::{FLAG_GATED, FLAG_TIMED, LedgerError, Limits, LimitsFile, MECHANISM_NONE};
 use serde::Serialize;
@@ -14,8 +15,10 @@ use crate::gpu::Selector;
 use crate::gpus::Selectors;
 use crate::limits::{self, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
-use crate::policy::{self, Decided, Site, Wish};
+use crate::policy::{Decided, Kept, Wish};
 use crate::registry::{Isolation, Registry, RegistryLock, Tenant, acting_user, memory};
+use crate::site::{self, Site};
+use crate::slo;
 use crate::time::{self, TimeRow};
 
 /// Which tenant.
@@ -122,9 +125,14 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     });
     // All are planned, and all files open, before the first is changed.
     let changes = changes.collect::<Result<Vec<_>, Error>>()?;
+    if slo::is_steered(&request.limits) {
+        parts.iter().try_for_each(|part| lock.make_control(&part.gpu_key))?;
+    }
     let outcomes = changes.into_iter().map(|change| change.make(request, &tenants)).collect();
-    let LimitSet { share, task_slots, memory, driver_allowance, .. } = request.limits;
+    let LimitSet { share, task_slots, memory, driver_allowance, slo, goal, .. } = request.limits;
     if share.is_some()
+        || slo.is_some()
+        || goal.is_some()
         || request.compact
         || task_slots.is_some()
         || memory.is_some()
@@ -158,6 +166,8 @@ struct Change<'a> {
     planned: Option<Compaction>,
     borrow_tpcs_max: u64,
     file: LimitsFile,
+    /// The memory that is reserved on the GPU.
+    kept: Vec<Kept>,
 }
 
 impl<'a> Change<'a> {
@@ -165,6 +175,11 @@ impl<'a> Change<'a> {
         part.check_yours()?;
         let before = part.limits()?;
         let mut wanted = request.limits;
+        let steering = Steering::after(part, &wanted);
+        if steering.ends && wanted.share.is_none() {
+            // It has its share again.
+            wanted.share = part.meta()?.share.as_deref().and_then(|share| share.parse().ok());
+        }
         if wanted.share.is_some() && time::takes_turns(part) {
             return Err(Error::NotOffered {
                 option: "--sm".to_owned(),
@@ -186,7 +201,7 @@ impl<'a> Change<'a> {
         }
         let topology = before.topology().map_err(|error| part.damaged_limits(&error.to_string()))?;
         let gpcs_proved = before.flags & partita_ledger::FLAG_GPCS_UNPROVED == 0;
-        let rules = policy::present_rules()?;
+        let rules = site::present_rules()?;
         let site = Site {
             topology: &topology,
             gpu: &part.meta()?.gpu,
@@ -223,7 +238,10 @@ impl<'a> Change<'a> {
             })?),
             None => None,
         };
-        memory_wanted(part, before, &wanted)?.into_iter().try_for_each(|memory| memory.check(tenants))?;
+        let kept = rules.kept_memory(&site);
+        memory_wanted(part, before, &wanted, &kept)?
+            .into_iter()
+            .try_for_each(|memory| memory.check(tenants))?;
         if let Some(priority) = wanted.priority.filter(|_| before.flags & FLAG_GATED == 0) {
             return Err(Error::NotOffered {
                 option: format!("--priority {priority}"),
@@ -265,6 +283,16 @@ impl<'a> Change<'a> {
                 ),
             });
         }
+        if steering.is_on {
+            let meta = part.meta()?;
+            let share = wanted.share.or_else(|| meta.share.as_deref()?.parse().ok());
+            let asked = LimitSet { share, slo: steering.slo, goal: steering.goal, ..wanted };
+            slo::check_gpus(&asked, meta.all_gpus().len(), meta.is_prepared())?;
+            slo::check(&asked, &changed, isolation)?;
+            let others =
+                tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
+            slo::check_sum(&asked, &topology, others)?;
+        }
         // Without a description of the tenant, its processes may be clients of MPS.
         time::check_law(&changed, part.meta().map_or(Isolation::Shared, |meta| meta.isolation))?;
         if let Some(share) = wanted.time.filter(|_| time::takes_turns(part)) {
@@ -275,12 +303,12 @@ impl<'a> Change<'a> {
         }
         let borrow_tpcs_max = changed.borrow_tpcs_max;
         let file = part.limits_file()?;
-        Ok(Self { part, topology, planned, borrow_tpcs_max, file })
+        Ok(Self { part, topology, planned, borrow_tpcs_max, file, kept })
     }
 
     fn make(self, request: &SetRequest, tenants: &[Tenant]) -> Result<SetOutcome, Error> {
-        let Self { part, topology, planned, borrow_tpcs_max, mut file } = self;
-        memory_wanted(part, part.limits()?, &request.limits)?
+        let Self { part, topology, planned, borrow_tpcs_max, mut file, kept } = self;
+        memory_wanted(part, part.limits()?, &request.limits, &kept)?
             .into_iter()
             .try_for_each(|memory| memory.make_room(tenants))?;
         if let Some(planned) = &planned {
@@ -296,10 +324,22 @@ impl<'a> Change<'a> {
         })
         .map_err(damaged)?;
         let (_, now) = file.load().map_err(damaged)?;
-        let LimitSet { share, place, .. } = request.limits;
-        if share.is_some() || place.is_some() {
-            // For `ps` and later plans; only the limits are enforced.
-            let _ = part.update_share(share.map(|share| share.to_string()), place);
+        let LimitSet { share, place, slo, goal, .. } = request.limits;
+        let steering = Steering::after(part, &request.limits);
+        if share.is_some() || place.is_some() || slo.is_some() || goal.is_some() {
+            let noted = part.update_meta(|meta| {
+                meta.share = share.map(|share| share.to_string()).or_else(|| meta.share.take());
+                meta.place = place.unwrap_or(meta.place);
+                meta.slo = match steering.slo {
+                    Some(Slo::Target(target)) => Some(target.to_string()),
+                    Some(Slo::None) | None => None,
+                };
+                meta.goal = steering.goal.unwrap_or_default();
+            });
+            // Of the others, only the limits are enforced.
+            if slo.is_some() || goal.is_some() {
+                noted?;
+            }
         }
         let set = TpcSet::from_words(now.set);
         Ok(SetOutcome {
@@ -314,9 +354,38 @@ impl<'a> Change<'a> {
             memory_used_bytes: part.usage()?.totals().map_or(0, |totals| totals.used),
             limits: LimitSet {
                 place: place.or_else(|| part.meta.as_ref().ok().map(|meta| meta.place)),
+                slo: steering.slo.or(slo),
+                goal: steering.goal.or(goal),
                 ..LimitSet::of(Some(&now), None)
             },
         })
+    }
+}
+
+/// The target and the goal of a tenant after a change.
+struct Steering {
+    slo: Option<Slo>,
+    goal: Option<Goal>,
+    is_on: bool,
+    /// It had one, and has none any more.
+    ends: bool,
+}
+
+impl Steering {
+    /// A new target ends a goal, and a new goal a target.
+    fn after(part: &Tenant, wanted: &LimitSet) -> Self {
+        let before =
+            part.meta.as_ref().map_or_else(|_| LimitSet::default(), |meta| LimitSet::of(None, Some(meta)));
+        let is_target = |slo: &Slo| *slo != Slo::None;
+        let is_goal = |goal: &Goal| *goal != Goal::None;
+        let slo =
+            wanted.slo.or_else(|| before.slo.filter(|_| !wanted.goal.is_some_and(|goal| is_goal(&goal))));
+        let goal =
+            wanted.goal.or_else(|| before.goal.filter(|_| !wanted.slo.is_some_and(|slo| is_target(&slo))));
+        let (slo, goal) = (slo.filter(is_target), goal.filter(is_goal));
+        let is_on = slo.is_some() || goal.is_some();
+        let ends = !is_on && (before.slo.is_some() || before.goal.is_some());
+        Self { slo, goal, is_on, ends }
     }
 }
 
@@ -325,6 +394,7 @@ fn memory_wanted<'a>(
     part: &'a Tenant,
     before: &Limits,
     wanted: &LimitSet,
+    kept: &'a [Kept],
 ) -> Result<Option<memory::Wanted<'a>>, Error> {
     let total_bytes = before.memory_total_bytes;
     let driver_allowance =
@@ -341,6 +411,7 @@ fn memory_wanted<'a>(
         quota: Some(quota),
         driver_allowance,
         tenant: Some(part),
+        kept,
     }))
 }
 

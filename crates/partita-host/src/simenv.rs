@@ -47,8 +47,9 @@ pub const DEVICES: [&str; 17] = [
 /// The device that is simulated where no GPU is found.
 pub const DEFAULT_DEVICE: &str = "h200";
 
-/// The failures of a simulated MPS service, and its version.
-const MPS_VARIABLES: [&str; 2] = ["PARTITA_SIM_MPS_SCRIPT", "PARTITA_SIM_MPS_VERSION"];
+/// How many GPUs the machine has, without which a container does not find the second one; the
+/// failures of its MPS service, and that one's version.
+const MACHINE_VARIABLES: [&str; 3] = [GPUS_VARIABLE, "PARTITA_SIM_MPS_SCRIPT", "PARTITA_SIM_MPS_VERSION"];
 
 /// A simulated GPU that programs can be put on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,7 +159,7 @@ impl SimEnvironment {
             ("PARTITA_SIM_DIR", self.dir.clone().into()),
             ("PARTITA_SIMGPU", self.board.clone().into()),
         ];
-        variables.extend(MPS_VARIABLES.iter().filter_map(|&name| Some((name, env::var_os(name)?))));
+        variables.extend(MACHINE_VARIABLES.iter().filter_map(|&name| Some((name, env::var_os(name)?))));
         variables
     }
 }

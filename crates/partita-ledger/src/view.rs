@@ -15,14 +15,16 @@ use crate::error::LedgerError;
 use crate::file::{Access, At, Fd};
 use crate::lock;
 use crate::usage::{
-    CLAIMS_OFFSET, Counters, EMPTY_PLACE, Holder, HookState, KIND, LAST_OFFSET, LAUNCH_COUNTERS, PACE_OFFSET,
-    PLACES, PROCESS_SLOTS, Pace, PlaceBytes, Shared, SlotCells, Waited, slot_offset,
+    CLAIMS_OFFSET, Counters, EMPTY_PLACE, Holder, HookState, KIND, Key, LAST_OFFSET, LAUNCH_COUNTERS,
+    PACE_OFFSET, PLACES, PROCESS_SLOTS, Pace, PlaceBytes, Shared, SlotCells, Waited, slot_offset,
 };
 
 /// How many times an observer looks for two copies that agree.
 const LOOKS_MAX: u32 = 64;
 
 type SlotBytes = [u8; size_of::<SlotCells>()];
+/// Slots that nothing ever had.
+const UNUSED_GROUP: [SlotBytes; AT_ONCE] = [[0; size_of::<SlotCells>()]; AT_ONCE];
 
 /// The contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +76,7 @@ pub struct UsageView {
 
 /// Slots that are read at once.
 const AT_ONCE: usize = 32;
-const _: () = assert!(PROCESS_SLOTS.is_multiple_of(AT_ONCE));
+const _: () = assert!(PROCESS_SLOTS.is_multiple_of(AT_ONCE) && SLOTS.is_multiple_of(AT_ONCE));
 
 impl UsageView {
     /// Opens an existing file.
@@ -115,11 +117,19 @@ impl UsageView {
 
     /// Every slot that a process has, or had and that is not reaped.
     pub fn slots(&self) -> impl Iterator<Item = Result<SlotInfo, LedgerError>> {
-        (0..SLOTS).filter_map(|index| self.slot(index).transpose())
+        (0..SLOTS).step_by(AT_ONCE).flat_map(|first| {
+            // Most slots were never used: one look at many of them is enough.
+            let (slots, error) = match self.group(first) {
+                Ok(slots) => (slots, None),
+                Err(error) => (UNUSED_GROUP, Some(Err(error))),
+            };
+            let used = (first..).zip(slots).filter(|(_, slot)| is_used(slot));
+            used.filter_map(|(index, _)| self.slot(index).transpose()).chain(error)
+        })
     }
 
-    /// Bytes that the living processes hold together, and bytes that the driver has taken for
-    /// itself in them. Bytes of a process that ends meanwhile may count.
+    /// Bytes that the living processes hold, alone or together, and bytes that the driver has taken
+    /// for itself in them. Bytes of a process that ends meanwhile may count.
     ///
     /// # Errors
     /// As [`UsageView::totals`].
@@ -127,16 +137,10 @@ impl UsageView {
         // First: what is reaped later than this was counted, and is not subtracted.
         let mut used = self.totals()?.used;
         let mut driver = 0u64;
-        for first in (0..self.claimed()?).step_by(AT_ONCE) {
-            let mut slots = [[0; size_of::<SlotCells>()]; AT_ONCE];
-            self.read(slot_offset(first), slots.as_flattened_mut())?;
-            let pid = offset_of!(SlotCells, holder) + offset_of!(Holder, pid);
-            for (index, _) in (first..).zip(&slots).filter(|(_, slot)| word(slot, pid) != 0) {
-                match self.slot(index)? {
-                    Some(slot) if slot.live => driver = driver.saturating_add(slot.driver_bytes),
-                    Some(slot) => used = used.saturating_sub(slot.bytes),
-                    None => {}
-                }
+        for slot in self.slots() {
+            match slot? {
+                slot if slot.live => driver = driver.saturating_add(slot.driver_bytes),
+                slot => used = used.saturating_sub(slot.bytes),
             }
         }
         Ok((used, driver))
@@ -171,9 +175,7 @@ impl UsageView {
     pub fn launches(&self) -> Result<u64, LedgerError> {
         let mut sum = 0u64;
         for first in (0..PROCESS_SLOTS).step_by(AT_ONCE) {
-            let mut slots = [[0; size_of::<SlotCells>()]; AT_ONCE];
-            self.read(slot_offset(first), slots.as_flattened_mut())?;
-            for slot in &slots {
+            for slot in &self.group(first)? {
                 let from = offset_of!(SlotCells, counters) + offset_of!(Counters, launches);
                 let launches =
                     (0..LAUNCH_COUNTERS).map(|counter| word(slot, from + counter * size_of::<u64>()));
@@ -232,6 +234,16 @@ impl UsageView {
         }))
     }
 
+    /// Whether there is shared memory of this key.
+    pub fn has_shared(&self, key: Key) -> bool {
+        let at = offset_of!(SlotCells, shared) + offset_of!(Shared, key);
+        (PROCESS_SLOTS..SLOTS).any(|index| {
+            let mut words = [[0; 8]; 2];
+            let read = self.read(slot_offset(index) + at, words.as_flattened_mut());
+            read.is_ok() && words.map(u64::from_ne_bytes) == key.0
+        })
+    }
+
     fn last(&self) -> Result<Name, LedgerError> {
         let mut bytes = [0; 8];
         self.read(LAST_OFFSET, &mut bytes)?;
@@ -243,6 +255,13 @@ impl UsageView {
         let slot = self.slot_bytes(last.slot())?;
         let partner = Name(word(&slot, offset_of!(SlotCells, account) + offset_of!(Account, partner)));
         Ok(if partner.version() == last.version() { partner } else { last })
+    }
+
+    /// The slots from this one on.
+    fn group(&self, first: usize) -> Result<[SlotBytes; AT_ONCE], LedgerError> {
+        let mut slots = UNUSED_GROUP;
+        self.read(slot_offset(first), slots.as_flattened_mut())?;
+        Ok(slots)
     }
 
     fn slot_bytes(&self, index: usize) -> Result<SlotBytes, LedgerError> {
@@ -258,6 +277,13 @@ impl UsageView {
 
 fn entry_offset(name: Name) -> usize {
     offset_of!(SlotCells, account) + offset_of!(Account, entries) + name.entry() * size_of::<Entry>()
+}
+
+/// Whether anything ever had a slot.
+fn is_used(slot: &SlotBytes) -> bool {
+    let (account, holder) = accounts_and_holder(slot);
+    account.is_some_and(|account| account.iter().any(|byte| *byte != 0))
+        || holder.is_some_and(|holder| holder.iter().any(|byte| *byte != 0))
 }
 
 /// All of a slot but its counters.

@@ -200,7 +200,7 @@ fn of_a_change_of_limits() {
         check(kill);
         let began = Instant::now();
         file.store(&old).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(1), "after step {kill}: the lock stayed");
+        assert!(began.elapsed() < Duration::from_secs(10), "after step {kill}: the lock stayed");
         assert_eq!(map.load().unwrap().1, old);
     });
     if ran {

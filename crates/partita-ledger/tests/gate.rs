@@ -36,7 +36,7 @@ fn two_hundred_kills_leave_no_lane_closed() {
         died_closed += u32::from((0..GATE_LANES).any(|lane| map.state(lane) & OPEN == 0));
         let began = Instant::now();
         map.open_orphans().unwrap();
-        assert!(began.elapsed() < Duration::from_secs(1));
+        assert!(began.elapsed() < Duration::from_secs(10));
         assert!((0..GATE_LANES).all(|lane| map.state(lane) & OPEN != 0), "kill {kill}");
         assert_eq!(map.claimed(), 0);
     }

@@ -139,7 +139,7 @@ impl ServiceDirs {
     }
 
     /// The process in the pid file, if that has a number.
-    pub(crate) fn recorded_pid(&self) -> Option<Pid> {
+    pub fn recorded_pid(&self) -> Option<Pid> {
         let text = files::read_text(&self.pid_file(), PID_BYTES_MAX).ok()?;
         text.trim().parse().ok().filter(|&pid| pid > 1)
     }

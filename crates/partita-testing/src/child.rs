@@ -57,11 +57,11 @@ pub fn succeed(command: &mut Command) -> Output {
 /// Waits until something is so.
 ///
 /// # Panics
-/// If it is not within 20 seconds: reached only by a hang.
+/// If it is not within 60 seconds: reached only by a hang.
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

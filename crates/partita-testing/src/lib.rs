@@ -21,6 +21,6 @@ pub use built::build;
 pub use child::{eventually, ignored_test, succeed, without_own_variables};
 pub use devices::{GENERATIONS, SIMULATED_DEVICES, devices, is_real, needs_simulator};
 pub use long::{is_for_long_runs, is_long};
-pub use machine::Machine;
+pub use machine::{Machine, make_boards};
 pub use python::{has_python, unittest};
 pub use users::{ATTACKER, Running, Users, VICTIM, can_be_users, make_places};

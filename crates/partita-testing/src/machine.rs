@@ -1,11 +1,21 @@
 //! A simulated machine of a test's own.
 
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::built::build;
 use crate::child::without_own_variables;
+
+/// Makes the directory of a test's simulated boards, which have the same identifiers in every test:
+/// what one test has measured of them, the next ones find in the directory of calibrations.
+///
+/// # Panics
+/// If it exists, or cannot be made.
+pub fn make_boards(dir: &Path) {
+    std::fs::DirBuilder::new().mode(0o700).create(dir).expect("a new directory");
+    std::fs::write(dir.join("serial"), "tests").expect("a new file");
+}
 
 /// A directory with the simulated driver under the real one's names, and with the board of a
 /// simulated GPU while a program runs there.

@@ -16,6 +16,7 @@ impl World {
     fn new(place: &str) -> Self {
         let partita = partita_testing::build().join("partita");
         let dir = tempfile::Builder::new().prefix("pb").tempdir_in(place).expect("a directory");
+        partita_testing::make_boards(&dir.path().join("sim"));
         Self { dir, partita }
     }
 

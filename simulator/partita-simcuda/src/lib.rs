@@ -22,7 +22,7 @@
 //! |---|---|
 //! | `PARTITA_SIM_DEVICE` | the device: `h200` (default) or another of [`partita_sim::catalogue`] |
 //! | `PARTITA_SIM_GPUS` | how many of them the machine has; default 1 |
-//! | `PARTITA_SIM_DIR` | the board's directory; default one per user in the temporary directory |
+//! | `PARTITA_SIM_DIR` | the board's directory; default one per user in the temporary directory; directories with the same file `serial` have GPUs of the same identifiers |
 //! | `PARTITA_SIM_SPEED` | simulated seconds per second; read when the board starts; default 1 |
 //! | `PARTITA_SIMGPU` | the board's program; default `partita-simgpu` beside the library |
 //! | `PARTITA_SIM_KERNEL_US` | cost of a block of a program's own kernel, microseconds |

@@ -11,7 +11,7 @@ use partita_host::error::Error;
 use partita_host::install::{DAEMON, Install};
 use rustix::process::Signal;
 
-use super::process::Process;
+use super::process::{Process, VISIBLE_VARIABLE};
 use crate::Handles;
 
 /// Its socket in the tenant's directory. The name is short, because the path of a socket has at
@@ -31,12 +31,27 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// A keeper that is due at once.
-    pub(super) fn new(install: &Install, tenant: &Path, handles: Handles) -> Result<Self, Error> {
-        let socket = tenant.join(SOCKET);
+    /// A keeper on the GPU with that number and UUID, due at once. `gpu` is `None` if the tenant
+    /// has no other.
+    pub(super) fn new(
+        install: &Install,
+        tenant: &Path,
+        handles: Handles,
+        number: usize,
+        gpu: Option<&str>,
+    ) -> Result<Self, Error> {
+        let name = if number == 0 { SOCKET.to_owned() } else { format!("{SOCKET}-{number}") };
+        let socket = tenant.join(name);
         let mut command = Command::new(install.part(DAEMON)?);
         command.args(["keeper", "--attached", "--handles", handles.name(), "--socket"]).arg(&socket);
-        let process = Process::new("the keeper of the chain's memory".to_owned(), command);
+        let title = match gpu {
+            Some(uuid) => {
+                command.env(VISIBLE_VARIABLE, uuid);
+                format!("the keeper of the chain's memory on its GPU {number}")
+            }
+            None => "the keeper of the chain's memory".to_owned(),
+        };
+        let process = Process::new(title, command);
         Ok(Self { process, socket, started: Instant::now() })
     }
 

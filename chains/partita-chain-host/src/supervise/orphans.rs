@@ -27,9 +27,9 @@ impl Orphans {
         self.end(say, |process| process.variable(COMPONENT_VARIABLE).is_some_and(|of| *of == *number))
     }
 
-    /// Ends all processes of the tenant except the keeper of its memory.
-    pub(super) fn end_all(&self, keeper: Option<ProcessId>, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
-        self.end(say, |process| Some(process) != keeper)
+    /// Ends all processes of the tenant except the keepers of its memory.
+    pub(super) fn end_all(&self, keepers: &[ProcessId], say: &mut dyn FnMut(&str)) -> Result<(), Error> {
+        self.end(say, |process| !keepers.contains(&process))
     }
 
     fn end(&self, say: &mut dyn FnMut(&str), is_meant: impl Fn(ProcessId) -> bool) -> Result<(), Error> {

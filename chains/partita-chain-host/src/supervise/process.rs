@@ -15,6 +15,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::ComponentState;
 
+/// The variable with the GPUs that a process sees.
+pub(super) const VISIBLE_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The first and the longest pause before a restart. The pause doubles each time.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -147,12 +149,13 @@ impl Process {
         self.child.as_ref().and_then(|(child, ..)| ProcessId::living(child.id()))
     }
 
-    pub(super) fn state(&self, name: &str) -> ComponentState {
+    pub(super) fn state(&self, name: &str, gpu: &str) -> ComponentState {
         ComponentState {
             name: name.to_owned(),
             process: self.id(),
             restarts: self.restarts,
             ended: self.ended.map(child::describe),
+            gpu: gpu.to_owned(),
         }
     }
 }

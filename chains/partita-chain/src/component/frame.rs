@@ -20,6 +20,8 @@ use crate::memory::Memory;
 pub struct Frame<'c, 'g> {
     pub(crate) component: &'c Component<'g>,
     pub(crate) lease: Lease,
+    /// Where it begins in `memory`, in bytes.
+    pub(crate) offset: u64,
     pub(crate) note: Note,
     pub(crate) memory: Rc<Memory<'g>>,
     pub(crate) received_ns: u64,
@@ -30,7 +32,7 @@ pub struct Frame<'c, 'g> {
 impl Frame<'_, '_> {
     /// Its address on the device, in this process.
     pub fn address(&self) -> u64 {
-        self.memory.span().address() + self.lease.offset
+        self.memory.span().address() + self.offset
     }
 
     /// How many bytes of it are in use.
@@ -66,6 +68,11 @@ impl Frame<'_, '_> {
         Duration::from_nanos(monotonic_ns().saturating_sub(self.note.born_ns))
     }
 
+    /// Its bytes in use.
+    pub(crate) fn content(&self) -> Result<Span<'_>, Error> {
+        self.part(0, self.bytes())
+    }
+
     /// All of its memory.
     ///
     /// # Errors
@@ -79,7 +86,7 @@ impl Frame<'_, '_> {
     /// # Errors
     /// [`Error::Driver`] if it reaches beyond the end.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<Span<'_>, Error> {
-        let whole = self.memory.span().part(self.lease.offset, self.capacity_bytes());
+        let whole = self.memory.span().part(self.offset, self.capacity_bytes());
         whole.and_then(|whole| whole.part(offset, bytes)).map_err(Error::driver("a part of a frame"))
     }
 }
@@ -131,8 +138,8 @@ impl Frame<'_, '_> {
         (self.note.sequence as u32).wrapping_add(1)
     }
 
-    fn stamps(&self) -> Result<Span<'_>, Error> {
-        let at = self.lease.offset.saturating_add(self.component.plan().stamps_offset_bytes());
+    pub(crate) fn stamps(&self) -> Result<Span<'_>, Error> {
+        let at = self.offset.saturating_add(self.component.plan().stamps_offset_bytes());
         self.memory.span().part(at, 4 * ROLES_MAX as u64).map_err(Error::driver("the stamps of a frame"))
     }
 

@@ -11,23 +11,15 @@ use partita_driver::ipc::{HANDLE_BYTES, MemoryHandle, OpenedMemory};
 use partita_driver::{Buffer, Gpu, KERNEL_DEADLINE_MS, Stream};
 use partita_frames::monotonic_ns;
 
-use super::place::{Place, meet};
-use super::{Item, Passed, Transport, Work, system};
+use super::{Item, Passed, Transport, Work};
 use crate::error::Error;
+use crate::wire::{MESSAGE_BYTES, Message, Place, is_late, meet, system};
 
 /// Allocations are a multiple of this, in bytes: smaller ones may share a block of the driver's,
 /// and a handle would open the whole block.
 const UNIT_BYTES: u64 = 2 << 20;
-/// Handle, sequence, time, size, number in the pool.
-const MESSAGE_BYTES: usize = HANDLE_BYTES + 4 * 8;
-
 /// How long the sender waits for room in the next component's full queue before it serves its own.
 const ROOM_MAX: Duration = Duration::from_millis(20);
-
-/// Whether no message arrived, or could be sent, in time.
-pub(super) fn is_late(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
-}
 
 /// The socket type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,43 +83,6 @@ impl Socket {
             Err(error) if is_late(&error) => Ok(false),
             Err(error) => Err(system("a message to the next component")(error)),
         }
-    }
-}
-
-/// The fields of a message.
-#[derive(Clone, Copy)]
-struct Message {
-    handle: [u8; HANDLE_BYTES],
-    sequence: u64,
-    sent_ns: u64,
-    bytes: u64,
-    number: u64,
-}
-
-impl Message {
-    fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let mut message = [0; MESSAGE_BYTES];
-        let (handle, words) = message.split_at_mut(HANDLE_BYTES);
-        handle.copy_from_slice(&self.handle);
-        let values = [self.sequence, self.sent_ns, self.bytes, self.number];
-        for (to, value) in words.as_chunks_mut::<8>().0.iter_mut().zip(values) {
-            *to = value.to_le_bytes();
-        }
-        message
-    }
-
-    fn decode(message: &[u8; MESSAGE_BYTES]) -> Self {
-        let (handle, words) = message.split_at(HANDLE_BYTES);
-        let word = |at: usize| words.as_chunks::<8>().0.get(at).map_or(0, |word| u64::from_le_bytes(*word));
-        let mut this = Self {
-            handle: [0; HANDLE_BYTES],
-            sequence: word(0),
-            sent_ns: word(1),
-            bytes: word(2),
-            number: word(3),
-        };
-        this.handle.copy_from_slice(handle);
-        this
     }
 }
 

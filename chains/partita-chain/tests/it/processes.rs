@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Memory, World};
 use partita_chain::{
-    Attach, CHAIN_VARIABLE, Error, KEEPER_VARIABLE, KeeperSlabs, OwnSlabs, Policy, Role, Slabs,
+    Attach, CHAIN_VARIABLE, Error, KEEPER_VARIABLE, KeeperSlabs, OwnSlabs, Policy, Role, Site, Slabs,
 };
 use partita_driver::{Cuda, Gpu};
 use partita_frames::{SlabOwner, SlabPlan};
@@ -126,6 +126,7 @@ fn plan_of(granted: &partita_chain::Granted<'_>) -> SlabPlan {
         bytes: granted.bytes,
         owner: SlabOwner::Keeper(granted.keeper.unwrap()),
         tag: granted.tag,
+        elsewhere: None,
     }
 }
 
@@ -139,19 +140,20 @@ fn child_opens_and_stays() {
     let [file, socket] = [CHAIN_VARIABLE, KEEPER_VARIABLE].map(|name| std::env::var_os(name).unwrap());
     let slabs = || KeeperSlabs::new(&socket, &file, "stays".parse().unwrap());
     let component = Attach::new(&file, Role::Number(0)).attach(&gpu).unwrap();
+    let site = Site { number: 0, uuid: gpu.facts().uuid };
     let (mut first, mut second) = (slabs(), slabs());
-    let granted = plan_of(&first.grant(&gpu, 4096).unwrap());
+    let granted = plan_of(&first.grant(&gpu, &site, 4096).unwrap());
     // The next look returns one that the chain never knew, and keeps those that it knows.
-    let stray = plan_of(&first.grant(&gpu, 4096).unwrap());
+    let stray = plan_of(&first.grant(&gpu, &site, 4096).unwrap());
     let kept = |slabs: &mut KeeperSlabs, known: &[&SlabPlan]| {
-        slabs.still_there(&gpu, &known.iter().map(|plan| (*plan).clone()).collect::<Vec<_>>()).unwrap()
+        slabs.still_there(&gpu, &site, &known.iter().map(|plan| (*plan).clone()).collect::<Vec<_>>()).unwrap()
     };
     assert_eq!(kept(&mut second, &[&granted]), [true]);
     assert_eq!(kept(&mut second, &[&granted, &stray]), [true, false]);
-    assert!(second.open(&gpu, &stray).unwrap().is_none(), "it may be another owner's");
+    assert!(second.open(&gpu, &site, &stray).unwrap().is_none(), "it may be another owner's");
     let others = SlabPlan { owner: SlabOwner::Keeper(1), ..granted.clone() };
-    assert!(second.open(&gpu, &others).unwrap().is_none(), "it was another keeper's");
-    let error = OwnSlabs.open(&gpu, &granted).err().unwrap();
+    assert!(second.open(&gpu, &site, &others).unwrap().is_none(), "it was another keeper's");
+    let error = OwnSlabs.open(&gpu, &site, &granted).err().unwrap();
     assert!(matches!(&error, Error::Environment { variable: KEEPER_VARIABLE, .. }), "{error}");
 
     // One that the keeper wants back is not kept; a component that finds a frame in it still opens
@@ -159,7 +161,7 @@ fn child_opens_and_stays() {
     let keeper = || Connection::connect(socket.as_ref(), None, Duration::from_secs(60)).unwrap();
     keeper().take_back(LeaseId(granted.tag[1])).unwrap();
     assert_eq!(kept(&mut first, &[&granted]), [false]);
-    let memory = second.open(&gpu, &granted).unwrap().unwrap();
+    let memory = second.open(&gpu, &site, &granted).unwrap().unwrap();
     memory.span().part(granted.begins_at, 4).unwrap().write(b"here").unwrap();
     drop((first, component));
     let status = || keeper().status().unwrap();

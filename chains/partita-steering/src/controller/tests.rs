@@ -13,7 +13,11 @@ fn law(slow_ms: f64) -> Law {
 }
 
 fn controller(components: usize) -> Controller {
-    Controller::new(Allocation::uniform(components, 66), 66, ControllerOptions::default())
+    Controller::new(
+        Allocation::uniform(components, 66),
+        Room::one(components, 66),
+        ControllerOptions::default(),
+    )
 }
 
 fn run(controller: &mut Controller, plant: &mut Synthetic, until: usize) {
@@ -124,7 +128,7 @@ fn the_published_algorithm_is_guarded() {
     let mut plant = Punishes(whole.clone());
     let algorithm = Algorithm::Published(PublishedOptions::default());
     let options = ControllerOptions { algorithm, ..ControllerOptions::default() };
-    let mut controller = Controller::new(whole.clone(), 66, options);
+    let mut controller = Controller::new(whole.clone(), Room::one(whole.components(), 66), options);
     while count(&controller, "search") == 0 {
         controller.step(&mut plant).unwrap();
     }
@@ -164,7 +168,7 @@ fn records_are_forgotten_in_order() {
     let options = ControllerOptions { records_max: 3, shift_periods: 1, ..ControllerOptions::default() };
     let mut plant = Synthetic::new(law(500.0), 0.0, 1);
     plant.laws.extend((0..20).map(|i| (100 + 30 * i, law(if i % 2 == 0 { 800.0 } else { 500.0 }))));
-    let mut controller = Controller::new(Allocation::uniform(3, 66), 66, options);
+    let mut controller = Controller::new(Allocation::uniform(3, 66), Room::one(3, 66), options);
     run(&mut controller, &mut plant, 800);
     let periods: Vec<u64> = controller.records().map(|record| record.period).collect();
     assert!(periods.len() == 3 && periods.is_sorted(), "{periods:?}");

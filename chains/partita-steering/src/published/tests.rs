@@ -52,7 +52,8 @@ fn an_example_worked_by_hand_line_by_line() {
     };
     let mut plant = Exact::new(whole.clone(), throughput);
     let options = PublishedOptions { settle_periods: 0, ..PublishedOptions::default() };
-    let (found, bottlenecks) = published(&mut plant, &whole, 10, &options).unwrap();
+    let (found, bottlenecks) =
+        published(&mut plant, &whole, &Room::one(whole.components(), 10), &options).unwrap();
 
     // 3.1.1: equal parts, then each component on the smallest portion; the middle one
     // costs 50 of 60.
@@ -111,7 +112,9 @@ fn it_ends_after_as_many_trials_as_the_paper_says() {
             100.0 + (mixed % 1_000) as f64 / 10.0
         };
         let mut plant = Exact::new(whole.clone(), answer);
-        let (found, _) = published(&mut plant, &whole, 66, &PublishedOptions::default()).unwrap();
+        let (found, _) =
+            published(&mut plant, &whole, &Room::one(whole.components(), 66), &PublishedOptions::default())
+                .unwrap();
         assert!(found.trials.len() <= 6 + 1 + 4 * (1 + 5), "{}", found.trials.len());
         // No allocation of a component is measured twice.
         let mut seen = BTreeMap::new();
@@ -127,7 +130,9 @@ fn where_all_are_bottlenecks_all_have_everything() {
     let whole = Allocation::uniform(2, 66);
     let slowest = |tpcs: &[u32]| f64::from(*tpcs.iter().min().unwrap());
     let mut plant = Exact::new(Allocation::uniform(2, 7), slowest);
-    let (found, bottlenecks) = published(&mut plant, &whole, 66, &PublishedOptions::default()).unwrap();
+    let (found, bottlenecks) =
+        published(&mut plant, &whole, &Room::one(whole.components(), 66), &PublishedOptions::default())
+            .unwrap();
     assert_eq!(bottlenecks.components, vec![0, 1]);
     assert_eq!(found.allocation, whole);
 }
@@ -152,7 +157,10 @@ fn one_that_is_stopped_leaves_what_there_was() {
     // 10 and 5 %.
     for periods in 1..20 {
         let mut plant = Stops(before.clone(), periods);
-        assert_eq!(published(&mut plant, &before, 66, &PublishedOptions::default()), Err(Stop::Asked));
+        assert_eq!(
+            published(&mut plant, &before, &Room::one(before.components(), 66), &PublishedOptions::default()),
+            Err(Stop::Asked)
+        );
         assert_eq!(plant.0, before);
     }
 }

@@ -86,8 +86,8 @@ impl<P: Plant + ?Sized> Search<'_, P> {
                 return self.trials.apply(&self.incumbent);
             }
         }
-        let few = self.few();
         for component in (0..needs.len()).filter(|&component| needs[component] == Needs::Few) {
+            let few = self.few(component);
             let has_more = self.incumbent.tpcs()[component] > few;
             if has_more && !self.is_over() && rhythms.differ(self.counts()) {
                 let candidate = self.incumbent.with(component, few);

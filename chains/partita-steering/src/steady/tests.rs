@@ -3,7 +3,7 @@ use std::vec::Vec;
 
 use super::*;
 use crate::synthetic::{Law, Part, Synthetic, allocations, laws};
-use crate::{Actuator, Objective, PublishedOptions, published};
+use crate::{Actuator, Objective, PublishedOptions, Room, published};
 
 fn start_of(law: Law) -> impl Strategy<Value = (Law, Allocation)> {
     let components = law.parts.len();
@@ -49,7 +49,7 @@ proptest! {
     ) {
         let mut plant = Synthetic::new(law, 0.0, 0).starting_with(&start);
         let before = plant.truth(&start);
-        let found = steady(&mut plant, &start, 66, &SteadyOptions::default()).unwrap();
+        let found = steady(&mut plant, &start, &Room::one(start.components(), 66), &SteadyOptions::default()).unwrap();
         prop_assert!(plant.truth(&found.allocation) >= before);
         prop_assert_eq!(&plant.in_force, &found.allocation);
         prop_assert_eq!(plant.history.len() as u64, found.periods);
@@ -73,7 +73,7 @@ proptest! {
         let mut plant = Synthetic::new(law, noise, seed).starting_with(&start);
         let before = plant.truth(&start);
         let options = SteadyOptions::default();
-        let found = steady(&mut plant, &start, 66, &options).unwrap();
+        let found = steady(&mut plant, &start, &Room::one(start.components(), 66), &options).unwrap();
         let after = plant.truth(&found.allocation);
         prop_assert!(after >= before * (1.0 - 0.01 - noise), "{} to {}", before, after);
         // A candidate that looked better is measured again before it is returned.
@@ -95,7 +95,7 @@ proptest! {
             plant.laws.push((from, Law { parts: parts.collect(), ..first }));
         }
         plant.laws.sort_by_key(|(from, _)| *from);
-        let found = steady(&mut plant, &start, 66, &SteadyOptions::default()).unwrap();
+        let found = steady(&mut plant, &start, &Room::one(start.components(), 66), &SteadyOptions::default()).unwrap();
         let last_shift = plant.laws.last().unwrap().0;
         if (found.periods as usize) < last_shift + 10 {
             // A shift in the very last comparison is for the controller to detect.
@@ -110,7 +110,7 @@ proptest! {
     fn stopped_at_any_time_it_leaves_nothing_bad((law, start) in laws().prop_flat_map(start_of), periods in 0..60_usize) {
         let mut plant = Stops { plant: Synthetic::new(law, 0.0, 0).starting_with(&start), periods };
         let before = plant.plant.truth(&start);
-        let ended = steady(&mut plant, &start, 66, &SteadyOptions::default());
+        let ended = steady(&mut plant, &start, &Room::one(start.components(), 66), &SteadyOptions::default());
         prop_assert!(ended.is_ok() || ended == Err(Stop::Asked));
         prop_assert!(plant.plant.truth(&plant.plant.in_force) >= before);
     }
@@ -130,9 +130,17 @@ fn several_bottlenecks_get_what_the_others_do_not_need() {
         let whole = Allocation::uniform(5, 66);
         for (noise, part_of_gain) in [(0.0, 0.6), (0.005, 0.5)] {
             let mut plant = Synthetic::new(contended(shared_ms), noise, 7);
-            let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+            let found =
+                steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default())
+                    .unwrap();
             let mut other = Synthetic::new(contended(shared_ms), noise, 7);
-            let (theirs, _) = published(&mut other, &whole, 66, &PublishedOptions::default()).unwrap();
+            let (theirs, _) = published(
+                &mut other,
+                &whole,
+                &Room::one(whole.components(), 66),
+                &PublishedOptions::default(),
+            )
+            .unwrap();
             let [default, ours, theirs_is] =
                 [&whole, &found.allocation, &theirs.allocation].map(|allocation| plant.truth(allocation));
             assert!(ours - default >= part_of_gain * (theirs_is - default), "{default} {ours} {theirs_is}");
@@ -153,7 +161,8 @@ fn flat() -> Law {
 fn what_is_flat_is_left_alone_in_few_trials() {
     let whole = Allocation::uniform(5, 66);
     let mut plant = Synthetic::new(flat(), 0.001, 3);
-    let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+    let found =
+        steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default()).unwrap();
     assert_eq!(found.allocation, whole);
     // Two for each component.
     assert!(found.candidates() <= 10, "{}", found.candidates());
@@ -167,7 +176,8 @@ fn a_stage_that_needs_less_than_all_makes_room() {
     let law = Law { parts: [quick, slow, quick].into(), contention: 1.0 };
     let whole = Allocation::uniform(3, 66);
     let mut plant = Synthetic::new(law, 0.0, 0);
-    let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+    let found =
+        steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default()).unwrap();
     let gain = plant.truth(&found.allocation) / plant.truth(&whole);
     assert!(gain > 1.5, "{gain} with {}", found.allocation);
 }
@@ -208,7 +218,7 @@ impl Actuator for Rule {
 fn found_by(components: usize, frames_per_s: fn(&[u32], u32) -> f64) -> Found {
     let whole = Allocation::uniform(components, 66);
     let mut plant = Rule { in_force: whole.clone(), periods: 0, frames_per_s, noise: 0.0, random: 0 };
-    steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap()
+    steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default()).unwrap()
 }
 
 /// As the chain SC-1 in the paper's sizes on an H200 (`research/bench/results/chain_live.md`): one
@@ -246,7 +256,10 @@ fn a_component_that_helps_with_very_few_tpcs_is_found_in_noise() {
     for seed in 0..100 {
         let mut plant =
             Rule { in_force: whole.clone(), periods: 0, frames_per_s, noise: 0.012, random: seed };
-        let allocation = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap().allocation;
+        let allocation =
+            steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default())
+                .unwrap()
+                .allocation;
         let truth = frames_per_s(allocation.tpcs(), 0);
         assert!(truth > 99.0, "{allocation}");
         found += u32::from(truth > 107.5 * 0.95);
@@ -379,7 +392,7 @@ proptest! {
     fn rhythms_do_not_lead_it_astray(mut plant in two_rhythms()) {
         let whole = plant.in_force.clone();
         let options = SteadyOptions::default();
-        let found = steady(&mut plant, &whole, 66, &options).unwrap();
+        let found = steady(&mut plant, &whole, &Room::one(whole.components(), 66), &options).unwrap();
         prop_assert_eq!(&plant.in_force, &found.allocation);
         prop_assert!(plant.truth(&found.allocation) >= plant.truth(&whole) * 0.99);
         prop_assert!(found.candidates() <= options.looks_max_in_all as usize + 6 * VERIFICATIONS * VERIFIED_MAX);
@@ -395,7 +408,7 @@ proptest! {
     fn stopped_at_any_time_rhythms_leave_nothing_bad(plant in two_rhythms(), periods in 0..200_usize) {
         let whole = plant.in_force.clone();
         let mut plant = Stops { plant, periods };
-        let ended = steady(&mut plant, &whole, 66, &SteadyOptions::default());
+        let ended = steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default());
         prop_assert!(ended.is_ok() || ended == Err(Stop::Asked));
         let plant = plant.plant;
         prop_assert!(plant.truth(&plant.in_force) >= plant.truth(&whole) * 0.99);
@@ -425,7 +438,8 @@ fn what_has_no_slow_rhythm_is_found_from_within_the_fast_one() {
     let mut plant = with_a_slow_rhythm();
     plant.makes_room = Some(3);
     let whole = plant.in_force.clone();
-    let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+    let found =
+        steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default()).unwrap();
     assert_eq!(found.allocation.tpcs(), [66, 66, 66, 3, 66]);
     assert!(plant.truth(&found.allocation) > plant.truth(&whole) * 1.04);
     assert!(plant.is_fast);
@@ -436,7 +450,8 @@ fn the_faster_rhythm_stays_where_no_allocation_has_it_alone() {
     let mut plant = with_a_slow_rhythm();
     plant.makes_room = None;
     let whole = plant.in_force.clone();
-    let found = steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+    let found =
+        steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default()).unwrap();
     assert_eq!(found.allocation, whole);
     assert!(plant.is_fast && found.frames_per_s > 107.0, "{}", found.frames_per_s);
 }
@@ -461,10 +476,11 @@ fn what_is_flat_and_noisy_takes_as_many_changes_as_the_published_search() {
     let (mut ours, mut theirs) = (0, 0);
     for seed in 0..40 {
         let mut plant = Synthetic::new(flat(), 0.01, seed * 7919 + 1);
-        steady(&mut plant, &whole, 66, &SteadyOptions::default()).unwrap();
+        steady(&mut plant, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default()).unwrap();
         ours += changes(&plant);
         let mut other = Synthetic::new(flat(), 0.01, seed * 7919 + 1);
-        published(&mut other, &whole, 66, &PublishedOptions::default()).unwrap();
+        published(&mut other, &whole, &Room::one(whole.components(), 66), &PublishedOptions::default())
+            .unwrap();
         theirs += changes(&other);
     }
     // 24.0 and 18.3 in the mean.

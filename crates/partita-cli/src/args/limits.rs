@@ -80,7 +80,7 @@ impl<const OF_SET: bool> Args for LimitOptions<OF_SET> {
 /// The part of the help text: the limits that most tenants have come first.
 fn heading(limit: &Limit) -> &'static str {
     match limit.name {
-        "sm" | "mem" | "time" | "priority" => "Limits",
+        "sm" | "mem" | "time" | "priority" | "slo" => "Limits",
         _ => "More limits",
     }
 }
@@ -94,6 +94,7 @@ fn option(limit: &Limit) -> Arg {
         Form::Share => option.value_name("SHARE"),
         Form::Size { .. } => option.value_name("SIZE"),
         Form::Percent => option.value_name("PERCENT"),
+        Form::Target => option.value_name("TARGET"),
         Form::Words { value_name, words, meanings, .. } => {
             let meaning = |(word, meaning): (&&'static str, &&'static str)| {
                 PossibleValue::new(*word).help(meaning.trim_end_matches('.'))

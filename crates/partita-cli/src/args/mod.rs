@@ -51,7 +51,7 @@ pub use prove::{Prove, RouteArg};
 pub use run::Run;
 pub use shell::{Completions, Generate, Help, Man};
 pub use sim::{Sim, SimBurn, SimEnv};
-pub use tenants::{Kill, Ps, Set};
+pub use tenants::{Explain, Kill, Ps, Set};
 pub use top::Top;
 pub use topology::Topology;
 pub use vf::{Vf, VfOutput, VfWanted};
@@ -117,6 +117,8 @@ pub enum Cmd {
     Set(Set),
     /// List the tenants of this machine
     Ps(Ps),
+    /// Say what a tenant has, why, and what would change it
+    Explain(Explain),
     /// Watch the GPUs and their tenants
     Top(Top),
     /// End a tenant without harming its neighbours

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueHint};
 
 use super::limits::RunLimits;
+use partita::run::wait_time;
 use partita_console::GpusOption;
 
 /// Arguments of `run`.
@@ -25,9 +26,12 @@ Examples:
   partita run --sm 50% --mem 40GiB -- python3 serve.py
   partita run --name train --sm 33tpc -- python3 train.py --epochs 3
   partita run --gpu sim:a100 --sm gpc:0-1 -- ./program
+  partita run --gpu any --slo p99=2.5ms -- python3 serve.py
   partita run --gpu 0,1 --sm 50% --mem 40GiB -- python3 both.py
   partita run --sm 8tpc --compact --dry-run
   partita run --sm 50% --wait=2h -- python3 train.py
+  partita run --name serve --slo p99=2.5ms -- python3 serve.py
+  partita run --name train --goal throughput -- python3 train.py
 
 On several GPUs, --sm, --place and --mem apply to each: 50% is half of every GPU, planned there. The \
 program sees these GPUs only, in the order given. Partita makes all partitions or none. Tenants that run at \
@@ -82,38 +86,4 @@ pub struct Run {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required_unless_present = "dry_run", value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
-}
-
-/// A time with its unit.
-fn wait_time(text: &str) -> Result<Duration, String> {
-    let at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let unit_s = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => 0,
-    };
-    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
-    let seconds = seconds.filter(|_| unit_s > 0);
-    seconds
-        .map(Duration::from_secs)
-        .ok_or_else(|| "give a time with its unit: 30s, 10m or 2h; --wait alone has no limit".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units() {
-        for (text, seconds) in [("0s", 0), ("30s", 30), ("10m", 600), ("2h", 7200)] {
-            assert_eq!(wait_time(text), Ok(Duration::from_secs(seconds)), "{text}");
-        }
-        for text in
-            ["", "30", "s", "-1s", "1.5h", "1d", "10 s", "99999999999999999999s", "18446744073709551615h"]
-        {
-            assert!(wait_time(text).is_err(), "{text}");
-        }
-    }
 }

@@ -1,5 +1,7 @@
 //! The arguments for running tenants: `set`, `ps` and `kill`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use partita_console::complete;
 
@@ -17,6 +19,7 @@ Examples:
   partita set train --gpu 1 --sm 20%
   partita set --pid 4242 --sm tpc:0-9
   partita set serve --sm gpc:0-1 --compact
+  partita set serve --slo p99=2.5ms
   partita set --compact")]
 pub struct Set {
     /// The tenant; leave it out with --compact to move all of yours
@@ -81,6 +84,30 @@ pub struct Ps {
     /// Fit a terminal of so many columns, instead of the one that this is printed to
     #[arg(long, value_name = "COLUMNS", hide = true)]
     pub columns: Option<usize>,
+}
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For a tenant with a target or a goal: what it holds, the last decisions of the process that moves its compute \
+units, and what was measured on other numbers of them. For other tenants: what limits them, and the command \
+that changes it.
+
+Examples:
+  partita explain serve
+  partita explain serve --svg serve.svg
+  partita explain serve --json | jq '.steps[-1]'")]
+pub struct Explain {
+    /// The tenant
+    #[arg(add = complete::listed())]
+    pub name: String,
+    /// Draw the measured p99 by TPCs with the target, and the throughput of tenants beside it that
+    /// have --goal throughput
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON: one entry, or an array for a tenant on several GPUs
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `kill`.

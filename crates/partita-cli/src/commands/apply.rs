@@ -3,19 +3,26 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use partita::apply::{self, Action, Consent, Plan, Wanted};
 use partita::detached::{self, Begun, Records};
 use partita::install::{Install, OWN_ERROR};
 use partita::kill::{self, GRACE_DEFAULT};
 use partita::limits::{Given, LIMITS};
+use partita::process::user_name;
 use partita::registry::Registry;
 use partita::set::{self, SetRequest, Whose};
-use partita::{Error, system};
+use partita::{Error, queue, system};
 use partita_console::{Failure, print, print_json, tell};
 use serde::Serialize;
 
 use crate::args::Apply;
+
+/// How often a start looks whether it waits.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// One action in the answer.
 #[derive(Debug, Serialize)]
@@ -117,7 +124,45 @@ impl Context {
             }
             changes = refused.into_iter().map(|(action, _)| action).collect();
         }
-        starts.into_iter().try_for_each(|action| noted(action, self.reported(action)))
+        let (waiting, others): (Vec<&Action>, Vec<&Action>) =
+            starts.into_iter().partition(|action| waits(action));
+        others.into_iter().try_for_each(|action| noted(action, self.reported(action)))?;
+        self.start_in_turn(&waiting, noted)
+    }
+
+    /// Starts tenants that wait for room, all at once: one that waits keeps none from starting on
+    /// another GPU. They come to the queue in the order of the file.
+    fn start_in_turn(
+        &self,
+        waiting: &[&Action],
+        mut noted: impl FnMut(&Action, bool) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let (sender, ended) = channel();
+        thread::scope(|scope| {
+            let mut done = Vec::new();
+            for action in waiting {
+                let sender = sender.clone();
+                scope.spawn(move || sender.send((*action, self.carry_one_out(action))));
+                let is_done = |done: &[(&Action, Result<(), Failure>)]| {
+                    done.iter().any(|(other, _)| other.name() == action.name())
+                };
+                while !is_done(&done) && !self.is_queued(action.name()) {
+                    done.extend(ended.recv_timeout(LOOK));
+                }
+            }
+            drop(sender);
+            for (action, result) in done.into_iter().chain(&ended) {
+                noted(action, result.map_err(Failure::report).is_ok())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether a program of this user waits under this name.
+    fn is_queued(&self, name: &str) -> bool {
+        let user = user_name(rustix::process::geteuid().as_raw());
+        let is_it = |row: &queue::WaitingRow| row.name == name && row.user == user;
+        queue::waiting(&self.registry).is_ok_and(|rows| rows.iter().any(is_it))
     }
 
     fn reported(&self, action: &Action) -> bool {
@@ -181,6 +226,14 @@ impl Context {
         }
         let said = String::from_utf8_lossy(&printed.stderr);
         Err(Failure::Told(said.trim().trim_start_matches("partita: ").to_owned()))
+    }
+}
+
+/// Whether an action starts a tenant that waits for room.
+fn waits(action: &Action) -> bool {
+    match action {
+        Action::Restart { wanted, .. } | Action::Start { wanted } => wanted.waits(),
+        Action::End { .. } | Action::Change { .. } => false,
     }
 }
 

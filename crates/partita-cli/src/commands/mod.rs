@@ -9,6 +9,7 @@ pub mod demo;
 pub mod devices;
 pub mod doctor;
 pub mod exec;
+pub mod explain;
 pub mod generate;
 mod info;
 pub mod kill;

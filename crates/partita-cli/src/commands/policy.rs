@@ -46,7 +46,7 @@ fn count(number: usize, word: &str) -> String {
 
 /// A policy in sentences, one a line.
 fn text(policy: &Policy) -> String {
-    let Policy { default_share, default_memory, default_place, rules, reservations } = policy;
+    let Policy { default_share, default_memory, default_place, rules, reservations, outside } = policy;
     let or = |value: Option<&dyn Display>, otherwise: &str| {
         value.map_or_else(|| otherwise.to_owned(), ToString::to_string)
     };
@@ -72,12 +72,24 @@ fn text(policy: &Policy) -> String {
     for entry in reservations {
         let gpu = entry.gpu.as_ref().map_or_else(|| "each GPU".to_owned(), |gpu| format!("GPU {gpu}"));
         let (line, who) = (entry.line, who(&entry.who));
+        let memory = entry.memory.map(|memory| format!("{memory} of the memory"));
+        let kept: Vec<String> =
+            entry.share.map(|share| share.to_string()).into_iter().chain(memory).collect();
+        let verb = if kept.len() == 1 { "is" } else { "are" };
         text.push_str(&format!(
-            "line {line}: {} of {gpu} is kept for {who}{}\n",
-            entry.share,
+            "line {line}: {} of {gpu} {verb} kept for {who}{}\n",
+            kept.join(" and "),
             when(entry.hours)
         ));
     }
+    let exempt = outside.exempt.as_ref().map_or_else(String::new, |exempt| format!(" and {}", who(exempt)));
+    text.push_str(&match outside.ends {
+        false => "programs outside of tenants: reported\n".to_owned(),
+        true => format!(
+            "line {}: programs outside of tenants: ended, except those of root{exempt}\n",
+            outside.line
+        ),
+    });
     text
 }
 

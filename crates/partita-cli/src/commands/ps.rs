@@ -118,6 +118,7 @@ fn tenants(rows: &[TenantRow], width: Option<usize>) -> String {
         "VIA",
         "ISOLATION",
         ">BURSTS",
+        "TARGET",
         ">PROCS",
         ">AGE",
         "COMMAND",
@@ -130,6 +131,7 @@ fn tenants(rows: &[TenantRow], width: Option<usize>) -> String {
         (differs(|row| row.limits.spill != Some(Spill::Host)), "SPILL"),
         (differs(|row| row.limits.isolation != Some(Isolation::Own)), "ISOLATION"),
         (differs(|row| row.bursts.is_none_or(|bursts| bursts.count == 0)), "BURSTS"),
+        (differs(|row| row.target.is_none()), "TARGET"),
         (true, "PROCS"),
         (true, "AGE"),
         (differs(|row| row.limits.priority.unwrap_or_default() == Priority::Normal), "PRIORITY"),
@@ -297,7 +299,7 @@ fn tpcs(row: &TenantRow) -> Option<String> {
     row.tpcs.clone().or_else(partition)
 }
 
-fn cells(row: &TenantRow) -> [String; 15] {
+fn cells(row: &TenantRow) -> [String; 16] {
     let unknown = || "?".to_owned();
     let tpcs = tpcs(row);
     let quota = match (row.memory_quota_bytes(), row.memory_rest_bytes, &tpcs) {
@@ -327,6 +329,7 @@ fn cells(row: &TenantRow) -> [String; 15] {
         via(row),
         row.limits.isolation.map_or_else(unknown, |isolation| isolation.to_string()),
         row.bursts.map_or_else(unknown, |bursts| quantiles(bursts.p50_us, bursts.p99_us)),
+        target(row).unwrap_or_else(|| "-".to_owned()),
         row.processes.len().to_string(),
         row.age_s.map_or_else(unknown, age),
         row.command.as_ref().map_or_else(unknown, |command| shorten(&words(command), COMMAND_MAX)),
@@ -350,6 +353,18 @@ fn via(row: &TenantRow) -> String {
     }
 }
 
+/// Its target, and whether it holds.
+fn target(row: &TenantRow) -> Option<String> {
+    let stands = row.target.as_ref()?;
+    let holds = match (stands.holds, stands.unmet) {
+        (_, true) => "cannot be met",
+        (Some(true), _) => "holds",
+        (Some(false), _) => "violated",
+        (None, _) => "not known",
+    };
+    Some(format!("{} {holds}", row.limits.slo?))
+}
+
 /// Recent use and the promised limit.
 fn time(time: TimeRow) -> String {
     let used = time.used_percent.map_or_else(|| "?".to_owned(), |used| format!("{used:.0}"));
@@ -357,7 +372,7 @@ fn time(time: TimeRow) -> String {
     format!("{used}/{}%{soft}", time.share_percent)
 }
 
-fn age(seconds: u64) -> String {
+pub fn age(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),

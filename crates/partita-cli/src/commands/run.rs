@@ -73,9 +73,8 @@ fn request_of(arguments: &Run) -> Result<RunRequest, Failure> {
         compact: arguments.compact,
         wait: arguments.wait.map(|limit| limit.unwrap_or(Duration::MAX)),
         mps_partition: arguments.mps_partition.as_deref().map(partition).transpose()?,
-        description: None,
         command: arguments.command.clone(),
-        is_prepared: false,
+        ..RunRequest::default()
     })
 }
 

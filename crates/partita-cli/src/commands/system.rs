@@ -60,6 +60,8 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
 fn is_forwarded(command: &Cmd) -> bool {
     match command {
         Cmd::Ps(_) | Cmd::Set(_) | Cmd::Kill(_) => true,
+        // `partitad` is root's, and must write no file that a user names.
+        Cmd::Explain(explain) => explain.svg.is_none(),
         Cmd::Run(run) => run.dry_run,
         // Frames are made of such looks.
         Cmd::Top(top) => top.once && top.json,
@@ -85,10 +87,30 @@ fn run(arguments: &[String]) -> u8 {
             crate::dispatch(&command).unwrap_or_else(Failure::report)
         }
         Ok(_) => Failure::Told(
-            "partitad runs only ps, set, kill, top --once --json and run --dry-run for users".to_owned(),
+            "partitad runs only ps, set, kill, explain, top --once --json and run --dry-run for users"
+                .to_owned(),
         )
         .report(),
         Err(code) => code,
     };
     (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(install::OWN_ERROR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitad_writes_no_file_for_users() {
+        let is_forwarded = |line: &str| {
+            let words = line.split(' ').map(Into::into);
+            match partita_console::parse::<Arguments>(&Arguments::command(), words) {
+                Ok(Arguments { command: Word::Cmd(command) }) => is_forwarded(&command),
+                _ => panic!("{line} is a command"),
+            }
+        };
+        assert!(is_forwarded("partita explain serve --json"));
+        assert!(!is_forwarded("partita explain serve --svg /etc/passwd"));
+        assert!(!is_forwarded("partita demo --svg /etc/passwd"));
+    }
 }

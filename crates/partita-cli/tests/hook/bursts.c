@@ -2,6 +2,8 @@
  *   burst END COUNT NS   COUNT kernels of NS nanoseconds in one stream, and a wait for them: END is stream, context, event, copy,
  *                        ask-stream, ask-event, graph (launched as a graph, then stream) or thread (the stream of the thread);
  *                        and the nanoseconds of all that
+ *   again END            another wait, and the nanoseconds since the last burst began
+ *   spread COUNT NS      a kernel in each of COUNT of 40 streams, and a wait for one after the other
  *   both NS              a kernel in each of two streams, and a wait for one, then for the other
  *   leave NS             a kernel without a wait
  *   wait                 a wait for everything
@@ -15,7 +17,7 @@
 #include "cuda.h"
 #include "census.h"
 
-static void *spin, *stream, *other, *event;
+static void *spin, *stream, *other, *event, *many[40];
 static address word;
 static fn_launch launch_kernel;
 static const char *kernels;
@@ -60,10 +62,10 @@ static void end(const char *how) {
     else {
         OK("cuEventRecord", CALL(fn_pp, "cuEventRecord")(event, stream));
         /* Again, as programs do that wait for several: the event may be done a moment before its stream. */
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 7; i++) {
             if (!strcmp(how, "event")) OK(how, CALL(fn_p, "cuEventSynchronize")(event));
             else ask("cuEventQuery", event);
-            usleep(1000);
+            usleep(1000 << i);
         }
     }
 }
@@ -86,6 +88,12 @@ static void burst(const char *how, int count, uint64_t ns) {
     end(how);
 }
 
+static void spread(int count, uint64_t ns) {
+    for (int i = 0; i < 40 && !many[39]; i++) many[i] = new_stream(1);
+    for (int i = 0; i < count; i++) launch(many[i], ns);
+    for (int i = 0; i < count; i++) OK("one of many", CALL(fn_p, "cuStreamSynchronize")(many[i]));
+}
+
 int main(int count, char **arguments) {
     if (count < 2) return 2;
     kernels = kernels_in(arguments[1]);
@@ -95,19 +103,24 @@ int main(int count, char **arguments) {
     fflush(stdout);
     char line[64], how[16];
     unsigned long long ns;
+    uint64_t began = 0;
     while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;
         if (sscanf(line, "burst %15s %d %llu", how, &count, &ns) == 3) {
-            uint64_t begin = now_ns();
+            began = now_ns();
             burst(how, count, ns);
-            printf("%llu\n", (unsigned long long)(now_ns() - begin));
+            printf("%llu\n", (unsigned long long)(now_ns() - began));
+        } else if (sscanf(line, "again %15s", how) == 1) {
+            end(how);
+            printf("%llu\n", (unsigned long long)(now_ns() - began));
         }
         else if (sscanf(line, "both %llu", &ns) == 1) {
             launch(stream, ns / 4);
             launch(other, ns);
             end("stream");
             OK("the other", CALL(fn_p, "cuStreamSynchronize")(other));
-        } else if (sscanf(line, "leave %llu", &ns) == 1) launch(stream, ns);
+        } else if (sscanf(line, "spread %d %llu", &count, &ns) == 2) spread(count, ns);
+        else if (sscanf(line, "leave %llu", &ns) == 1) launch(stream, ns);
         else if (!strcmp(line, "wait")) wait_all();
         else if (!strcmp(line, "capture")) captured(1, 1000);
         else if (!strcmp(line, "pid")) printf("%d\n", getpid());

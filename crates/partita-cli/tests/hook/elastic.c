@@ -23,6 +23,13 @@ int main(int count, char **arguments) {
             clear_records(records, blocks);
             OK("cuLaunchKernel", launch(census, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
             print_sms(records, blocks);
+        } else if (!strcmp(line, "poll")) {
+            int code;
+            while ((code = CALL(fn_p, "cuStreamQuery")(stream)) == 600) usleep(200);
+            OK("cuStreamQuery", code);
+        } else if (!strcmp(line, "streams")) {
+            /* As the pools of PyTorch: made and not used. */
+            for (int i = 0; i < 96; i++) new_stream(1);
         } else if (!strcmp(line, "sync")) OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
         else return 3;
         puts("done");

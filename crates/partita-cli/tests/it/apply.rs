@@ -4,8 +4,10 @@ use crate::common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use common::{World, refusal, succeeds};
+use partita_testing::eventually;
 use serde_json::Value;
 
 /// A world with a file of tenants.
@@ -146,6 +148,53 @@ fn what_fails_is_said_and_the_rest_is_done() {
     // The next apply tries again.
     fixture.write(TWO);
     assert_eq!(fixture.apply(""), "train: started\n");
+    fixture.write("");
+    fixture.apply("--prune");
+}
+
+/// Tenants that wait do not keep the others back, and start in the order of the file.
+#[test]
+fn tenants_that_wait_start_after_the_others_in_the_order_of_the_file() {
+    let fixture = Fixture::new();
+    let world = &fixture.world;
+    let held = world.idle("--name held --sm 60%");
+    let tenant = |name: &str, sm: &str, wait: &str| {
+        format!("[[tenant]]\nname = \"{name}\"\nsm = \"{sm}\"\ncommand = [\"sleep\", \"1000\"]\n{wait}\n")
+    };
+    let file =
+        |wait: &str| tenant("big", "60%", wait) + &tenant("small", "5%", wait) + &tenant("now", "10%", "");
+    fixture.write(&file("wait = true"));
+    assert!(fixture.apply("--dry-run").contains("run --detach --name big --sm 60% --wait -- sleep 1000\n"));
+    let mut apply = world.partita(["apply"]);
+    let apply = apply.arg(&fixture.file).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let queue = || -> Vec<String> {
+        let rows: Vec<Value> = serde_json::from_str(&world.ok("ps --waiting --json")).unwrap();
+        rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+    };
+    eventually("both wait", || queue() == ["big", "small"]);
+    assert_eq!(world.row("now")["sms"], 12);
+    // What waits is seen.
+    let shown = world.ok("top --once");
+    let line = shown.lines().find(|line| line.ends_with("  big")).unwrap_or_else(|| panic!("{shown}"));
+    assert!(shown.contains("2 tenants, 2 waiting") && shown.contains("WAITING FOR ROOM"), "{shown}");
+    assert!(line.split_whitespace().any(|word| word == world.owner()), "{shown}");
+    let look: Value = serde_json::from_str(&world.ok("top --once --json")).unwrap();
+    assert_eq!((&look["waiting"][1]["name"], &look["waiting"][1]["ahead"]), (&"small".into(), &1.into()));
+    drop(held);
+    let output = apply.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut done: Vec<String> = common::text(&output.stdout).lines().map(str::to_owned).collect();
+    done.sort();
+    assert_eq!(done, ["big: started", "now: started", "small: started"]);
+    // How long it would wait is nothing that a running tenant has.
+    fixture.write(&file("wait = \"1s\""));
+    assert_eq!(fixture.apply(""), "");
+    fixture.write(&(file("wait = \"1s\"") + &tenant("late", "80%", "wait = \"1s\"")));
+    let (done, said) = fixture.apply_in_part("--json");
+    let rows: Value = serde_json::from_str(&done).unwrap();
+    assert_eq!((&rows[0]["tenant"], &rows[0]["done"]), (&"late".into(), &false.into()));
+    assert!(said.contains("--wait 1s: no room within that time"), "{said}");
+    assert_eq!(queue(), [""; 0]);
     fixture.write("");
     fixture.apply("--prune");
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{World, executable, is_real, needs_simulator, refusal, refusal_by, text};
+use partita_testing::succeed;
 
 /// Asserts that a refusal says all of this.
 #[track_caller]
@@ -140,6 +141,25 @@ fn a_program_that_cannot_be_run_or_held() {
         says(&refusal(world.partita(["run", "--"]).arg(&secret)), &["set-user-id", "run a copy"]);
     }
     says(&world.refused("run --sm 10%"), &["CMD", "partita run --help"]);
+}
+
+#[test]
+fn nvidias_debugger_needs_a_tenant_that_takes_turns() {
+    let world = World::new();
+    let debugger = world.dir().join("cuda-gdb");
+    symlink("/bin/true", &debugger).unwrap();
+    let run = |options: &str| {
+        let mut command = world.partita(format!("run {options} --").split_whitespace());
+        command.arg(&debugger);
+        command
+    };
+    says(&refusal(&mut run("--sm 10%")), &["cuda-gdb", "no other client", "--isolation own"]);
+    world.assert_clean();
+    succeed(&mut run("--sm 10% --isolation own"));
+
+    let _tenant = world.idle("--sm 10% --name beside");
+    let mut exec = world.partita(["exec", "beside", "--"]);
+    says(&refusal(exec.arg(&debugger)), &["cuda-gdb", "--isolation own"]);
 }
 
 #[test]

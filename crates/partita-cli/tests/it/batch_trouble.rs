@@ -40,6 +40,17 @@ fn a_mistake_of_the_job_is_reported_to_the_job_and_drains_no_node() {
         assert!(shown.starts_with("print partita: ") && shown.contains(words), "{output:?}");
         job.epilog().ok().has("nothing_to_undo");
     }
+    // One that fits, behind a program of the user that waits for room.
+    let eager = "run --wait --name eager --sm 50% -- sleep 1000";
+    let mut eager = Tenant::start(world.partita(eager.split(' ')).stderr(Stdio::null()));
+    partita_testing::eventually("it waits", || world.ok("ps --waiting").contains("eager"));
+    let job = Job::new(&world, 7, "partita:sm=10%");
+    let ended = job.prolog().has("job_refused");
+    assert_eq!((ended.code, &ended.report["drain"]), (0, &false.into()), "{ended:?}");
+    assert!(ended.said.contains("eager of ") && ended.said.contains("comes first"), "{ended:?}");
+    job.epilog().ok().has("nothing_to_undo");
+    eager.signal(Signal::TERM);
+    assert_ne!(eager.exit_code(), 0);
     let mut without_gpu = Job::new(&world, 6, "partita:mps").script("prolog", "");
     without_gpu.env_remove("SLURM_JOB_GPUS").env_remove("PARTITA_GPU");
     let ended = Ended::of(&without_gpu.output().unwrap());

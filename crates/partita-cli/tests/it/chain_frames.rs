@@ -31,15 +31,22 @@ fn write(world: &World, name: &str, head: &str, components: &[(&str, &[&str])]) 
 
 /// A chain of small images, as a file; `options` are for its components.
 fn define(world: &World, memory: &str, options: &[&str]) -> String {
+    define_with(world, memory, "ring", options)
+}
+
+/// The same, whose frames travel in this way.
+fn define_with(world: &World, memory: &str, transport: &str, options: &[&str]) -> String {
     let commands = STAGES.map(|stage| [&["partita-stage", stage, "64x48"], options].concat());
     let components: Vec<_> = STAGES.into_iter().zip(commands.iter().map(Vec::as_slice)).collect();
     let head = format!(
-        "frame = \"64KiB\"\nframes = 6\ncapacity = 3\nperiod_ms = 20\nrestarts = 50\nmemory = \"{memory}\""
+        "frame = \"64KiB\"\nframes = 6\ncapacity = 3\nperiod_ms = 20\nrestarts = 50\nmemory = \"{memory}\"\n\
+         transport = \"{transport}\""
     );
     write(world, "images", &head, &components)
 }
 
-fn start(world: &World, file: &str) -> Command {
+/// The command that starts a chain of the stages beside the built programs.
+pub fn start(world: &World, file: &str) -> Command {
     let mut command = world.partita(["chain", "start", file]);
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", partita_testing::build().display()));
@@ -50,7 +57,8 @@ fn view(world: &World) -> Option<Value> {
     view_of(world, "images")
 }
 
-fn view_of(world: &World, name: &str) -> Option<Value> {
+/// The state of a chain, if it runs.
+pub fn view_of(world: &World, name: &str) -> Option<Value> {
     let output = world.partita(["chain", "watch", name, "--once", "--json"]).output().unwrap();
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
@@ -291,12 +299,35 @@ fn without_a_keeper_the_first_component_has_the_memory_and_its_death_restarts_al
 }
 
 #[test]
+fn a_definition_chooses_how_frames_travel() {
+    let world = World::plan().own().start();
+    for transport in ["udp-handle", "unix-handle", "udp-copy"] {
+        let file = define_with(&world, "first-component", transport, &["--check"]);
+        let mut tenant = Tenant::start(&mut start(&world, &file));
+        let now = advanced(&world, 20);
+        assert_eq!(now["roles"][1]["incarnation"], 1, "{transport}: {now:#}");
+        // A restarted component has other sockets, and its neighbours find them.
+        let pid = now["components"][1]["process"]["pid"].as_i64().unwrap();
+        rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        let now = advanced(&world, finished(&now) + 20);
+        assert_eq!(now["frames_lost"], 0, "{transport}: {now:#}");
+        assert!(world.partita(["chain", "stop", "images"]).status().unwrap().success());
+        tenant.exit_code();
+    }
+    let file = define_with(&world, "keeper", "udp-handle", &[]);
+    let output = start(&world, &file).output().unwrap();
+    let told = common::text(&output.stderr);
+    assert!(told.contains("`memory` = \"first-component\""), "{told}");
+}
+
+#[test]
 fn compute_units_are_searched_for_while_frames_go_on() {
     let world = World::plan().own().start();
     let head = "sm = \"16tpc\"\nframe = \"64KiB\"\nperiod_ms = 20\nalgorithm = \"published\"";
     let [decode, enhance] = ["decode", "enhance"].map(|stage| ["partita-stage", stage, "32x32"]);
     let file = write(&world, "images", head, &[("decode", &decode), ("enhance", &enhance)]);
-    let mut tenant = Tenant::start(&mut start(&world, &file));
+    // Partita's own programs need not be in PATH.
+    let mut tenant = Tenant::start(start(&world, &file).env("PATH", "/usr/bin:/bin"));
     let deadline = Instant::now() + 3 * PATIENCE;
     let found = loop {
         let view = advanced(&world, 0);

@@ -339,7 +339,9 @@ fn lists_of_gpus_from_the_environment() {
     if needs_simulator("it has two GPUs") {
         return;
     }
-    let world = World::plan().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
+    // With a directory of calibrations of its own: other tests measure the same GPUs.
+    let world = World::plan()
+        .on(|dir| vec![("PARTITA_SIM_GPUS", "2".into()), ("PARTITA_CACHE_DIR", dir.join("cache").into())]);
     let several = |line: &str| {
         let mut command = world.partita(line.split_whitespace());
         command.env("PARTITA_GPU", "sim:h200,sim:h200:1").output().unwrap()

@@ -38,7 +38,6 @@ fn pod(name: &str) -> Option<Pod> {
     fs::create_dir(world.run_dir()).unwrap();
     fs::set_permissions(world.run_dir(), fs::Permissions::from_mode(0o700)).unwrap();
     // A board whose directory others can enter serves all users.
-    fs::create_dir(world.dir().join("sim")).unwrap();
     fs::set_permissions(world.dir().join("sim"), fs::Permissions::from_mode(0o755)).unwrap();
     let root = world.dir().join("root");
     make_root(&root);

@@ -77,6 +77,24 @@ fn a_borrower_has_what_is_idle_and_gives_it_back() {
     borrower.comes_to("40-59");
 }
 
+/// A program that never waits, and one with more streams than can be asked.
+#[test]
+fn owners_that_poll_and_owners_with_pools_of_streams_lend() {
+    let world = World::in_memory();
+    let mut owner = Program::start(&world, "owner", "--sm tpc:0-32");
+    let mut borrower = Program::start(&world, "borrower", "--sm tpc:40-59..100%");
+    borrower.comes_to("0-65");
+    for end in ["poll", "streams", "poll", "sync"] {
+        owner.tell("launch");
+        assert_eq!(borrower.sms(), sms_of("33-65"));
+        owner.tell(if end == "streams" { "poll" } else { end });
+        if end == "streams" {
+            owner.tell(end);
+        }
+        borrower.comes_to("0-65");
+    }
+}
+
 #[test]
 fn two_borrowers_never_count_on_the_same_tpcs() {
     let world = World::in_memory();

@@ -62,6 +62,7 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
     let mut spared = looping(&world, "--name spared --sm 10% --isolation own");
     let mut breaks = breaking(&world);
     let before = pid_of(&world, "serve").unwrap();
+    let culprit = pid_of(&world, "breaks").unwrap();
     break_it(&mut breaks);
 
     assert_eq!(breaks.exit_code(), 91);
@@ -69,7 +70,9 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
     // Neither a server of driver 580 nor the error names the cause. Neighbours that compute without
     // a pause may be it.
     let is_own = own.contains("tenant breaks: its work caused a fault of MPS server");
-    let names = |text: &str| text.contains("of tenant breaks");
+    // Once the tenant has left, only its process has a name.
+    let process = format!("of process {culprit}");
+    let names = |text: &str| text.contains("of tenant breaks") || text.contains(&process);
     assert!(is_own || own.contains("whose cause is not known; candidates") && names(&own), "{own}");
     assert_eq!(other.exit_code(), 91);
     let hit = complaint(&mut other);
@@ -92,6 +95,8 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
         server["fault"]["hit"].as_array().unwrap().iter().map(|pid| pid.as_u64().unwrap()).collect();
     assert_eq!(hit.len(), 3);
     assert!(hit.contains(&u64::from(before)) && !hit.contains(&u64::from(now)));
+    let shown = world.ok("mps status");
+    assert!(shown.contains(&format!("{before} of tenant serve")), "{shown}");
     assert_eq!(status["counts"]["faults"], 1);
     assert_eq!(status["counts"]["restarts"], 1);
     let metrics = world.ok("mps status --metrics");

@@ -95,6 +95,24 @@ fn a_server_starts_before_the_first_client() {
 }
 
 #[test]
+fn the_status_names_the_services_of_other_sets_of_gpus() {
+    if needs_simulator("a real service may serve others") {
+        return;
+    }
+    let world = World::plan().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
+    let of = |gpus: &str, verb: &str| format!("mps {verb} --gpu sim:h200:{gpus}");
+    world.keeper_ok(&of("0,1", "start"));
+    let shown = world.keeper_ok(&of("0", "status"));
+    assert!(shown.starts_with("MPS of sim:h200: does not run\nalso runs: MPS of GPU-"), "{shown}");
+    let both = world.keeper_ok(&of("0,1", "status"));
+    assert!(both.starts_with("MPS of sim:h200, sim:h200:1: runs"), "{both}");
+    let daemon = both.split("(daemon ").nth(1).unwrap().split(',').next().unwrap();
+    assert!(shown.contains(&format!("(daemon {daemon})")) && !both.contains("also runs"), "{shown}{both}");
+    world.keeper_ok(&of("0,1", "stop"));
+    assert!(!world.keeper_ok(&of("0", "status")).contains("also runs"));
+}
+
+#[test]
 fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense() {
     if needs_simulator("a real GPU's products decide over percentages") {
         return;

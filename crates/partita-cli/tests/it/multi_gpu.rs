@@ -31,7 +31,7 @@ const ROUTES: [&str; 10] = [
 ];
 
 /// Prints a notice and returns true on a machine with one GPU.
-fn needs_two_gpus() -> bool {
+pub fn needs_two_gpus() -> bool {
     static FEW: OnceLock<bool> = OnceLock::new();
     let few = *FEW.get_or_init(|| {
         let count = || {
@@ -514,4 +514,57 @@ fn tenants_of_the_same_gpus_run_at_the_same_time() {
     assert!(line.contains("tenant single shares "), "{line}");
     drop(single);
     world.keeper_ok(&format!("mps stop --gpu {} --force", gpus("0")));
+}
+
+#[test]
+fn any_gpu_is_the_one_on_which_the_program_fits_best() {
+    if needs_two_gpus() {
+        return;
+    }
+    let world = two_gpus();
+    let any = if is_real() { "any" } else { "sim:h200:any" };
+    let gpu_of = |index: u32| if is_real() { format!("GPU {index} (") } else { gpus(&index.to_string()) };
+    let is_on = |label: &str, index: u32| match is_real() {
+        true => label.starts_with(&gpu_of(index)),
+        false => label == gpu_of(index) || (index == 0 && label == "sim:h200"),
+    };
+    let _one = idle(&world, "one", "0", "--sm 60%");
+    // Only the second GPU has room for this.
+    let line = format!("run --name two --gpu {any} --sm 50% --slo p99=5ms -- sh -c");
+    let mut command = partita(&world, &line);
+    command.arg("echo ready; exec sleep 1000");
+    let mut two = Tenant::start(&mut command);
+    assert_eq!(two.next_line(), "ready");
+    let row = world.row("two");
+    assert!(is_on(row["gpu"].as_str().unwrap(), 1), "{row}");
+    let told = world.ok("explain two");
+    assert!(
+        told.contains("`--gpu any` chose") && told.contains("of 2 GPUs: the next one cannot hold it"),
+        "{told}"
+    );
+    // Both have room for this one, and the second more.
+    let dry_run = |share: &str| {
+        let mut command = partita(&world, &format!("run --dry-run --json --gpu {any} --sm {share} -- true"));
+        let output = command.output().expect("partita runs");
+        assert!(output.status.success(), "{output:?}");
+        let rows: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let row = rows.as_array().map_or(rows.clone(), |rows| rows[0].clone());
+        (row["gpu"].as_str().unwrap().to_owned(), text(&output.stderr))
+    };
+    let (gpu, said) = dry_run("20tpc");
+    assert!(is_on(&gpu, 1) && said.lines().count() == 1 && said.contains("--gpu any: "), "{gpu}: {said}");
+    assert!(
+        said.contains("it would have up to 33 TPCs there, and 27 on the next one") || is_real(),
+        "{said}"
+    );
+    let three = idle(&world, "three", "1", "--sm 10tpc");
+    let (gpu, said) = dry_run("20tpc");
+    assert!(is_on(&gpu, 0), "{gpu}: {said}");
+    let error = refused(&world, &format!("run --gpu {any} --sm 90% -- true"));
+    assert!(error.contains("does not fit"), "{error}");
+    let error = refused(&world, &format!("devices --gpu {any}"));
+    assert!(error.contains("only `partita run` chooses a GPU"), "{error}");
+    drop((two, three));
+    // The world stops the service of the first GPU alone.
+    world.keeper_ok(&format!("mps stop --force --gpu {}", gpus("1")));
 }

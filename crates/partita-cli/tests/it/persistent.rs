@@ -131,6 +131,25 @@ fn a_kernel_that_runs_leaves_sms_at_the_end_of_a_block() {
     assert!(places[..100].iter().any(|sm| !now.contains(*sm)), "{order}");
 }
 
+/// No call of the program brings the set to the GPU: the hook's thread does.
+#[test]
+fn a_kernel_leaves_sms_while_its_program_waits() {
+    let world = World::new();
+    let mut program = start(&world, "--sm tpc:0-3");
+    let now = set("2");
+    let leaves = |nap_ms: &u64| {
+        world.ok("set keeps --sm tpc:0-3");
+        program.ask("begin 400");
+        program.ask("go 100");
+        world.ok("set keeps --sm tpc:2");
+        std::thread::sleep(std::time::Duration::from_millis(*nap_ms));
+        program.ask("go 400");
+        program.line("order 400").split_whitespace().skip(300).all(|sm| now.contains(sm))
+    };
+    // The thread looks every 5 ms, if the machine lets it.
+    assert!([100, 1000, 10_000].iter().any(leaves));
+}
+
 #[test]
 fn what_cannot_run_as_persistent_blocks_is_refused_by_name() {
     let world = World::new();

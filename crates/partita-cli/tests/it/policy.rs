@@ -5,7 +5,8 @@ use crate::common;
 use std::fs;
 use std::path::PathBuf;
 
-use common::{World, refusal, succeeds, text};
+use common::{Answering, World, compile, refusal, succeeds, text};
+use partita_core::ByteSize;
 
 /// A world whose commands and daemon read this policy, and its file.
 fn world(policy: &str) -> (World, PathBuf) {
@@ -124,6 +125,68 @@ fn what_is_reserved_is_promised_to_no_other_and_used_meanwhile() {
     .unwrap();
     world.ok("kill mine all");
     assert!(world.line("run --name big --sm 60tpc -- true").status.success());
+}
+
+#[test]
+fn reserved_memory_is_promised_to_no_other_and_no_other_grows_into_it() {
+    let owner = World::new().owner();
+    let others = |mem: &str| format!("[[reservation]]\nusers = [\"nobody-of-here\"]\nmem = \"{mem}\"\n");
+    let (world, file) = world(&others("100GiB"));
+    let program = compile(&world, "hold");
+    let shown = succeeds(&mut world.partita(["policy", "show"]));
+    assert!(shown.contains("line 1: 100GiB of the memory of each GPU is kept for nobody-of-here"), "{shown}");
+    let said = world.refused("run --name big --sm 30% --mem 60GiB -- true");
+    assert!(
+        said.contains("reservation of nobody-of-here (line 1 of the site's policy) keeps 100.0GiB")
+            && said.contains("have root change the reservation (line 1 of the policy)"),
+        "{said}"
+    );
+    // What the message says can be had, and not a MiB more.
+    let size: ByteSize =
+        said.split("ask for --mem ").nth(1).unwrap().split([' ', ',']).next().unwrap().parse().unwrap();
+    let more = size.0 + (1 << 30);
+    world.refused(&format!("run --name big --sm 30% --mem {more}B -- true"));
+    let big = world.idle(&format!("--name big --sm 30% --mem {}B", size.0));
+    assert!(world.refused(&format!("set big --mem {more}B")).contains("reservation of nobody-of-here"));
+    drop(big);
+    partita_testing::eventually("the promise ends", || world.ps().is_empty());
+    // Without a promise, and without any other tenant: growth stops where the reservation begins.
+    let mut rest = Answering::start(world.partita("run --name rest --sm 30% --".split(' ')).arg(&program));
+    assert_eq!(rest.line("drop 0"), "0");
+    let mut take = |gib: u64| rest.line(&format!("take {}", gib << 10));
+    let refused = "2";
+    let most = world.row("rest")["memory_rest_bytes"].as_u64().unwrap();
+    assert!(most < 42 << 30 && most > 30 << 30, "{most}");
+    assert_eq!((take(45).as_str(), take(20).as_str()), (refused, "0"));
+    // A change of the file holds at once where partitad plans, and with the next plan elsewhere.
+    let holds = |world: &World| {
+        if world.system.is_none() {
+            world.ok("set rest --mem-driver 1GiB");
+        }
+    };
+    let grows_to = || world.row("rest")["memory_rest_bytes"].as_u64();
+    fs::write(&file, others("110GiB")).unwrap();
+    holds(&world);
+    partita_testing::eventually("the reservation grows", || {
+        grows_to().is_some_and(|now| now + (9 << 30) < most)
+    });
+    // More than is free: what is in use stays, and nothing is added.
+    fs::write(&file, others("100%")).unwrap();
+    holds(&world);
+    partita_testing::eventually("nothing is left", || grows_to().is_some_and(|now| now < 21 << 30));
+    assert_eq!(take(1), refused);
+    assert!(world.refused("run --name more --sm 10% -- true").contains("reservation of nobody-of-here"));
+    assert!(world.refused("set rest --mem 30GiB").contains("reservation of nobody-of-here"));
+    // It is for the user of these commands now: a program without --mem gets what is left of it.
+    fs::write(&file, format!("[[reservation]]\nusers = [\"{owner}\"]\nmem = \"50GiB\"\n")).unwrap();
+    let _mine = world.idle("--name mine --sm 30%");
+    let mine = world.row("mine")["memory_quota_bytes"].as_u64().unwrap();
+    // The other's 20 GiB and what the driver may take in both count.
+    assert!(mine < 30 << 30 && mine > 26 << 30, "{mine}");
+    fs::write(&file, "").unwrap();
+    world.ok("kill mine");
+    partita_testing::eventually("no promise is left", || grows_to().is_none());
+    assert_eq!(take(100), "0");
 }
 
 #[test]

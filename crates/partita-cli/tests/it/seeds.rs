@@ -120,7 +120,7 @@ fn every_row_is_true() {
         eprintln!("skipped on a real GPU: the commands of the page");
         return;
     }
-    let world = World::in_memory();
+    let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
     let path = format!("{}:{}", partita_testing::build().display(), std::env::var("PATH").unwrap());
     let mut done = BTreeSet::new();
     for Row { id, command, .. } in &rows {
@@ -132,5 +132,7 @@ fn every_row_is_true() {
         let output = world.partita(words).current_dir(root()).env("PATH", &path).output().unwrap();
         assert!(output.status.success(), "{id}: {command}: {output:?}");
     }
+    // A chain on both GPUs had a service for both.
+    world.keeper_ok("mps stop --gpu sim:h200:0,1 --force");
     eprintln!("{} rows, {} commands, {} tests", rows.len(), done.len(), known.len());
 }

@@ -19,6 +19,7 @@ use crate::args::MetricNames;
 use crate::chains::Chains;
 use crate::memory::Memory;
 use crate::problem::{Kind, Problem};
+use crate::site::SitePolicy;
 use crate::store::Store;
 use crate::store::history::Entry;
 use crate::token::Tokens;
@@ -56,6 +57,8 @@ pub struct Parts {
     pub job_map: Option<PathBuf>,
     /// The interval of audits; `None` for no audits.
     pub audit_every: Option<Duration>,
+    /// The policy of the site, in system mode.
+    pub site: Option<SitePolicy>,
     /// How long the answer to a request may take.
     pub answer_limit: Duration,
     /// How long the body of a request may take to arrive.
@@ -148,6 +151,10 @@ impl App {
 
     pub(super) fn job_map(&self) -> Option<&Path> {
         self.parts.job_map.as_deref()
+    }
+
+    pub(super) fn site(&self) -> Option<&SitePolicy> {
+        self.parts.site.as_ref()
     }
 
     pub(super) fn audit_every(&self) -> Option<Duration> {

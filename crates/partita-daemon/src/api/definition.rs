@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::problem::Problem;
 
-/// A chain of components on one GPU, as it is defined.
+/// A chain of components, as it is defined.
 #[derive(Debug, Serialize, ToSchema)]
 #[allow(dead_code, reason = "the document's form alone")]
 pub(super) struct ChainDefinition {
@@ -15,14 +15,16 @@ pub(super) struct ChainDefinition {
     /// with a letter or a digit.
     #[schema(example = "cameras", min_length = 1, max_length = 31, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     name: String,
-    /// Its GPU as `--gpu` takes it: an index, a UUID, or `sim:NAME`; none for the first one.
+    /// The GPU of components that name none, as `--gpu` takes it: an index, a UUID, or `sim:NAME`;
+    /// none for the first one.
     #[schema(example = "0", min_length = 1)]
     gpu: Option<String>,
-    /// The compute units of all components together, as `--sm` takes them; none for every TPC that
-    /// is free.
+    /// The compute units of all components together on each GPU of the chain, as `--sm` takes them;
+    /// none for every TPC that is free.
     #[schema(example = "50%", min_length = 1)]
     sm: Option<String>,
-    /// The memory quota of all components together, as `--mem` takes it; none for no quota.
+    /// The memory quota of all components together on each GPU of the chain, as `--mem` takes it;
+    /// none for no quota.
     #[schema(example = "8GiB", min_length = 1)]
     mem: Option<String>,
     /// The size of a frame.
@@ -69,6 +71,15 @@ pub(super) struct ChainDefinition {
     /// How components apply a division: `masks`, `green` or `contexts`; the last two without `sm`.
     #[schema(default = "masks", example = "masks", pattern = "^(masks|green|contexts)$", nullable = false)]
     steer: Option<String>,
+    /// How frames' content reaches the next component: `ring`, or the paper's `udp-handle`,
+    /// `unix-handle` and `udp-copy`, for which the memory is the first component's.
+    #[schema(
+        default = "ring",
+        example = "ring",
+        pattern = "^(ring|udp-handle|unix-handle|udp-copy)$",
+        nullable = false
+    )]
+    transport: Option<String>,
     /// How often a component that fails is restarted.
     #[schema(default = 10, maximum = 1_000_000, nullable = false)]
     restarts: Option<u32>,
@@ -87,6 +98,10 @@ pub(super) struct ChainComponent {
     /// The program and its arguments.
     #[schema(example = json!(["/opt/cameras/decode", "--camera", "7"]), min_items = 1, max_items = 256)]
     command: Vec<String>,
+    /// Its GPU as `--gpu` takes it, where an index is one of the chain's machine; none for the
+    /// chain's.
+    #[schema(example = "1", min_length = 1)]
+    gpu: Option<String>,
 }
 
 /// Checks everything that can be checked without the GPU.
@@ -118,9 +133,9 @@ mod tests {
     fn the_document_tells_of_every_member_and_of_no_other() {
         let all = json!({
             "name": "n", "gpu": "0", "sm": "50%", "mem": "1GiB", "frame": "4KiB", "frames": 4, "capacity": 2, "policy": "drop-oldest",
-            "memory": "first-component", "handles": "fd", "period_ms": 50, "algorithm": "none", "steer": "masks",
-            "restarts": 1,
-            "component": [{ "name": "a", "command": ["a"] }, { "name": "b", "command": ["b"] }],
+            "memory": "first-component", "handles": "fd", "period_ms": 50, "algorithm": "none",
+            "steer": "masks", "transport": "udp-copy", "restarts": 1,
+            "component": [{ "name": "a", "command": ["a"], "gpu": "0" }, { "name": "b", "command": ["b"] }],
         });
         let definition: Definition = serde_json::from_value(all.clone()).unwrap();
         check(&definition).unwrap();

@@ -1,14 +1,16 @@
 //! Audits in a loop: beginnings and ends are stored as events, and logged.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::Shared;
 use crate::audit::Finding;
 use crate::audit::change::{Outcome, changes};
+use crate::audit::ending::Asked;
 use crate::audit::look::look;
 use crate::problem::{Problem, one_line};
+use crate::site::SitePolicy;
 use crate::store::events::{self, Event};
 use crate::store::now_unix_ms;
 
@@ -21,9 +23,9 @@ const AGAIN: Duration = Duration::from_secs(2);
 pub async fn audit(app: Shared) {
     let Some(every) = app.audit_every() else { return };
     let mut ended = app.ended();
-    let mut suspected = Vec::new();
+    let (mut suspected, mut asked) = (Vec::new(), Asked::default());
     loop {
-        match once(&app, &mut ended, &suspected).await {
+        match once(&app, &mut ended, &suspected, &mut asked).await {
             Ok(Some(now)) => suspected = now,
             Ok(None) => return,
             Err(problem) => {
@@ -46,13 +48,17 @@ async fn once(
     app: &Shared,
     ended: &mut watch::Receiver<bool>,
     suspected: &[Finding],
+    asked: &mut Asked,
 ) -> Result<Option<Vec<Finding>>, Problem> {
     let open = app.store().read(events::open).await?;
     let known: Vec<Finding> = open.iter().map(|open| &open.finding).chain(suspected).cloned().collect();
     let seen = tokio::select! {
         // A driver that hangs must not delay the end of the daemon.
         _ = ended.wait_for(|&ended| ended) => return Ok(None),
-        seen = app.blocking(move |app| Ok(look(app.install(), app.registry(), &known))) => seen?,
+        seen = app.blocking(move |app| {
+            let site = app.site().map(SitePolicy::now);
+            Ok(look(app.install(), app.registry(), &known, site.as_ref()))
+        }) => seen?,
     };
     let is_whole = !seen.findings.iter().any(|finding| matches!(finding, Finding::Blind { .. }));
     app.metrics.audit(is_whole);
@@ -62,6 +68,12 @@ async fn once(
         for event in app.store().write(move |connection| events::record(connection, &changes)).await? {
             app.metrics.event(&event);
             log(&event);
+        }
+    }
+    for (process, signal) in asked.signals(&seen, &suspected, Instant::now()) {
+        match process.signal(signal) {
+            Ok(()) => tracing::warn!(pid = process.pid, ?signal, "ended by the policy of the site"),
+            Err(error) => tracing::warn!(pid = process.pid, %error, "cannot be ended"),
         }
     }
     Ok(Some(suspected))

@@ -1,4 +1,4 @@
-//! `/v1/events`: what the watch over processes has found.
+//! `/v1/events`: what the watch over processes has found, and what was decided for targets.
 
 use axum::extract::State;
 
@@ -8,11 +8,12 @@ use super::history::Part;
 use crate::problem::Problem;
 use crate::store::events::{self, Event};
 
-/// Processes that escaped from their tenants, and what else audits found, the oldest first
+/// Escaped processes, what else audits found, and decisions for targets, the oldest first
 ///
 /// An event when something begins and one when it is over: a process that uses a GPU without the
 /// limits of its tenant, a process that has the gate of a GPU open and is no tenant's, and an audit
-/// of a GPU that fails. The last 10 000 events are kept.
+/// of a GPU that fails. The last 10 000 of them are kept, and the last 2 000 decisions for targets,
+/// each of which is one event.
 #[utoipa::path(get, path = "/v1/events", tag = "tenants", operation_id = "list_events",
     params(Part),
     responses((status = 200, body = [Event])))]

@@ -84,6 +84,7 @@ fn changed(limit: &Limit, about: &str) -> RefOr<Schema> {
         }
         Form::Share => (nullable(Type::String).min_length(Some(1)), Some("50%")),
         Form::Size { least } => (size(least), None),
+        Form::Target => (nullable(Type::String).min_length(Some(1)), Some("p99=2.5ms")),
         Form::Percent => (nullable(Type::String).pattern(Some("^[0-9]{1,3}([.][0-9])?%$")), Some("30%")),
     };
     let mut object = object.description(Some(about)).build();

@@ -91,7 +91,11 @@ impl Metrics {
             audits_failed.clone(),
         );
         let events = Family::<EventLabels, Counter>::default();
-        registry.register("events", "Events of processes without limits", events.clone());
+        registry.register(
+            "events",
+            "Events of processes without limits, and decisions for targets",
+            events.clone(),
+        );
         let in_flight = Gauge::default();
         registry.register("requests_in_flight", "Requests that are being answered", in_flight.clone());
         Self { registry, in_flight, requests, latencies, audits, audits_failed, events }
@@ -209,6 +213,7 @@ impl Now {
             escaped.insert(vec![("tenant", row.name.clone()), ("gpu", of_row)], 0.0);
         }
         let (mut strangers, mut blind) = (BTreeMap::<Labels, f64>::new(), BTreeMap::<Labels, f64>::new());
+        let (mut outsiders, mut mistakes) = (BTreeMap::<Labels, f64>::new(), 0.0);
         for Open { finding, .. } in findings {
             let of_gpu = gpu(finding.gpu());
             *match finding {
@@ -216,6 +221,11 @@ impl Now {
                     escaped.entry(vec![("tenant", escape.tenant.clone()), of_gpu]).or_default()
                 }
                 Finding::Stranger { .. } => strangers.entry(vec![of_gpu]).or_default(),
+                Finding::Outsider { .. } => outsiders.entry(vec![of_gpu]).or_default(),
+                Finding::Policy { .. } => {
+                    mistakes = 1.0;
+                    continue;
+                }
                 Finding::Blind { .. } => blind.entry(vec![of_gpu]).or_default(),
             } += 1.0;
         }
@@ -228,6 +238,16 @@ impl Now {
             "gate_strangers",
             "Processes that have the gate of a GPU open and belong to no tenant",
             strangers.into_iter(),
+        );
+        self.gauge(
+            "outside_processes",
+            "Processes that use a GPU of tenants and belong to no tenant",
+            outsiders.into_iter(),
+        );
+        self.gauge(
+            "policy_mistaken",
+            "1 while the file of the site's policy has a mistake, and the old policy holds",
+            [(Vec::new(), mistakes)].into_iter(),
         );
         self.gauge(
             "audit_blind",

@@ -27,6 +27,7 @@ mod samples;
 mod scrape;
 mod sm;
 mod streams;
+mod targets;
 mod tenants;
 mod units;
 mod waiting;
@@ -48,6 +49,7 @@ pub use document::openapi_text;
 pub use escapes::audit;
 pub use job_map::{make_dir, map_jobs};
 pub use live::sample;
+pub use targets::decisions;
 pub use watch::follow;
 
 pub use crate::caller::{Caller, Rights};

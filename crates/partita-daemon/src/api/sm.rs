@@ -14,7 +14,7 @@ use super::Shared;
 use super::chains::{owned, running};
 use super::extract::{Input, Name, Object, Output, Segments, short};
 use crate::caller::Caller;
-use crate::chains::Running;
+use crate::chains::{Running, RunningComponent};
 use crate::problem::{Kind, Problem};
 
 /// How much of its chain's TPCs a component is to use: one of both.
@@ -24,20 +24,22 @@ pub(super) struct Amount {
     /// A number of TPCs.
     #[schema(minimum = 1, example = 12)]
     tpcs: Option<u32>,
-    /// A part of the chain's SMs, in percent; it gives whole TPCs, rounded down.
+    /// A part of the chain's SMs on the component's GPU, in percent; it gives whole TPCs, rounded
+    /// down.
     #[schema(exclusive_minimum = 0, maximum = 100, example = 25.0)]
     sm_percent: Option<f64>,
 }
 
 impl Amount {
-    /// The TPCs that this is of a chain.
-    fn tpcs(self, field: &str, chain: &Running) -> Result<u32, Problem> {
+    /// The TPCs that this is of a chain's on the GPU of one of its components.
+    fn tpcs(self, field: &str, chain: &Running, component: &RunningComponent) -> Result<u32, Problem> {
+        let all = component.tpcs_of_gpu;
         let refuse = |detail: String| Err(Problem::invalid(field, detail));
         let (given, tpcs) = match (self.tpcs, self.sm_percent) {
             (Some(tpcs), None) => (format!("tpcs {tpcs}"), tpcs),
             (None, Some(percent)) if percent > 0.0 && percent <= 100.0 => {
                 // A hair less than a whole number is one: 33.33 % of 3 is 1.
-                let part = (f64::from(chain.tpcs) * percent / 100.0 + 0.01).floor();
+                let part = (f64::from(all) * percent / 100.0 + 0.01).floor();
                 (format!("sm_percent {percent}"), part as u32)
             }
             (None, Some(percent)) => {
@@ -45,13 +47,12 @@ impl Amount {
             }
             _ => return refuse("give tpcs or sm_percent, one of both".to_owned()),
         };
-        if !(1..=chain.tpcs).contains(&tpcs) {
+        if !(1..=all).contains(&tpcs) {
             return refuse(format!(
-                "{given} is {} of the {} that chain {} has; give a component 1 to {}",
+                "{given} is {} of the {all} that chain {} has on {}; give the component 1 to {all}",
                 Count(tpcs, "TPC"),
-                chain.tpcs,
                 chain.name,
-                chain.tpcs
+                component.gpu
             ));
         }
         Ok(tpcs)
@@ -92,7 +93,8 @@ impl<'de> Deserialize<'de> for Amounts {
 /// How a chain's TPCs are divided.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(super) struct Configuration {
-    /// TPCs that the chain has in all. Components may share some, so theirs may add up to more.
+    /// TPCs that the chain has in all, on all of its GPUs together. Components may share some, so
+    /// theirs may add up to more.
     tpcs_of_chain: u32,
     /// TPCs of each component, by its name; empty before the first division.
     tpcs: BTreeMap<String, u32>,
@@ -142,7 +144,8 @@ pub(super) async fn configure(
     for (component, amount) in &amounts {
         let at = place(&chain, component)?;
         // A component's name needs no escape in a pointer.
-        chain.components[at].tpcs = Some(amount.tpcs(&format!("/{component}"), &chain)?);
+        let tpcs = amount.tpcs(&format!("/{component}"), &chain, &chain.components[at])?;
+        chain.components[at].tpcs = Some(tpcs);
     }
     if let Some(missing) = chain.components.iter().find(|one| !amounts.contains_key(&one.name)) {
         return Err(Problem::invalid(
@@ -174,10 +177,9 @@ pub(super) async fn configure_component(
     owned(&app, &name, caller).await?;
     let mut chain = running(&app, &name).await?;
     let at = place(&chain, &component)?;
-    let tpcs = amount.tpcs("", &chain)?;
-    let all = chain.tpcs;
+    let tpcs = amount.tpcs("", &chain, &chain.components[at])?;
     // Before the first division each may use everything.
-    chain.components.iter_mut().for_each(|one| one.tpcs = one.tpcs.or(Some(all)));
+    chain.components.iter_mut().for_each(|one| one.tpcs = one.tpcs.or(Some(one.tpcs_of_gpu)));
     chain.components[at].tpcs = Some(tpcs);
     steer(&app, caller, &chain).await
 }
@@ -205,7 +207,7 @@ fn place(chain: &Running, component: &str) -> Result<usize, Problem> {
 pub(super) struct Suggestion {
     /// The number of TPCs; null if the chain's TPCs are not divided yet, so it may use all of them.
     tpcs: Option<u32>,
-    /// The part of the chain's TPCs that this is, in percent.
+    /// The part of the chain's TPCs on the component's GPU that this is, in percent.
     sm_percent: f64,
     /// Which TPCs, logical, as ranges.
     #[schema(example = "0-11")]
@@ -228,8 +230,8 @@ pub(super) async fn suggestion(
     let (Name(name), Name(component)) = path;
     let mut chain = running(&app, &name).await?;
     let at = place(&chain, &component)?;
-    let of_chain = f64::from(chain.tpcs.max(1));
     let one = chain.components.swap_remove(at);
+    let of_chain = f64::from(one.tpcs_of_gpu.max(1));
     Ok(Output(Suggestion {
         tpcs: one.tpcs,
         sm_percent: one.tpcs.map_or(100.0, |tpcs| f64::from(tpcs) * 100.0 / of_chain),

@@ -12,6 +12,7 @@ use partita::limits::{LimitSet, Refused};
 use partita::pace::TimesRow;
 use partita::ps::TenantRow;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
+use partita::slo::TargetRow;
 use partita_core::ByteSize;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -77,8 +78,14 @@ pub(super) struct TenantPart {
     bursts: Option<TimesView>,
     /// Launches of these bursts, as far as launches are counted.
     burst_launches: Option<u64>,
+    /// The part of the time since its start inside bursts, in percent; above 100 where several
+    /// processes were busy at once. None before the first burst has ended.
+    #[schema(example = 37.5)]
+    duty_percent: Option<f64>,
     /// The steps that its programs name themselves, on the first GPU that they see.
     steps: Option<TimesView>,
+    /// How its target stands; none without a target.
+    target: Option<TargetView>,
     /// Its share of the GPU's time, in percent.
     time_share_percent: Option<f64>,
     /// What of the GPU's time it used over about the last second, in percent.
@@ -104,6 +111,29 @@ pub(super) struct TimesView {
 impl From<TimesRow> for TimesView {
     fn from(row: TimesRow) -> Self {
         Self { count: row.count, sum_s: row.sum_s, p50_us: row.p50_us, p99_us: row.p99_us }
+    }
+}
+
+/// How a target stands.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct TargetView {
+    /// The longest time for 99 of 100 bursts or steps, in microseconds; none before its own time is
+    /// learnt.
+    bound_us: Option<f64>,
+    /// What 99 of 100 of the last ones took at most, in microseconds.
+    p99_us: Option<f64>,
+    /// Whether the target holds; none as long as that is not known.
+    holds: Option<bool>,
+    /// Whether it is violated with all TPCs that the tenant can have.
+    unmet: bool,
+    /// The fewest TPCs on which it is known to hold.
+    enough_tpcs: Option<u32>,
+}
+
+impl From<&TargetRow> for TargetView {
+    fn from(row: &TargetRow) -> Self {
+        let TargetRow { bound_us, p99_us, holds, unmet, enough_tpcs } = *row;
+        Self { bound_us, p99_us, holds, unmet, enough_tpcs }
     }
 }
 
@@ -135,7 +165,9 @@ impl TenantPart {
             launches: row.launches,
             bursts: row.bursts.map(TimesView::from),
             burst_launches: row.burst_launches,
+            duty_percent: row.duty_percent,
             steps: row.steps.map(TimesView::from),
+            target: row.target.as_ref().map(TargetView::from),
             time_share_percent: row.time.map(|time| time.share_percent),
             time_used_percent: row.time.and_then(|time| time.used_percent),
             processes: row

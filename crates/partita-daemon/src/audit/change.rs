@@ -2,6 +2,9 @@
 //!
 //! Pure: it reads no clock and no file, and queries no process.
 
+use partita::audit::Escape;
+use partita::process::ProcessId;
+use partita::registry::GpuMeta;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -27,6 +30,8 @@ pub enum Edge {
     Began,
     /// It is not so any more.
     Ended,
+    /// It has no duration: a decision.
+    Happened,
 }
 
 impl Edge {
@@ -35,6 +40,7 @@ impl Edge {
         match self {
             Self::Began => "began",
             Self::Ended => "ended",
+            Self::Happened => "happened",
         }
     }
 }
@@ -88,8 +94,8 @@ pub struct Outcome {
 /// Compares an audit with what was open before it and with the suspects of the one before.
 ///
 /// An audit can catch a process during an `execve`: its slot is free, and the driver still lists
-/// it. So a process counts when two audits in a row have seen it. A driver that does not answer
-/// counts at once.
+/// it. So a process counts when two audits in a row have seen it. A driver that does not answer,
+/// and a mistake in the policy, count at once.
 ///
 /// What an audit could not see is neither new nor over, unless its process has ended.
 pub fn changes(open: &[Open], suspected: &[Finding], look: &Look, now_unix_ms: i64) -> Outcome {
@@ -110,7 +116,8 @@ pub fn changes(open: &[Open], suspected: &[Finding], look: &Look, now_unix_ms: i
             continue;
         }
         counted.push(finding.key());
-        let is_sure = matches!(finding, Finding::Blind { .. }) || has(suspected, finding);
+        let is_sure =
+            matches!(finding, Finding::Blind { .. } | Finding::Policy { .. }) || has(suspected, finding);
         if is_sure {
             let change = Change { at_unix_ms: now_unix_ms, finding: finding.clone(), what: What::Began };
             outcome.changes.push(change);
@@ -133,12 +140,12 @@ fn end(finding: &Finding, look: &Look) -> Option<End> {
     if has(&look.findings, finding) || !look.tells_of(finding) {
         return None;
     }
+    let is_held = |gpu: &GpuMeta, process: ProcessId| look.held.contains(&(gpu.key.clone(), process));
     Some(match finding {
-        Finding::Escape { escape, .. } if look.held.contains(&(escape.gpu.key.clone(), escape.process)) => {
-            End::Held
-        }
-        Finding::Escape { .. } | Finding::Stranger { .. } => End::Left,
-        Finding::Blind { .. } => End::Told,
+        Finding::Escape { escape, .. } if is_held(&escape.gpu, escape.process) => End::Held,
+        Finding::Outsider { gpu, process, .. } if is_held(gpu, *process) => End::Held,
+        Finding::Escape { .. } | Finding::Stranger { .. } | Finding::Outsider { .. } => End::Left,
+        Finding::Policy { .. } | Finding::Blind { .. } => End::Told,
     })
 }
 
@@ -150,11 +157,13 @@ impl Look {
     /// Whether it would have seen this finding, if it were so.
     fn tells_of(&self, finding: &Finding) -> bool {
         let is_blind = |key| self.findings.iter().any(|other| other.key() == Key::Blind(key));
-        if is_blind(None) {
-            return false;
-        }
         match finding {
-            Finding::Escape { escape, .. } => !is_blind(Some(&escape.gpu.key)),
+            // The registry has no part in it.
+            Finding::Policy { .. } => true,
+            _ if is_blind(None) => false,
+            Finding::Escape { escape: Escape { gpu, .. }, .. } | Finding::Outsider { gpu, .. } => {
+                !is_blind(Some(&gpu.key))
+            }
             // The driver has no part in it.
             Finding::Stranger { .. } | Finding::Blind { .. } => true,
         }

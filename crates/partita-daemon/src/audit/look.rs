@@ -2,27 +2,45 @@
 
 use partita::audit::{self, AuditRow, Escape, Unseen};
 use partita::install::Install;
+use partita::policy::{self, Policy};
 use partita::registry::Registry;
 
 use super::{Finding, Look, user_of};
 
 /// Audits everything, and searches for what is `known` already. Blocks for as long as the driver
-/// takes to answer; what cannot be checked is a finding too.
-pub fn look(install: &Install, registry: &Registry, known: &[Finding]) -> Look {
+/// takes to answer; what cannot be checked is a finding too. `site` is the policy that holds, with
+/// the mistake of its file.
+pub fn look(
+    install: &Install,
+    registry: &Registry,
+    known: &[Finding],
+    site: Option<&(Policy, Option<String>)>,
+) -> Look {
     let mut look = Look::default();
+    if let Some((_, Some(mistake))) = site {
+        look.findings.push(Finding::Policy { reason: mistake.clone() });
+    }
     let escaped: Vec<Escape> = known
         .iter()
         .filter_map(|finding| match finding {
             Finding::Escape { escape, .. } => Some(escape.clone()),
-            Finding::Stranger { .. } | Finding::Blind { .. } => None,
+            _ => None,
         })
         .collect();
     let nothing = |error: partita::Error| Finding::Blind { gpu: None, reason: error.to_string() };
     match audit::run(install, registry, &escaped) {
         Err(error) => look.findings.push(nothing(error)),
         // Other users' tenants are not checked.
-        Ok(audit::Audit { rows, unseen, .. }) => {
+        Ok(audit::Audit { rows, unseen, outsiders, .. }) => {
             rows.into_iter().for_each(|row| look.add(row));
+            look.findings.extend(outsiders.into_iter().map(|outsider| {
+                let audit::Outsider { device, process, user, memory_bytes, .. } = outsider;
+                let ends = |(policy, _): &(Policy, _)| {
+                    process.user().is_some_and(|user| policy.outside.ends(&policy::user_of(user)))
+                };
+                let is_ended = site.is_some_and(ends);
+                Finding::Outsider { gpu: device, process, user, driver_bytes: memory_bytes, is_ended }
+            }));
             for Unseen { gpus, error } in unseen {
                 let reason = error.to_string();
                 let blind = |gpu| Finding::Blind { gpu: Some(gpu), reason: reason.clone() };

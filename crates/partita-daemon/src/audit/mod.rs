@@ -6,10 +6,12 @@
 //! |---|---|
 //! | [`look`] | one audit |
 //! | [`change`] | what has begun and ended between audits: values in, values out |
+//! | [`ending`] | which processes outside of tenants the policy of the site ends |
 //!
 //! `api::escapes` audits in a loop, and `store::events` stores the events.
 
 pub mod change;
+pub mod ending;
 pub mod look;
 
 use std::collections::BTreeSet;
@@ -45,6 +47,24 @@ pub enum Finding {
         /// Whose it is.
         user: String,
     },
+    /// A process uses the GPU of tenants and belongs to none.
+    Outsider {
+        /// The GPU.
+        gpu: GpuMeta,
+        /// The process.
+        process: ProcessId,
+        /// Whose it is.
+        user: String,
+        /// Device memory that it used when it was found, in bytes, if the driver reports it.
+        driver_bytes: Option<u64>,
+        /// Whether the site's policy ends it.
+        is_ended: bool,
+    },
+    /// The file of the site's policy has a mistake.
+    Policy {
+        /// The mistake when it was found, with the file and the line.
+        reason: String,
+    },
     /// The processes of a GPU are unknown.
     Blind {
         /// The GPU; `None` if nothing can be audited.
@@ -61,6 +81,10 @@ pub enum Key<'a> {
     Escape(&'a str, ProcessId),
     /// A process that has this gate open.
     Stranger(&'a str, ProcessId),
+    /// A process that uses the GPU with this key.
+    Outsider(&'a str, ProcessId),
+    /// The policy of the site.
+    Policy,
     /// The GPU with this key; `None` for everything.
     Blind(Option<&'a str>),
 }
@@ -74,8 +98,14 @@ pub enum Kind {
     Escape,
     /// A process that belongs to no tenant has the gate of a GPU open.
     Gate,
+    /// A process uses the GPU of tenants and belongs to none.
+    Outside,
+    /// The file of the site's policy has a mistake.
+    Policy,
     /// The processes of a GPU are unknown.
     Audit,
+    /// A tenant's TPCs moved for a target, or it became known whether the target can be met.
+    Target,
 }
 
 impl Kind {
@@ -84,7 +114,10 @@ impl Kind {
         match self {
             Self::Escape => "escape",
             Self::Gate => "gate",
+            Self::Outside => "outside",
+            Self::Policy => "policy",
             Self::Audit => "audit",
+            Self::Target => "target",
         }
     }
 }
@@ -100,7 +133,8 @@ pub enum End {
     Held,
     /// The process does not use the GPU any more; or it has closed the gate, or is a tenant's now.
     Left,
-    /// The GPU's processes are known again, or it has no tenants any more.
+    /// The GPU's processes are known again, or it has no tenants any more; or the policy's file has
+    /// no mistake any more.
     Told,
 }
 
@@ -133,6 +167,8 @@ impl Finding {
         match self {
             Self::Escape { escape, .. } => Key::Escape(&escape.gpu.key, escape.process),
             Self::Stranger { gate, process, .. } => Key::Stranger(gate, *process),
+            Self::Outsider { gpu, process, .. } => Key::Outsider(&gpu.key, *process),
+            Self::Policy { .. } => Key::Policy,
             Self::Blind { gpu, .. } => Key::Blind(gpu.as_ref().map(|gpu| gpu.key.as_str())),
         }
     }
@@ -142,6 +178,8 @@ impl Finding {
         match self {
             Self::Escape { .. } => Kind::Escape,
             Self::Stranger { .. } => Kind::Gate,
+            Self::Outsider { .. } => Kind::Outside,
+            Self::Policy { .. } => Kind::Policy,
             Self::Blind { .. } => Kind::Audit,
         }
     }
@@ -150,7 +188,7 @@ impl Finding {
     pub fn tenant(&self) -> Option<&str> {
         match self {
             Self::Escape { escape, .. } => Some(&escape.tenant),
-            Self::Stranger { .. } | Self::Blind { .. } => None,
+            _ => None,
         }
     }
 
@@ -158,7 +196,9 @@ impl Finding {
     pub fn gpu(&self) -> Option<&GpuMeta> {
         match self {
             Self::Escape { escape, .. } => Some(&escape.gpu),
+            Self::Outsider { gpu, .. } => Some(gpu),
             Self::Stranger { gpu, .. } | Self::Blind { gpu, .. } => gpu.as_ref(),
+            Self::Policy { .. } => None,
         }
     }
 
@@ -166,24 +206,26 @@ impl Finding {
     pub fn process(&self) -> Option<ProcessId> {
         match self {
             Self::Escape { escape, .. } => Some(escape.process),
-            Self::Stranger { process, .. } => Some(*process),
-            Self::Blind { .. } => None,
+            Self::Stranger { process, .. } | Self::Outsider { process, .. } => Some(*process),
+            Self::Policy { .. } | Self::Blind { .. } => None,
         }
     }
 
     /// Whose the process is.
     pub fn user(&self) -> Option<&str> {
         match self {
-            Self::Escape { user, .. } | Self::Stranger { user, .. } => Some(user),
-            Self::Blind { .. } => None,
+            Self::Escape { user, .. } | Self::Stranger { user, .. } | Self::Outsider { user, .. } => {
+                Some(user)
+            }
+            Self::Policy { .. } | Self::Blind { .. } => None,
         }
     }
 
     /// Device memory that the process used when it was found, in bytes.
     pub fn driver_bytes(&self) -> Option<u64> {
         match self {
-            Self::Escape { driver_bytes, .. } => *driver_bytes,
-            Self::Stranger { .. } | Self::Blind { .. } => None,
+            Self::Escape { driver_bytes, .. } | Self::Outsider { driver_bytes, .. } => *driver_bytes,
+            Self::Stranger { .. } | Self::Policy { .. } | Self::Blind { .. } => None,
         }
     }
 
@@ -198,6 +240,23 @@ impl Finding {
             ),
             Self::Stranger { gate, process, user, .. } => {
                 format!("process {} of {user} has {gate} open and {STRANGER_REMEDY}", process.pid)
+            }
+            Self::Outsider { gpu, process, user, is_ended, .. } => format!(
+                "process {} of {user} uses {} and belongs to no tenant: nothing limits it, and its memory \
+                 may have been promised to a tenant; {}",
+                process.pid,
+                gpu.label,
+                match is_ended {
+                    true => "the policy of this site ends it; start it with `partita run`".to_owned(),
+                    false =>
+                        format!("`kill {}` ends it, and `partita run` starts it in a tenant", process.pid),
+                }
+            ),
+            Self::Policy { reason } => {
+                format!(
+                    "{reason}; the old policy of this site holds, and `partita policy check` finds the \
+                     mistake"
+                )
             }
             Self::Blind { gpu, reason } => format!(
                 "processes that escape from tenants on {} would not be seen: {reason}; `partita \
@@ -226,6 +285,17 @@ impl Finding {
                 };
                 format!("{}, which had {gate} open and belonged to no tenant, {what}", process(id, user))
             }
+            Self::Outsider { gpu, process: id, user, .. } => {
+                let what = match end {
+                    End::Gone => "has ended".to_owned(),
+                    End::Held => "is held by limits now".to_owned(),
+                    End::Left | End::Told => {
+                        format!("has left {}, or no tenant is there any more", gpu.label)
+                    }
+                };
+                format!("{}, which belonged to no tenant, {what}", process(id, user))
+            }
+            Self::Policy { .. } => "the file of the site's policy has no mistake any more".to_owned(),
             Self::Blind { gpu, .. } => {
                 format!("processes that escape from tenants on {} would be seen again", label(gpu.as_ref()))
             }

@@ -64,7 +64,7 @@ impl Chains for Facade {
     fn start(&self, definition: &Definition, patience: Duration) -> Result<Running, Problem> {
         let name = &definition.name;
         let failed = |reason: String| Problem::new(Kind::Internal, format!("chain {name}: {reason}"));
-        let order = ChainRun { definition: definition.clone(), log: None };
+        let order = ChainRun { definition: definition.clone(), log: None, gpus: Vec::new() };
         let order = serde_json::to_string(&order).map_err(|error| failed(error.to_string()))?;
         // One whose process has died makes room for the new one.
         let before = self.look(name)?.map(|running| (running.supervisor_pid, running.started_unix_s));

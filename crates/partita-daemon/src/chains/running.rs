@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 pub struct Running {
     /// Its name.
     pub name: String,
-    /// The GPU's short name.
+    /// The short names of its GPUs, with commas between them.
     pub gpu: String,
     /// The process that runs it.
     pub supervisor_pid: u32,
@@ -28,7 +28,7 @@ pub struct Running {
     pub optimizer_state: String,
     /// Periods that were measured.
     pub periods: u64,
-    /// TPCs that the chain has in all.
+    /// TPCs that the chain has in all, on all of its GPUs together.
     pub tpcs: u32,
     /// Its components, in their order.
     pub components: Vec<RunningComponent>,
@@ -46,6 +46,14 @@ pub struct Running {
 pub struct RunningComponent {
     /// Its name.
     pub name: String,
+    /// The short name of its GPU.
+    pub gpu: String,
+    /// TPCs that the chain has there: the most that it can use.
+    pub tpcs_of_gpu: u32,
+    /// How frames come from the component before, if that is on another GPU: `peer` from that GPU's
+    /// memory, `host` through host memory; none on the same GPU, and before the first frame.
+    #[schema(example = "peer")]
+    pub frames_by: Option<String>,
     /// Whether a living process has its place.
     pub live: bool,
     /// Its process; none while it does not run.
@@ -90,8 +98,13 @@ pub struct Step {
 impl From<ChainView> for Running {
     fn from(view: ChainView) -> Self {
         let ChainView { name, gpu, supervised, state, roles, frames_finished, frames_lost } = view;
+        let of_gpu = |label: &str| state.gpus.iter().find(|gpu| gpu.gpu == label).map(|gpu| gpu.tpcs);
         let components = roles.into_iter().enumerate().map(|(at, role)| RunningComponent {
             pid: state.components.get(at).and_then(|one| one.process).map(|process| process.pid),
+            gpu: state.components.get(at).map_or_else(|| gpu.clone(), |one| one.gpu.clone()),
+            tpcs_of_gpu: (state.components.get(at).and_then(|one| of_gpu(&one.gpu)))
+                .unwrap_or(state.tpcs_of_chain),
+            frames_by: role.frames_by.map(str::to_owned),
             live: role.live,
             incarnation: role.incarnation,
             frames_in: role.frames_in,
@@ -106,8 +119,9 @@ impl From<ChainView> for Running {
             obeys: role.obeys,
             name: role.name,
         });
+        let components = components.collect();
         Self {
-            components: components.collect(),
+            components,
             name,
             gpu,
             supervisor_pid: state.supervisor.pid,

@@ -3,7 +3,6 @@
 mod connection;
 mod end;
 mod logs;
-mod policy;
 mod socket;
 mod system;
 
@@ -33,12 +32,17 @@ use crate::api::{self, App};
 use crate::args::Serve;
 use crate::chains::Facade;
 use crate::memory::Keepers;
+use crate::site::SitePolicy;
 use crate::store::Store;
 use connection::{Guarded, Limits, Source};
 use socket::Socket;
 
 /// Descriptors for all connections of both listeners, and some for their requests.
 const DESCRIPTORS: u64 = 4096;
+
+/// How long a request waits for the registry: its client waits, and `/healthz` must report a
+/// registry that does not answer.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Additional time for a request's head: a body that is late is refused before the connection ends.
 const HEAD: Duration = Duration::from_secs(5);
@@ -65,6 +69,9 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let tokens = Tokens::read(arguments.token_file.as_deref(), arguments.read_token_file.as_deref())?;
     arguments.gpu_groups.check_exist().map_err(|reason| anyhow::anyhow!("--gpu-groups: {reason}"))?;
     let registry = if arguments.system { Registry::open_system()? } else { Registry::open()? };
+    let registry = registry.with_lock_limit(LOCK_LIMIT);
+    let steered = registry.is_system().then(|| registry.clone());
+    let planned = registry.clone();
     let left = mode::left_in_user_mode(&registry);
     let path = arguments
         .socket
@@ -82,6 +89,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let chains = Facade::new(registry.clone(), program.clone(), state.join("chains"));
     let keepers = Keepers::new(registry.clone());
     let (ending, ended) = watch::channel(false);
+    let site = requests.is_some().then(|| SitePolicy::begin(partita::policy::path())).transpose()?;
     let app = Arc::new(App::new(api::Parts {
         store,
         registry,
@@ -95,10 +103,12 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         metric_names: arguments.metric_names.clone(),
         job_map: arguments.dcgm_job_map.clone(),
         audit_every: arguments.audit_every.0,
+        site: site.clone(),
         answer_limit: arguments.answer_s,
         body_limit: arguments.body_s,
         ended: ended.clone(),
     }));
+    let ended_by = ended.clone();
     let router = api::router(Arc::clone(&app));
     let mut serving = JoinSet::new();
     let limits = Limits::new(arguments.body_s + HEAD);
@@ -119,9 +129,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         serving.spawn(accept(Guarded::new(listener, limits, own_user()), router.clone(), ended.clone()));
     }
     let mut requests = requests.as_deref().map(Socket::claim).transpose()?;
-    if let Some(socket) = &mut requests {
-        let policy = policy::SitePolicy::begin(partita::policy::path())?;
-        policy.follow(ended.clone()).context("signal handlers")?;
+    if let (Some(socket), Some(policy)) = (&mut requests, site) {
+        policy.follow(planned, ended.clone()).context("signal handlers")?;
         let listener = Guarded::new(socket.listen()?, limits, own_user());
         let answering = system::Answering { command, gpu_groups: arguments.gpu_groups.to_string(), policy };
         serving.spawn(system::accept(listener, answering, ended.clone()));
@@ -143,6 +152,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let auditing = tokio::spawn(api::audit(Arc::clone(&app)));
     let sampling = tokio::spawn(api::sample(Arc::clone(&app)));
     let mapping = tokio::spawn(api::map_jobs(Arc::clone(&app)));
+    let deciding = tokio::spawn(api::decisions(Arc::clone(&app)));
+    let steering = steered.map(|registry| hold_targets(registry, ended_by));
     let watchdog = end::tell_ready();
 
     let why = signals.wait().await;
@@ -162,12 +173,30 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let _ = auditing.await;
     let _ = sampling.await;
     let _ = mapping.await;
+    let _ = deciding.await;
+    if let Some(Ok(thread)) = steering {
+        // A look takes milliseconds; a move waits for planners.
+        let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+    }
     if let Some(watchdog) = watchdog {
         watchdog.abort();
     }
     drop((socket, requests));
     tracing::info!("ended");
     Ok(())
+}
+
+/// Moves compute units for the targets of all tenants, in a separate thread, until the end begins.
+fn hold_targets(
+    registry: Registry,
+    ended: watch::Receiver<bool>,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let hold = move || {
+        let is_over = || *ended.borrow() || ended.has_changed().is_err();
+        partita::slo::control_all(&registry, is_over, |error| tracing::warn!(%error, "targets of tenants"));
+    };
+    let thread = std::thread::Builder::new().name("targets".to_owned()).spawn(hold);
+    thread.inspect_err(|error| tracing::warn!(%error, "targets of tenants are not held"))
 }
 
 /// Serves the connections of one listener until the end begins, and then those that exist.

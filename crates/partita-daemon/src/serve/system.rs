@@ -14,8 +14,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::connection::Guarded;
-use super::policy::SitePolicy;
 use crate::caller::Peer;
+use crate::site::SitePolicy;
 
 /// Concurrent requests of one user. Others wait. Root has no limit, so that no user can lock root
 /// out.

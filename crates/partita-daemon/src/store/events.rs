@@ -1,7 +1,10 @@
-//! The findings of audits as events: the newest ones, and those that are not over yet.
+//! The findings of audits as events: the newest ones, and those that are not over yet; and the
+//! decisions for targets.
 //!
 //! One transaction writes both, so a daemon that restarts knows what was reported, and reports
 //! nothing twice.
+
+use std::collections::BTreeMap;
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
@@ -12,9 +15,12 @@ use utoipa::ToSchema;
 use crate::audit::change::{Change, Edge, Open, What};
 use crate::audit::{End, Kind};
 use crate::problem::{self, Problem};
+use crate::targets::{Decision, Whose};
 
-/// Events that are stored.
+/// Events of audits that are stored.
 pub const EVENTS_MAX: i64 = 10_000;
+/// Decisions for targets that are stored. They are more frequent, and must not drive out findings.
+pub const DECISIONS_MAX: i64 = 2_000;
 
 const COLUMNS: &str = "id, at_unix_ms, kind, change, coalesce(began_id, id), began_unix_ms, ended, tenant, gpu, gpu_uuid, pid, user, \
                        driver_bytes, detail";
@@ -36,7 +42,7 @@ pub struct Event {
     pub began_unix_ms: i64,
     /// The kind of its end; `None` for a beginning.
     pub end: Option<End>,
-    /// The tenant whose limits the process has escaped.
+    /// The tenant whose limits the process has escaped, or whose TPCs moved.
     pub tenant: Option<String>,
     /// The GPU's short name, where it is known.
     pub gpu: Option<String>,
@@ -122,11 +128,64 @@ pub fn record(connection: &Connection, changes: &[Change]) -> Result<Vec<Event>,
     if !events.is_empty() {
         connection
             .prepare_cached(
-                "DELETE FROM event WHERE id <= (SELECT id FROM event ORDER BY id DESC LIMIT 1 OFFSET ?1)",
+                "DELETE FROM event WHERE kind <> 'target' AND id <=
+                     (SELECT id FROM event WHERE kind <> 'target' ORDER BY id DESC LIMIT 1 OFFSET ?1)",
             )?
             .execute([EVENTS_MAX])?;
     }
     Ok(events)
+}
+
+/// Stores decisions for targets as events, and returns these. The oldest beyond [`DECISIONS_MAX`]
+/// are removed.
+///
+/// # Errors
+/// [`Kind::Unavailable`](problem::Kind::Unavailable).
+pub fn decide(connection: &Connection, decisions: &[Decision]) -> Result<Vec<Event>, Problem> {
+    let mut events = Vec::new();
+    for Decision { whose, gpu, at_unix_ms, detail, .. } in decisions {
+        connection
+            .prepare_cached(
+                "INSERT INTO event (at_unix_ms, kind, change, began_unix_ms, tenant, gpu, gpu_uuid, user, detail)
+                     VALUES (?1, ?2, ?3, ?1, ?4, ?5, ?6, ?7, ?8)",
+            )?
+            .execute(params![
+                at_unix_ms,
+                Kind::Target.word(),
+                Edge::Happened.word(),
+                whose.tenant,
+                gpu,
+                whose.gpu_uuid,
+                whose.user,
+                detail,
+            ])?;
+        events.extend(after(connection, connection.last_insert_rowid() - 1, 1)?);
+    }
+    if !events.is_empty() {
+        connection
+            .prepare_cached(
+                "DELETE FROM event WHERE kind = 'target' AND id <=
+                     (SELECT id FROM event WHERE kind = 'target' ORDER BY id DESC LIMIT 1 OFFSET ?1)",
+            )?
+            .execute([DECISIONS_MAX])?;
+    }
+    Ok(events)
+}
+
+/// The time of the last stored decision on each tenant, in milliseconds since 1970.
+///
+/// # Errors
+/// [`Kind::Unavailable`](problem::Kind::Unavailable).
+pub fn decided(connection: &Connection) -> Result<BTreeMap<Whose, i64>, Problem> {
+    let mut query = connection.prepare_cached(
+        "SELECT tenant, user, gpu_uuid, max(at_unix_ms) FROM event
+             WHERE kind = 'target' AND tenant IS NOT NULL AND user IS NOT NULL AND gpu_uuid IS NOT NULL
+             GROUP BY tenant, user, gpu_uuid",
+    )?;
+    let rows = query.query_map([], |row| {
+        Ok((Whose { tenant: row.get(0)?, user: row.get(1)?, gpu_uuid: row.get(2)? }, row.get(3)?))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }
 
 /// Up to `limit` events after the one numbered `after`, the oldest first.

@@ -9,6 +9,7 @@ use super::*;
 use crate::audit::change::{Change, Edge, Open, What};
 use crate::audit::{self, End, Finding};
 use crate::chains::{Running, RunningComponent, Step};
+use crate::targets::{Decision, Whose};
 
 fn definition(name: &str) -> Definition {
     let component = |name: &str| json!({ "name": name, "command": ["true"] });
@@ -119,6 +120,9 @@ fn running(started_unix_s: u64, steps: &[f64]) -> Running {
         frames_out: 0,
         frames_dropped: 0,
         frames_queued: 0,
+        gpu: "sim:h200".to_owned(),
+        tpcs_of_gpu: 66,
+        frames_by: None,
         frames_held: 0,
         busy_us: 0,
         wait_us: 0,
@@ -314,6 +318,35 @@ async fn events_are_bounded_and_what_is_open_outlives_its_event() {
     assert_eq!((kept.len() as i64, kept[0].id), (events::EVENTS_MAX, 5));
     let open = store.read(events::open).await.unwrap();
     assert_eq!((open.len() as i64, open[0].began_id), (events::EVENTS_MAX + 4, 1));
+}
+
+#[tokio::test]
+async fn decisions_are_bounded_and_drive_out_no_finding() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    store.write(|connection| events::record(connection, &began(1))).await.unwrap();
+    let whose = Whose { tenant: "a".to_owned(), user: "ann".to_owned(), gpu_uuid: "GPU-1".to_owned() };
+    let decision = |at_unix_ms| Decision {
+        whose: whose.clone(),
+        gpu: "GPU 0".to_owned(),
+        at_unix_ms,
+        is_bad: false,
+        detail: "a went from 8 to 16 TPCs".to_owned(),
+    };
+    let many: Vec<Decision> = (1..=events::DECISIONS_MAX + 5).map(decision).collect();
+    let stored = store.write(move |connection| events::decide(connection, &many)).await.unwrap();
+    assert_eq!(stored.len() as i64, events::DECISIONS_MAX + 5);
+    let kept = store.read(|connection| events::after(connection, 0, 20_000)).await.unwrap();
+    assert_eq!(kept.len() as i64, events::DECISIONS_MAX + 4);
+    assert_eq!((kept[3].kind, kept[4].at_unix_ms), (audit::Kind::Audit, 6));
+    assert_eq!((kept[4].kind, kept[4].change), (audit::Kind::Target, Edge::Happened));
+    let last = store.read(events::decided).await.unwrap();
+    assert_eq!(last.into_iter().collect::<Vec<_>>(), [(whose, events::DECISIONS_MAX + 5)]);
+    // Findings drive out no decision, either.
+    let many: Vec<Change> = (0..events::EVENTS_MAX / 4 + 1).flat_map(began).collect();
+    store.write(move |connection| events::record(connection, &many)).await.unwrap();
+    let kept = store.read(|connection| events::after(connection, 0, 20_000)).await.unwrap();
+    assert_eq!(kept.len() as i64, events::DECISIONS_MAX + events::EVENTS_MAX);
 }
 
 #[tokio::test]

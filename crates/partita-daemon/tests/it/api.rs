@@ -232,6 +232,36 @@ fn tenants_are_listed_changed_and_ended_as_by_the_commands() {
     daemon.refused(404, "DELETE", path, None);
 }
 
+#[test]
+fn targets_are_shown_and_changed() {
+    if needs_simulator("a partition of a known GPU") {
+        return;
+    }
+    let world = World::new();
+    let daemon = world.start();
+    let _tenant = Tenant::start(&world, "--name serve --sm 25% --slo p99=2.5ms");
+    let (path, part) = ("/v1/tenants/serve", || daemon.get("/v1/tenants/serve")["parts"][0].clone());
+    assert_eq!(part()["slo"], "p99=2.5ms");
+    eventually("the controller has looked", || part()["target"]["bound_us"] == 2_500.0);
+    // It has not worked yet.
+    assert_eq!((&part()["target"]["holds"], &part()["target"]["unmet"]), (&json!(null), &json!(false)));
+    for slo in ["p99=0", "p99=2", "p98=2ms", "fast", ""] {
+        daemon.refused(422, "PATCH", path, Some(json!({ "slo": slo })));
+    }
+    daemon.refused(422, "PATCH", path, Some(json!({ "goal": "latency" })));
+    assert_eq!(part()["slo"], "p99=2.5ms");
+    daemon.ok("PATCH", path, Some(json!({ "slo": "step-p99=40ms" })));
+    eventually("the controller has seen it", || part()["target"]["bound_us"] == 40_000.0);
+    daemon.ok("PATCH", path, Some(json!({ "goal": "throughput" })));
+    assert_eq!(
+        (&part()["slo"], &part()["target"], &part()["goal"]),
+        (&json!(null), &json!(null), &json!("throughput"))
+    );
+    daemon.ok("PATCH", path, Some(json!({ "goal": "none" })));
+    assert_eq!((&part()["goal"], &part()["sms"]), (&json!(null), &json!(32)));
+    daemon.ok("DELETE", "/v1/tenants/serve?grace_s=1", None);
+}
+
 fn with_header(
     daemon: &Daemon,
     method: &str,

@@ -18,4 +18,5 @@ mod metrics;
 mod page;
 mod serve;
 mod spite;
+mod targets;
 mod waiting;

@@ -95,7 +95,7 @@ fn simulated(wanted: Option<&Selectors>, has_driver: bool) -> Vec<SimMeta> {
             };
             list.iter().filter_map(device).collect()
         }
-        Some(Selectors::All(device)) => device.clone().into_iter().collect(),
+        Some(Selectors::All(device) | Selectors::Any(device)) => device.clone().into_iter().collect(),
         None if has_driver => inherited.into_iter().collect(),
         None => vec![inherited.unwrap_or_else(|| simenv::DEFAULT_DEVICE.to_owned())],
     };
@@ -134,9 +134,11 @@ impl Loads {
     }
 }
 
-/// Whether the process may be of a tenant of its user, whose ledger this user cannot read.
-fn is_hidden(tenants: &[&Tenant], process: ProcessId) -> bool {
-    tenants.iter().any(|tenant| process.user() == Some(tenant.user) && tenant.usage().is_err())
+/// Whether the process may be of a tenant of its user, whose files this user cannot read, or which
+/// are damaged.
+pub(super) fn is_hidden(tenants: &[&Tenant], process: ProcessId) -> bool {
+    let is_unknown = |tenant: &&Tenant| tenant.usage().is_err() || tenant.meta.is_err();
+    tenants.iter().any(|tenant| process.user() == Some(tenant.user) && is_unknown(tenant))
 }
 
 /// A GPU without tenants.

@@ -94,6 +94,8 @@ pub(crate) mod tests {
     use super::*;
     use partita_host::calibration::Measured;
     use partita_host::facts::GpuFacts;
+    use partita_host::process::ProcessId;
+    use partita_host::registry::GpuMeta;
 
     fn gpu(name: &str, compute_capability: (u32, u32)) -> Gpu {
         let facts = GpuFacts { name: name.to_owned(), compute_capability, ..GpuFacts::example() };
@@ -166,6 +168,8 @@ pub(crate) mod tests {
             user: "ann".to_owned(),
             memory_bytes: Some(3 << 29),
             command: ["python3", "\x1b[2Jx.py"].map(str::to_owned).to_vec(),
+            process: ProcessId { pid: 4242, start_ticks: 1 },
+            device: GpuMeta::of(&gpu("NVIDIA A100", (8, 0))),
         });
         let text = chart.to_text(Ink::Plain);
         assert!(text.contains("outside   process 4242 of ann: 1.5GiB, python3 "), "{text}");

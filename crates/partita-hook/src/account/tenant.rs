@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use partita_ledger::{Key, UsageView};
+
 use crate::account::gpu::Gpu;
 use crate::driver::calls::{DriverCalls, GraphCalls, ModuleCalls};
 use crate::driver::capture;
@@ -32,6 +34,8 @@ pub struct Tenant {
     places: Option<PlaceCalls>,
     graph_calls: Option<GraphCalls>,
     module_calls: Option<ModuleCalls>,
+    /// The tenant's accounts on GPUs that the process does not see.
+    unseen: Vec<UsageView>,
 }
 
 /// The tenant, if the process has attached to it.
@@ -82,12 +86,14 @@ in_child! {
 }
 
 impl Tenant {
-    /// Brings the parts together. With several GPUs there is what tells them apart.
+    /// Brings the parts together. With several GPUs there is what tells them apart. `unseen` are
+    /// the tenant's accounts on GPUs that the process does not see.
     pub fn new(
         gpus: Vec<Gpu>,
         compute_capability: u32,
         driver: DriverCalls,
         places: Option<PlaceCalls>,
+        unseen: Vec<UsageView>,
     ) -> Self {
         Self {
             gpus,
@@ -96,6 +102,7 @@ impl Tenant {
             places,
             graph_calls: GraphCalls::resolve().ok(),
             module_calls: ModuleCalls::resolve().ok(),
+            unseen,
         }
     }
 
@@ -119,6 +126,12 @@ impl Tenant {
     #[inline]
     pub fn places(&self) -> Option<&PlaceCalls> {
         self.places.as_ref()
+    }
+
+    /// Whether shared memory of this key is charged on one of the tenant's GPUs that the process
+    /// does not see.
+    pub fn is_charged_unseen(&self, key: Key) -> bool {
+        self.unseen.iter().any(|usage| usage.has_shared(key))
     }
 
     /// The driver's calls.

@@ -13,8 +13,9 @@ use partita_ledger::mutex::{Guard, Mutex};
 use crate::sys::clock::sleep_ns;
 use crate::sys::fork::in_child;
 
-/// How often a thread of the program tries to ask, and how long it sleeps in between.
-const NAPS: u32 = 20;
+/// How often a thread of the program tries to ask, and how long it sleeps in between: together
+/// longer than another thread that has the lock may have to wait for a processor.
+const NAPS: u32 = 250;
 const NAP_NS: u32 = 20_000;
 
 static ASKING: Mutex<()> = Mutex::new(());

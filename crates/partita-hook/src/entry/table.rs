@@ -8,8 +8,8 @@
 //!
 //! `per_thread` gives the body the stream by the name that it has for all calls: to those whose
 //! names end in `_ptsz` null means the thread's own. `straight if CONDITION` spares a call the body
-//! where the condition holds for its first argument. `made` and `primary` say which contexts the
-//! program has.
+//! where the condition holds for its first argument and its stream. `made` and `primary` say which
+//! contexts the program has.
 
 use partita_abi::exports::{self, Policy};
 use partita_abi::prototypes;
@@ -37,12 +37,18 @@ macro_rules! go_on {
 
 /// Whether a row has this call go to the driver as it is.
 macro_rules! is_straight {
-    (; $($argument:ident)*) => {
+    (; $prototype:tt) => {
         false
     };
-    ($condition:path; $first:ident $($argument:ident)*) => {
-        $condition($first)
+    ($condition:path; ($first:ident $($rest:tt)*)) => {
+        $condition($first, stream_of! { ($($rest)*) })
     };
+}
+
+/// The stream among a call's arguments.
+macro_rules! stream_of {
+    (($stream:ident: CUstream $($rest:tt)*)) => { $stream };
+    (($skipped:tt $($rest:tt)*)) => { stream_of! { ($($rest)*) } };
 }
 
 /// What a row has done before its body.
@@ -56,7 +62,10 @@ macro_rules! prepare {
 
 /// A row's exported function.
 macro_rules! exported {
-    (($($argument:ident: $type:ty),* $(,)?) $name:ident $($condition:path)?) => {
+    ($prototype:tt $name:ident $($condition:path)?) => {
+        exported! { @ $prototype $prototype $name $($condition)? }
+    };
+    (@ ($($argument:ident: $type:ty),* $(,)?) $prototype:tt $name:ident $($condition:path)?) => {
         #[doc = concat!("Wraps `", stringify!($name), "`.")]
         ///
         /// # Safety
@@ -64,7 +73,7 @@ macro_rules! exported {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: Raw<$type>),*) -> CuResult {
             let mut call: prototypes::$name = wrapped::$name;
-            if is_straight!($($condition)?; $($argument)*) {
+            if is_straight!($($condition)?; $prototype) {
                 let real = rows::$name.real_to_call();
                 if !real.is_null() {
                     // SAFETY: as in `wrapped`.
@@ -324,7 +333,8 @@ hooks! {
     Release cuDevicePrimaryCtxReset_v2 = contexts::leave_primary_context;
 
     Launch cuLaunchKernel = launch::calls::kernel, straight if fast_path::is_plain;
-    Launch cuLaunchKernel_ptsz = launch::calls::kernel, per_thread, straight if fast_path::is_plain;
+    Launch cuLaunchKernel_ptsz = launch::calls::kernel, per_thread,
+        straight if fast_path::is_plain_per_thread;
     Launch cuLaunchKernelEx = launch::calls::kernel_ex;
     Launch cuLaunchKernelEx_ptsz = launch::calls::kernel_ex_per_thread;
     Launch cuLaunchCooperativeKernel = launch::calls::cooperative_kernel;

@@ -393,7 +393,6 @@ fn made_stream(result: CuResult, stream: *mut *mut c_void, flags: c_uint) -> CuR
     // SAFETY: the driver has stored the stream there.
     let made = unsafe { *stream };
     fences::stream_made(made, flags);
-    rest::stream_made(made);
     result
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Where streams are counted ([`slots`](crate::slots)), [`is_plain_in`] takes the place of the
 //! first step. Every other launch takes the slow path, [`launch::calls`](crate::launch::calls). So
-//! do the first launch of each function, the first of a burst ([`bursts`]) and every launch of a
-//! process where [`SLOW_PATH`] holds.
+//! do the first launch of each function, the first in each stream after a rest ([`in_use`]) and
+//! every launch of a process where [`SLOW_PATH`] holds.
 //!
 //! What is known of a function is one word in a table: its address in the upper 48 bits, and below
 //! them what it brings to its launches. A collision only costs asking the driver again.
@@ -18,8 +18,9 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::account::tenant::{self, Tenant};
+use crate::driver::stream::per_thread;
 use crate::gate::pass;
-use crate::slots::{bursts, seen};
+use crate::slots::{in_use, seen};
 
 /// The largest cluster that a word can hold, in blocks. Larger ones are stored as this one; devices
 /// run 16.
@@ -51,11 +52,19 @@ fn entry_of(function: *mut c_void) -> &'static AtomicU64 {
     &KNOWN[(function as usize >> 4) % KNOWN.len()]
 }
 
-/// Whether a launch of the function is the driver's alone, but for its mask.
+/// Whether a launch of the function in this stream is the driver's alone, but for its mask.
 #[inline(always)]
-pub fn is_plain(function: *mut c_void) -> bool {
+pub fn is_plain(function: *mut c_void, stream: *mut c_void) -> bool {
     let known = entry_of(function).load(Ordering::Relaxed);
-    known == (function as u64) << 16 | u64::from(PLAIN) && tenant::current().is_some() && bursts::is_running()
+    known == (function as u64) << 16 | u64::from(PLAIN)
+        && tenant::current().is_some()
+        && in_use::is_noted(stream)
+}
+
+/// The same for a call to which a null stream is the thread's own.
+#[inline(always)]
+pub fn is_plain_per_thread(function: *mut c_void, stream: *mut c_void) -> bool {
+    is_plain(function, per_thread(stream))
 }
 
 /// Whether a launch of the function in this stream is the driver's alone, where streams are
@@ -65,7 +74,7 @@ pub fn is_plain_in(function: *mut c_void, stream: *mut c_void) -> bool {
     let known = entry_of(function).load(Ordering::Relaxed);
     known == (function as u64) << 16 | u64::from(PLAIN | COUNTED)
         && tenant::current().is_some_and(|tenant| seen::is_free(tenant.first(), stream.addr()))
-        && bursts::is_running()
+        && in_use::is_noted(stream)
 }
 
 /// Has streams counted from now on.

@@ -36,7 +36,7 @@ pub unsafe fn export(
 
 /// Wraps `cuIpcOpenMemHandle`. Its size is known only once it is open; opening takes no device
 /// memory, so it is charged then, and closed again if the quota has no room for it
-/// (`CUDA_ERROR_MAP_FAILED`).
+/// (`CUDA_ERROR_MAP_FAILED`). Memory of another of the tenant's GPUs is charged there.
 pub unsafe fn open(
     real: prototypes::cuIpcOpenMemHandle,
     pointer: *mut u64,
@@ -77,6 +77,10 @@ pub unsafe fn open(
 }
 
 fn charge_opened(tenant: &Tenant, given: u64, key: partita_ledger::Key) -> Result<Charge, CuResult> {
+    if tenant.is_charged_unseen(key) {
+        // It lies on another GPU of the tenant, where its owner has it.
+        return Ok(Charge::own(0, 0));
+    }
     let (_, bytes) = tenant.driver().range_of(given).ok_or(CuResult::MAP_FAILED)?;
     let gpu = locate::gpu_of_pointer(tenant, given).ok_or(CuResult::MAP_FAILED)?;
     holdings::with_room(tenant, gpu, || shares::join(gpu, key, bytes))

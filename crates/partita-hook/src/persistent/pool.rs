@@ -16,7 +16,6 @@ use crate::account::gpu::Gpu;
 use crate::account::tenant::Tenant;
 use crate::driver::calls::{Kept, calls};
 use crate::driver::{capture, quiet};
-use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 use crate::sys::{report, watcher};
 
@@ -124,15 +123,20 @@ pub fn context_ended(context: usize) {
     POOLS.lock().retain(|pool| pool.context != context);
 }
 
-/// The thread's look: brings every set up to date. Returns when it wants to look again.
+/// The thread's look: brings every set up to date. Returns in how many nanoseconds to look again.
 pub fn look(tenant: &Tenant) -> Option<u64> {
+    let behind = |pool: &Pool| tenant.gpu(pool.gpu).filter(|gpu| pool.epoch != Some(gpu.limits.epoch()));
+    {
+        let pools = POOLS.lock();
+        if pools.iter().all(|pool| behind(pool).is_none()) {
+            return (!pools.is_empty()).then_some(LOOK_NS);
+        }
+    }
     // A context that ends is not used meanwhile.
     let _quiet = quiet::keep();
     let mut pools = POOLS.lock();
     for pool in pools.iter_mut() {
-        let Some(gpu) = tenant.gpu(pool.gpu).filter(|gpu| pool.epoch != Some(gpu.limits.epoch())) else {
-            continue;
-        };
+        let Some(gpu) = behind(pool) else { continue };
         let Ok(calls) = calls() else { continue };
         let mut context = core::ptr::null_mut();
         // SAFETY: a context that has not ended, and a valid pointer.
@@ -152,7 +156,7 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
             );
         }
     }
-    (!pools.is_empty()).then(|| now_ns() + LOOK_NS)
+    Some(LOOK_NS)
 }
 
 impl Pool {

@@ -114,8 +114,11 @@ fn attach() -> Result<&'static Tenant, String> {
         .ok_or_else(|| String::from("libcuda exports no cuGetExportTable: masks cannot be set"))?;
     let uuids = driver.gpu_uuids().map_err(|code| format!("the driver does not report its GPUs ({code})"))?;
 
-    let (claimed, compute_capability) = match origin::origin() {
-        Origin::Environment => hami::enter(&uuids)?,
+    let (claimed, compute_capability, unseen) = match origin::origin() {
+        Origin::Environment => {
+            let (claimed, compute_capability) = hami::enter(&uuids)?;
+            (claimed, compute_capability, Vec::new())
+        }
         _ => Parts::open(&ledger_directory()?)?.of(&uuids)?,
     };
     let places = match claimed.len() {
@@ -151,7 +154,8 @@ fn attach() -> Result<&'static Tenant, String> {
         gpus.push(gpu);
     }
     // Kept for ever: launches on any thread read it.
-    let tenant: &'static Tenant = Box::leak(Box::new(Tenant::new(gpus, compute_capability, driver, places)));
+    let tenant: &'static Tenant =
+        Box::leak(Box::new(Tenant::new(gpus, compute_capability, driver, places, unseen)));
     look::prepare(tenant);
     if !tenant.is_masked() {
         // Nothing is written into launches, and the driver's one subscription stays free.
@@ -204,8 +208,9 @@ impl Parts {
         Ok(Self(parts))
     }
 
-    /// The tenant on each of these GPUs, with a slot of this process, and their compute capability.
-    fn of(mut self, uuids: &[[u8; 16]]) -> Result<(Vec<Claim>, u32), String> {
+    /// The tenant on each of these GPUs, with a slot of this process, and their compute capability;
+    /// and its accounts on its other GPUs.
+    fn of(mut self, uuids: &[[u8; 16]]) -> Result<(Vec<Claim>, u32, Vec<UsageView>), String> {
         let mut gpus = Vec::new();
         let mut compute_capability = None;
         for (uuid, index) in uuids.iter().zip(0..) {
@@ -226,7 +231,9 @@ impl Parts {
         }
         let compute_capability =
             compute_capability.ok_or_else(|| String::from("this program sees no GPU; its tenant has one"))?;
-        Ok((gpus, compute_capability))
+        let unseen =
+            self.0.into_iter().map(|part| part.view().map(|(_, usage)| usage)).collect::<Result<_, _>>()?;
+        Ok((gpus, compute_capability, unseen))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Bursts of this process's work: from the first launch after a rest to the end of all work.
 //!
-//! Whether a burst runs is one word. While one does, a launch reads it and goes on. The launch that
-//! finds none takes the slow path, which begins one here and reads the clock. [`rest`] sees the
-//! end. A launch in the instant in which another thread sees the end may belong to no burst.
+//! While a burst runs, a launch looks whether its stream is noted ([`in_use`]) and goes on. The
+//! first one in a stream takes the slow path, which notes it, begins a burst if none runs, and then
+//! reads the clock. [`rest`] sees the end. A launch in the instant in which another thread sees the
+//! end may belong to no burst.
 //!
 //! [`rest`]: crate::slots::rest
 
@@ -11,6 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::account::gpu::Gpu;
 use crate::account::tenant::Tenant;
+use crate::slots::in_use;
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 
@@ -30,12 +32,6 @@ in_child! {
     BURST.store(0, Ordering::Relaxed);
 }
 
-/// Whether a burst runs, or none is looked for: a launch has nothing to do for it.
-#[inline(always)]
-pub fn is_running() -> bool {
-    BURST.load(Ordering::Relaxed) != 0
-}
-
 /// Whether a burst runs whose end is looked for.
 #[inline]
 pub fn is_open() -> bool {
@@ -45,20 +41,28 @@ pub fn is_open() -> bool {
 /// A launch that has begun a burst.
 pub struct Begun(u64);
 
-/// The process is about to launch: begins a burst if none runs.
+/// The process is about to launch: notes the stream, and begins a burst if none runs.
 #[inline]
 pub fn begin(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void) -> Option<Begun> {
-    if is_running() { None } else { begin_now(tenant, gpu, stream) }
+    if in_use::is_noted(stream) { None } else { begin_now(tenant, gpu, stream) }
 }
 
 #[cold]
 fn begin_now(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void) -> Option<Begun> {
-    if tenant.places().is_some() {
-        // One wait tells of one GPU.
-        lose_sight();
+    if BURST.load(Ordering::Relaxed) == UNSEEN {
+        in_use::let_pass(stream);
         return None;
     }
     if tenant.is_captured(stream) {
+        return None;
+    }
+    in_use::note(stream);
+    if BURST.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    if tenant.places().is_some() {
+        // One wait tells of one GPU.
+        lose_sight();
         return None;
     }
     let burst = now_ns() & !TORN;
@@ -70,7 +74,9 @@ fn begin_now(tenant: &Tenant, gpu: &Gpu, stream: *mut c_void) -> Option<Begun> {
 /// The launch has failed.
 #[cold]
 pub fn cancel(begun: &Begun) {
-    let _ = BURST.compare_exchange(begun.0, 0, Ordering::AcqRel, Ordering::Relaxed);
+    if BURST.compare_exchange(begun.0, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        in_use::forget_notes();
+    }
 }
 
 /// The ends of this process's bursts cannot be seen any more.
@@ -100,6 +106,7 @@ pub fn end(gpu: &Gpu, is_still: impl Fn() -> bool) {
     if BURST.compare_exchange(burst, 0, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return;
     }
+    in_use::burst_ended();
     if !is_still() {
         // The launch saw that the burst ran. If another one has begun by now, this one is lost.
         let _ = BURST.compare_exchange(0, burst, Ordering::AcqRel, Ordering::Relaxed);

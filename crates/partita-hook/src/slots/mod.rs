@@ -18,6 +18,7 @@
 pub mod bursts;
 pub mod finished;
 pub mod hold;
+pub mod in_use;
 pub mod pools;
 pub mod rest;
 pub mod seen;

@@ -1,10 +1,10 @@
 //! When all work of this process has ended: its burst ends, and others may borrow its TPCs.
 //!
 //! The program's own waits tell, and its questions whether work is done. After each one that
-//! succeeds, the streams that the program has are asked, unless it was a wait for everything.
-//! Nothing is asked while a stream is captured. A process with more than [`STREAMS`] streams or
-//! per-thread default streams rests after waits for its whole context alone, and one with several
-//! contexts or GPUs never is seen to.
+//! succeeds, the streams that it launches in ([`in_use`]) are asked, unless it was a wait for
+//! everything. Nothing is asked while a stream is captured. A process that launches in more streams
+//! than that list holds, or in per-thread default streams, rests after waits for its whole context
+//! alone, and one with several contexts or GPUs never is seen to.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::account::gpu::Gpu;
 use crate::account::presence::Presence;
 use crate::driver::calls::{Kept, calls};
 use crate::driver::{capture, quiet};
-use crate::slots::bursts;
+use crate::slots::{bursts, in_use};
 use crate::sys::fork::in_child;
 
 calls! {
@@ -22,30 +22,15 @@ calls! {
     query = cuStreamQuery;
 }
 
-/// Streams that are asked after a wait. A question takes 1.6 µs (NVIDIA H100, driver 580.159.04):
-/// 13 µs for all of them.
-const STREAMS: usize = 8;
-static KNOWN: [AtomicUsize; STREAMS] = [const { AtomicUsize::new(0) }; STREAMS];
-/// Whether there are others.
+/// Whether the program launches in streams that cannot be asked.
 static UNSEEN: AtomicBool = AtomicBool::new(false);
 /// The stream that was last found at work, which is asked first.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 
 // The parent's streams are the parent's.
 in_child! {
-    KNOWN.iter().for_each(|known| known.store(0, Ordering::Relaxed));
     UNSEEN.store(false, Ordering::Relaxed);
     BUSY.store(0, Ordering::Relaxed);
-}
-
-/// The program has made a stream.
-pub fn stream_made(stream: *mut c_void) {
-    let free = |known: &AtomicUsize| {
-        known.compare_exchange(0, stream.addr(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    if !KNOWN.iter().any(free) {
-        lose_sight();
-    }
 }
 
 /// The program launches in streams that cannot be asked.
@@ -55,15 +40,15 @@ pub fn lose_sight() {
 
 /// The program is about to end a stream. Work that it leaves there is not seen.
 pub fn stream_ends(stream: *mut c_void) {
+    if !in_use::stream_ends(stream) {
+        return;
+    }
     let is_idle = calls().is_some_and(|calls| {
         // SAFETY: the program's stream, which it has not ended yet.
         !capture::is_any() && unsafe { (calls.query)(stream) }.is_ok()
     });
     if !is_idle {
-        lose_sight();
-    }
-    for known in &KNOWN {
-        let _ = known.compare_exchange(stream.addr(), 0, Ordering::AcqRel, Ordering::Relaxed);
+        in_use::lose_one();
     }
 }
 
@@ -101,6 +86,9 @@ pub fn look(gpu: &Gpu, was_for_all: bool, is_still: impl Fn() -> bool) {
         Streams::Unseen if !was_for_all => return bursts::tear(),
         Streams::Idle | Streams::Unseen => {}
     }
+    if was_for_all {
+        in_use::found_all();
+    }
     if let Some(presence) = gpu.presence.as_ref().filter(|presence| presence.is_at_work()) {
         presence.rest(&is_still);
     }
@@ -108,15 +96,15 @@ pub fn look(gpu: &Gpu, was_for_all: bool, is_still: impl Fn() -> bool) {
 }
 
 fn ask() -> Streams {
-    if UNSEEN.load(Ordering::Relaxed) || capture::is_any() {
+    if UNSEEN.load(Ordering::Relaxed) || !in_use::knows_all() || capture::is_any() {
         return Streams::Unseen;
     }
     let (Some(_asking), Some(calls)) = (quiet::ask_soon(), calls()) else { return Streams::Unseen };
-    let known = KNOWN.iter().map(|known| known.load(Ordering::Acquire)).filter(|stream| *stream != 0);
+    let streams = in_use::streams();
     let busy = BUSY.load(Ordering::Relaxed);
-    // It may have ended since, and is asked only while it is known.
-    let first = known.clone().find(|stream| *stream == busy);
-    let at_work = first.into_iter().chain(core::iter::once(0)).chain(known).find(|stream| {
+    // It may have ended since, and is asked only while it is in use.
+    let first = streams.clone().find(|stream| *stream == busy);
+    let at_work = first.into_iter().chain(streams).find(|stream| {
         // SAFETY: the default stream, or one that the program has not ended: that waits for the
         // guard above.
         unsafe { (calls.query)(core::ptr::with_exposed_provenance_mut(*stream)) }.is_err()

@@ -22,6 +22,7 @@ use partita_ledger::{Limits, USAGE_FILE_NAME, UsageView};
 
 use crate::account::gpu::Gpu;
 use crate::driver::calls::calls;
+use crate::sys::clock::sleep_ns;
 use crate::sys::{report, watcher};
 use crate::time::utilization::Utilization;
 
@@ -105,7 +106,7 @@ impl Bucket {
         while applies() {
             let before = self.balance.load(Ordering::Relaxed);
             match spend(before, blocks) {
-                None => sleep(),
+                None => sleep_ns(SLEEP_NS),
                 Some(after) => {
                     let paid =
                         self.balance.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
@@ -195,10 +196,4 @@ fn threads_per_sm(index: u8) -> Result<u32, String> {
         (Ok(()), Ok(threads @ 1..)) => Ok(threads),
         _ => Err(format!("the driver does not report the threads of an SM ({answer})")),
     }
-}
-
-fn sleep() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS.cast_signed() };
-    // SAFETY: a valid pointer. A signal ends it early, and the bucket is looked at again.
-    unsafe { libc::nanosleep(&time, core::ptr::null_mut()) };
 }

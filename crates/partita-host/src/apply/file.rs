@@ -10,9 +10,10 @@ use crate::error::Error;
 use crate::gpus::Selectors;
 use crate::limits::{LIMITS, Limit, LimitSet};
 use crate::registry::check_name;
+use crate::request::wait_time;
 
 /// The options of `partita run` that are not limits and that a tenant of a file can have.
-const OTHERS: [&str; 4] = ["gpu", "compact", "mps-partition", "mps-deadline"];
+const OTHERS: [&str; 5] = ["gpu", "compact", "mps-partition", "mps-deadline", "wait"];
 
 /// A tenant as the file describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,11 +32,19 @@ impl Wanted {
     pub fn arguments(&self) -> impl Iterator<Item = String> {
         let option = |(key, value): (&String, &String)| match &**key {
             "compact" => vec![format!("--{key}")],
+            // Its value is optional, so it needs the sign.
+            "wait" if value == "true" => vec![format!("--{key}")],
+            "wait" => vec![format!("--{key}={value}")],
             _ => vec![format!("--{key}"), value.clone()],
         };
         let name = ["--name".to_owned(), self.name.clone()];
         let options = self.options.iter().flat_map(option);
         name.into_iter().chain(options).chain(["--".to_owned()]).chain(self.command.iter().cloned())
+    }
+
+    /// Whether it waits for room.
+    pub fn waits(&self) -> bool {
+        self.options.contains_key("wait")
     }
 }
 
@@ -155,6 +164,10 @@ impl Reader<'_> {
         let wrong = |reason: String| self.refuse(&value.span(), format!("{name}: {reason}"));
         let text = match (name, value.get_ref()) {
             ("compact", DeValue::Boolean(true)) => "true".to_owned(),
+            ("wait", DeValue::Boolean(true)) => "true".to_owned(),
+            ("wait", DeValue::Boolean(false)) => {
+                return Err(wrong("write `true` or a time such as \"2h\", or leave it out".to_owned()));
+            }
             ("compact", _) => return Err(wrong("write `true`, or leave it out".to_owned())),
             ("mps-deadline", DeValue::Integer(seconds)) if seconds.radix() == 10 => {
                 seconds.as_str().to_owned()
@@ -166,6 +179,10 @@ impl Reader<'_> {
             limit.put(&mut LimitSet::default(), &text).map_err(|error| wrong(error.to_string()))?;
         } else if name == "gpu" {
             text.parse::<Selectors>().map_err(|error| wrong(error.to_string()))?;
+        } else if name == "wait" {
+            if text != "true" {
+                wait_time(&text).map_err(wrong)?;
+            }
         } else if !OTHERS.contains(&name) {
             let limits = LIMITS.iter().map(|limit| limit.name);
             let known: Vec<&str> =
@@ -240,6 +257,7 @@ profile = "half"
 sm = "20%"
 compact = true
 mps-deadline = 30
+wait = "2h"
 command = ["python3", "train.py", "--epochs", "3"]
 "#;
 
@@ -252,7 +270,8 @@ command = ["python3", "train.py", "--epochs", "3"]
             lines,
             [
                 "--name serve --mem 40GiB --priority high --sm 50% -- python3 serve.py",
-                "--name train --compact --mem 40GiB --mps-deadline 30 --sm 20% -- python3 train.py --epochs 3",
+                "--name train --compact --mem 40GiB --mps-deadline 30 --sm 20% --wait=2h -- \
+                 python3 train.py --epochs 3",
             ]
         );
         assert_eq!(read("f", "").unwrap(), []);
@@ -278,6 +297,9 @@ command = ["python3", "train.py", "--epochs", "3"]
             (&format!("{tenant}gpu = \"sim:nope\"\n"), "f:4", "gpu: "),
             (&format!("{tenant}compact = false\n"), "f:4", "compact: "),
             (&format!("{tenant}mps-deadline = \"x\"\n"), "f:4", "mps-deadline: "),
+            (&format!("{tenant}wait = \"2\"\n"), "f:4", "wait: give a time with its unit"),
+            (&format!("{tenant}wait = 2\n"), "f:4", "wait: write a text"),
+            (&format!("{tenant}wait = false\n"), "f:4", "wait: write `true`"),
             (&format!("{tenant}shm = \"1GiB\"\n"), "f:4", "no option `shm`"),
             (&format!("{tenant}mem-driver = \"1GiB\"\n"), "f:1", "mem-driver needs mem"),
             (&format!("{tenant}time-policy = \"soft\"\n"), "f:1", "time-policy needs time"),

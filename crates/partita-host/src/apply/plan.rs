@@ -147,6 +147,10 @@ fn differences(
     let all: BTreeSet<&String> = wanted.options.keys().chain(applied.options.keys()).collect();
     for key in all {
         let (value, before) = (wanted.options.get(key), applied.options.get(key));
+        // It runs, and waits for nothing.
+        if key == "wait" {
+            continue;
+        }
         let is_drifted = value.is_some() && now.get(key) != applied.limits.get(key);
         if value == before && !is_drifted {
             continue;

@@ -7,6 +7,7 @@
 //! and their schemas, the keys of batch requests and the members of `partita ps --json` come from
 //! the row.
 
+use partita_core::slo::{Goal, ParseSloError, Slo};
 use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
 use partita_core::{
     ByteSize, ParseByteSizeError, ParseShareError, Placement, Quota, Share, UnknownWord, Words, words,
@@ -65,6 +66,10 @@ pub struct LimitSet {
     pub task_slots: Option<TaskSlots>,
     /// `--spill`.
     pub spill: Option<Spill>,
+    /// `--slo`: it is in `meta.json`, since only the planner's side reads it.
+    pub slo: Option<Slo>,
+    /// `--goal`, likewise.
+    pub goal: Option<Goal>,
 }
 
 impl LimitSet {
@@ -133,6 +138,8 @@ impl LimitSet {
             sm_count: limits.map(SmCount::of),
             task_slots: limits.map(TaskSlots::of),
             spill: limits.map(Spill::of),
+            slo: meta.and_then(Meta::target).map(Slo::Target),
+            goal: meta.map(|meta| meta.goal).filter(|goal| *goal != Goal::None),
         }
     }
 
@@ -245,6 +252,8 @@ pub enum Form {
     },
     /// Time: `12.5%`.
     Percent,
+    /// A target: `p99=2.5ms`.
+    Target,
 }
 
 impl Form {
@@ -265,6 +274,9 @@ pub enum LimitError {
     /// It is not a share of time.
     #[error(transparent)]
     Time(#[from] ParseTimeShareError),
+    /// It is not a target.
+    #[error(transparent)]
+    Slo(#[from] ParseSloError),
     /// It is not one of the limit's words.
     #[error(transparent)]
     Word(#[from] UnknownWord),
@@ -543,6 +555,36 @@ pub static LIMITS: &[Limit] = &[
         }),
         shown: Shown::InPs,
         field: field!(spill),
+        ..PLAIN
+    },
+    Limit {
+        name: "slo",
+        member: "slo",
+        form: Form::Target,
+        help: "The longest time that 99 of 100 bursts of work may take: p99=2.5ms, or p99=1.2x of its own time \
+               alone; step-p99=40ms for steps that the program names. Compute units move between tenants so \
+               that it holds; --sm is the least that it has",
+        change: Some(Change {
+            help: "The longest time that 99 of 100 bursts may take: p99=2.5ms, p99=1.2x, step-p99=40ms; none ends \
+                   the target",
+            about: "The longest time that 99 of 100 of its bursts may take, as `--slo` takes it.",
+        }),
+        shown: Shown::InRest("Its target, as `--slo` takes it."),
+        field: field!(slo),
+        ..PLAIN
+    },
+    Limit {
+        name: "goal",
+        member: "goal",
+        form: Form::words::<Goal>("GOAL"),
+        help: "What its compute units are for beside tenants with a target; --sm is the least that it has",
+        default: Some("none"),
+        change: Some(Change {
+            help: "What its compute units are for beside tenants with a target",
+            about: "What its compute units are for beside tenants with a target.",
+        }),
+        shown: Shown::InRest("`throughput`; null without a goal."),
+        field: field!(goal),
         ..PLAIN
     },
 ];

@@ -1,6 +1,8 @@
 //! The state and the clients of a service: for `partita mps status` and `clients`, and for metrics.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +10,7 @@ use std::time::{Duration, Instant};
 use partita_mps::admission::Capacity;
 use partita_mps::fault::{Culprit, Fault, ServerState, Tracker};
 use partita_mps::log::{Event, Tail};
-use partita_mps::{ClientPriority, DeviceName, MpsError, Pid, ServerStatus, Service, State};
+use partita_mps::{ClientPriority, DeviceName, MpsError, Pid, ServerStatus, Service, ServiceDirs, State};
 use serde::Serialize;
 
 use super::evidence::Verdict;
@@ -124,6 +126,9 @@ pub struct FaultRow {
     pub culprit: Culprit,
     /// The same in words, as the end of a sentence.
     pub in_words: String,
+    /// The tenants of its processes, as far as they are known.
+    #[serde(skip)]
+    pub tenants: BTreeMap<Pid, String>,
 }
 
 /// The counts of a service's logs, since its directory was made.
@@ -221,6 +226,37 @@ pub fn all(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<Vec<S
     }))
 }
 
+/// Another service of the same user that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beside {
+    /// The UUIDs of its GPUs, with commas between them.
+    pub gpus: String,
+    /// The control daemon.
+    pub daemon: Pid,
+}
+
+/// The running services of the current user for other sets of GPUs. Without a `partita mps stop` a
+/// service runs on when its last tenant has ended.
+pub fn beside(registry: &Registry, service: &Service) -> Vec<Beside> {
+    let homes = fs::read_dir(registry.gpu_dir("")).into_iter().flatten().flatten();
+    let entries = homes.flat_map(|gpu| fs::read_dir(gpu.path()).into_iter().flatten().flatten());
+    let is_service = |name: &OsStr| name.as_encoded_bytes().starts_with(b".mps-");
+    let roots = entries.filter(|entry| is_service(&entry.file_name())).map(|entry| entry.path());
+    let found = roots.filter(|root| root != service.dirs().root()).filter_map(|root| {
+        let dirs = ServiceDirs::new(&root).ok()?;
+        let daemon = dirs.recorded_pid()?;
+        let process = ProcessId::living(daemon)?;
+        // The number may be another process's by now.
+        let is_its =
+            process.variable("CUDA_MPS_PIPE_DIRECTORY").is_some_and(|pipe| dirs.pipe() == Path::new(&pipe));
+        let gpus = process.variable("CUDA_VISIBLE_DEVICES").filter(|_| is_its)?;
+        Some(Beside { gpus: gpus.into_string().ok()?, daemon })
+    });
+    let mut found: Vec<Beside> = found.collect();
+    found.sort_by(|one, other| one.gpus.cmp(&other.gpus));
+    found
+}
+
 /// The data about a service that need no query.
 fn unasked(service: &Service, gpus: &[Gpu], counts: Counts) -> ServiceStatus {
     let dirs = service.dirs();
@@ -311,7 +347,10 @@ fn server_row(
     }
     let fault = tracker.fault(pid).map(|fault| {
         let verdict = Verdict::of(incidents, fault);
-        FaultRow { fault: fault.clone(), in_words: verdict.in_words(), culprit: verdict.culprit }
+        let pids = fault.hit.iter().chain(&fault.spared).chain(&fault.staying);
+        let tenant = |pid| verdict.tenant(pid).map(str::to_owned).or_else(|| tenant_of(pid));
+        let tenants = pids.filter_map(|&pid| Some((pid, tenant(pid)?))).collect();
+        FaultRow { fault: fault.clone(), in_words: verdict.in_words(), tenants, culprit: verdict.culprit }
     });
     Ok(Some(ServerRow {
         pid,

@@ -96,8 +96,16 @@ pub fn decide(
     Ok(decided)
 }
 
+/// The most TPCs that a user's tenants may have together on one GPU now; `None` without a maximum.
+pub fn most_tpcs(policy: &Policy, user: &User, topology: &Topology, now: Moment) -> Option<u32> {
+    let rules = policy.rules.iter().filter(|rule| {
+        !user.is_root && rule.who.includes(user) && rule.hours.is_none_or(|hours| hours.has(now))
+    });
+    rules.filter_map(|rule| Some(tpcs(rule.share_max?, topology))).min()
+}
+
 /// How many TPCs a share by number is; a maximum may be above the device, or below a TPC.
-pub(super) fn tpcs(share: Share, topology: &Topology) -> u32 {
+pub(crate) fn tpcs(share: Share, topology: &Topology) -> u32 {
     match share {
         Share::Percent(_) => share.tpcs_wanted(topology).unwrap_or(0),
         Share::Sms(sms) => sms / topology.sms_per_tpc(),

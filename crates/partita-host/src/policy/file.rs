@@ -7,7 +7,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
 
-use super::{Policy, Reservation, Rule, Who};
+use super::{Outside, Policy, Reservation, Rule, Who};
 
 /// A mistake in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -32,6 +32,7 @@ struct File {
     rule: Vec<Spanned<RuleEntry>>,
     #[serde(default)]
     reservation: Vec<Spanned<ReservationEntry>>,
+    outside: Option<Spanned<OutsideEntry>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -64,7 +65,18 @@ struct ReservationEntry {
     groups: Vec<Text>,
     when: Option<Text>,
     gpu: Option<Text>,
-    sm: Text,
+    sm: Option<Text>,
+    mem: Option<Text>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OutsideEntry {
+    programs: Text,
+    #[serde(default)]
+    users: Vec<Text>,
+    #[serde(default)]
+    groups: Vec<Text>,
 }
 
 /// The text of a file, for the lines of its mistakes.
@@ -141,6 +153,12 @@ impl Policy {
                 .iter()
                 .map(|entry| source.reservation(entry))
                 .collect::<Result<_, _>>()?,
+            outside: file
+                .outside
+                .as_ref()
+                .map(|entry| source.outside(entry))
+                .transpose()?
+                .unwrap_or_default(),
         })
     }
 }
@@ -182,21 +200,43 @@ impl Source<'_> {
     }
 
     fn reservation(&self, entry: &Spanned<ReservationEntry>) -> Result<Reservation, PolicyError> {
-        let ReservationEntry { users, groups, when, gpu, sm } = entry.get_ref();
+        let ReservationEntry { users, groups, when, gpu, sm, mem } = entry.get_ref();
+        let at = entry.span().start;
         let who = self.who(users, groups)?;
         if who.is_everyone() {
             let reason = "it is for nobody in particular; add users or groups";
-            return Err(self.mistake(entry.span().start, "reservation", reason));
+            return Err(self.mistake(at, "reservation", reason));
+        }
+        if sm.is_none() && mem.is_none() {
+            return Err(self.mistake(at, "reservation", "it keeps nothing; add sm or mem"));
         }
         let gpu_is =
             |text: &Text| self.read::<crate::gpu::Selector>("gpu", text).map(|_| text.get_ref().clone());
         Ok(Reservation {
-            line: self.line(entry.span().start),
+            line: self.line(at),
             who,
             hours: self.read_some("when", when.as_ref())?,
             gpu: gpu.as_ref().map(gpu_is).transpose()?,
-            share: self.share("sm", sm)?,
+            share: sm.as_ref().map(|sm| self.share("sm", sm)).transpose()?,
+            memory: self.memory("mem", mem.as_ref())?,
         })
+    }
+}
+
+impl Source<'_> {
+    fn outside(&self, entry: &Spanned<OutsideEntry>) -> Result<Outside, PolicyError> {
+        let OutsideEntry { programs, users, groups } = entry.get_ref();
+        let ends = match programs.get_ref().as_str() {
+            "report" => false,
+            "end" => true,
+            _ => {
+                let reason = "use \"report\", or \"end\" to end them";
+                return Err(self.mistake(programs.span().start, "programs", reason));
+            }
+        };
+        let who = self.who(users, groups)?;
+        let exempt = Some(who).filter(|who| !who.is_everyone());
+        Ok(Outside { line: self.line(entry.span().start), ends, exempt })
     }
 }
 

@@ -4,13 +4,10 @@ use std::path::{Path, PathBuf};
 
 use chrono::{Datelike, Local, Timelike};
 use nix::unistd::{Gid, Group, Uid, User as SystemUser, getgrouplist};
-use partita_core::{Share, Topology, TpcSet};
 
-use super::decide::tpcs;
-use super::{Decided, Device, Held, Moment, Policy, User, Wish, decide};
+use super::{Moment, Policy, User};
 use crate::error::Error;
 use crate::process::user_name;
-use crate::registry::{GpuMeta, Tenant, acting_user, acts_for_user, memory};
 
 /// The policy of a machine.
 pub const PATH: &str = "/etc/partita/policy.toml";
@@ -68,8 +65,9 @@ pub fn moment() -> Moment {
 pub fn unknown_names(policy: &Policy) -> Vec<String> {
     let entries = policy.rules.iter().map(|rule| (rule.line, &rule.who));
     let entries = entries.chain(policy.reservations.iter().map(|entry| (entry.line, &entry.who)));
+    let exempt = policy.outside.exempt.iter().map(|who| (policy.outside.line, who));
     let mut unknown = Vec::new();
-    for (line, who) in entries {
+    for (line, who) in entries.chain(exempt) {
         let is_no_user = |name: &&String| !matches!(SystemUser::from_name(name), Ok(Some(_)));
         let is_no_group = |name: &&String| !matches!(Group::from_name(name), Ok(Some(_)));
         let users =
@@ -82,7 +80,7 @@ pub fn unknown_names(policy: &Policy) -> Vec<String> {
 }
 
 /// A user of this machine.
-fn user_of(uid: u32) -> User {
+pub fn user_of(uid: u32) -> User {
     let found = SystemUser::from_uid(Uid::from_raw(uid)).ok().flatten();
     let groups = found.and_then(|user| {
         let name = std::ffi::CString::new(user.name).ok()?;
@@ -93,18 +91,21 @@ fn user_of(uid: u32) -> User {
     User { name: user_name(uid), groups, is_root: uid == 0 }
 }
 
-/// The policy, for the plans of this process.
+/// The policy that holds now, and when that is: values for plans.
+#[derive(Debug, Clone)]
 pub(crate) struct Rules {
-    policy: Policy,
-    now: Moment,
+    /// The policy.
+    pub policy: Policy,
+    /// The moment.
+    pub now: Moment,
 }
 
-/// The policy that holds now: that which `partitad` has passed on, or the file's.
+/// The policy that holds now: that which `partitad` has passed on to this process, or the file's.
 ///
 /// # Errors
 /// [`Error::Policy`].
-pub(crate) fn present_rules() -> Result<Rules, Error> {
-    let policy = if acts_for_user() {
+pub(crate) fn present_rules(is_passed_on: bool) -> Result<Rules, Error> {
+    let policy = if is_passed_on {
         let text = std::env::var(TEXT_VARIABLE).unwrap_or_default();
         Policy::parse(&text)
             .map_err(|error| Error::Policy { path: PATH.into(), reason: error.to_string() })?
@@ -112,107 +113,4 @@ pub(crate) fn present_rules() -> Result<Rules, Error> {
         load(&path())?.0
     };
     Ok(Rules { policy, now: moment() })
-}
-
-/// Where a tenant is planned.
-pub(crate) struct Site<'a> {
-    pub topology: &'a Topology,
-    pub gpu: &'a GpuMeta,
-    pub gpu_key: &'a str,
-    pub memory_bytes: u64,
-    pub driver_bytes: u64,
-    /// The tenants of the machine.
-    pub tenants: &'a [Tenant],
-    /// The tenant to change.
-    pub changed: Option<&'a Tenant>,
-}
-
-impl Site<'_> {
-    fn others(&self) -> impl Iterator<Item = &Tenant> {
-        self.tenants.iter().filter(|tenant| {
-            let is_changed = self.changed.is_some_and(|changed| changed.is_of_same(tenant));
-            tenant.gpu_key == self.gpu_key && tenant.counts() && !is_changed
-        })
-    }
-
-    /// The user for whom this is planned.
-    fn user(&self) -> u32 {
-        self.changed.map_or_else(acting_user, |tenant| tenant.user)
-    }
-}
-
-/// The TPCs that a tenant was promised.
-fn promised(tenant: &Tenant) -> TpcSet {
-    match tenant.rests() {
-        Some(_) => TpcSet::EMPTY,
-        None => tenant.set().unwrap_or(TpcSet::EMPTY),
-    }
-}
-
-impl Rules {
-    /// What a tenant gets of a wish.
-    ///
-    /// # Errors
-    /// [`Error::NotOffered`].
-    pub fn decide(&self, site: &Site<'_>, wish: &Wish) -> Result<Decided, Error> {
-        let user = user_of(site.user());
-        let mut held = Held::default();
-        for tenant in site.others().filter(|tenant| tenant.user == site.user()) {
-            held.tpcs += promised(tenant).len();
-            held.memory_bytes += tenant.limits().ok().and_then(memory::promise).unwrap_or(0);
-        }
-        let device = Device {
-            topology: site.topology,
-            memory_bytes: site.memory_bytes,
-            driver_bytes: site.driver_bytes,
-        };
-        let mut decided = decide(&self.policy, &user, &device, held, wish, self.now)
-            .map_err(|(option, reason)| Error::NotOffered { option, reason })?;
-        let is_without = decided.share.is_none() && !wish.takes_turns && !wish.is_change;
-        if let Some(kept) = self.kept_for(site, &user).filter(|_| is_without) {
-            // The reservation is the user's own.
-            decided.share = Some(Share::Tpcs(kept));
-        }
-        Ok(decided)
-    }
-
-    /// How many TPCs are kept for this user and are not in use.
-    fn kept_for(&self, site: &Site<'_>, user: &User) -> Option<u32> {
-        let unused = self
-            .reserved(site)
-            .into_iter()
-            .filter(|(index, _)| self.policy.reservations[*index].who.includes(user));
-        Some(unused.map(|(_, tpcs)| tpcs).sum()).filter(|tpcs| *tpcs > 0)
-    }
-
-    /// Each reservation that holds on this GPU now, and how many TPCs of it no tenant of its users
-    /// has.
-    fn reserved(&self, site: &Site<'_>) -> Vec<(usize, u32)> {
-        let mut unused = Vec::new();
-        for (index, entry) in self.policy.reservations.iter().enumerate() {
-            let is_here =
-                entry.gpu.as_ref().is_none_or(|gpu| gpu.parse().is_ok_and(|selector| site.gpu.is(&selector)));
-            if !is_here || !entry.hours.is_none_or(|hours| hours.has(self.now)) {
-                continue;
-            }
-            let used = site.others().filter(|tenant| entry.who.includes(&user_of(tenant.user)));
-            let used: u32 = used.map(|tenant| promised(tenant).len()).sum();
-            unused.push((index, tpcs(entry.share, site.topology).saturating_sub(used)));
-        }
-        unused
-    }
-
-    /// What is reserved here for others than the user for whom this is planned: names for messages,
-    /// and TPCs that no tenant of theirs has.
-    pub fn reserved_for_others(&self, site: &Site<'_>) -> Vec<(String, u32)> {
-        let user = user_of(site.user());
-        let for_others = |(index, tpcs): (usize, u32)| {
-            let entry = &self.policy.reservations[index];
-            let names: Vec<&str> =
-                entry.who.users.iter().chain(&entry.who.groups).map(String::as_str).collect();
-            (tpcs > 0 && !entry.who.includes(&user))
-                .then(|| (format!("reservation of {}", names.join(", ")), tpcs))
-        };
-        self.reserved(site).into_iter().filter_map(for_others).collect()
-    }
 }

@@ -61,7 +61,9 @@ fn a_mistake_is_named_with_its_line_and_its_key() {
         ("[[rule]]\npriorities = []", 1, "priorities", "none is allowed"),
         ("[[rule]]\ngroups = [\"\"]\nsm_max = \"5%\"", 2, "groups", "empty"),
         ("[[reservation]]\nsm = \"30%\"", 1, "reservation", "nobody in particular"),
-        ("[[reservation]]\nusers = [\"a\"]", 1, "reservation", "missing field `sm`"),
+        ("[[reservation]]\nusers = [\"a\"]", 1, "reservation", "it keeps nothing"),
+        ("[[reservation]]\nusers = [\"a\"]\nmem = \"0GiB\"", 3, "mem", "no program starts"),
+        ("[[reservation]]\nusers = [\"a\"]\nmem = \"40\"", 3, "mem", "no unit"),
         ("[[reservation]]\nusers = [\"a\"]\ngpu = \"zero\"\nsm = \"5%\"", 3, "gpu", "not understood"),
     ] {
         let error = Policy::parse(text).unwrap_err();
@@ -136,6 +138,31 @@ fn hours_are_read_and_kept() {
     }
 }
 
+#[test]
+fn memory_is_kept_on_its_gpu_in_its_hours_for_its_users() {
+    let policy = Policy::parse(
+        "[[reservation]]\nusers = [\"ann\"]\ngroups = [\"lab\"]\nmem = \"50%\"\n[[reservation]]\nusers = [\"bob\"]\n\
+         gpu = \"1\"\nwhen = \"mon-fri 08:00-18:00\"\nsm = \"10%\"\nmem = \"20GiB\"\n[[reservation]]\nusers = [\"eve\"]\n\
+         sm = \"10%\"\n",
+    )
+    .unwrap();
+    let users = [(1, user("ann", &[])), (2, user("bob", &["lab"])), (3, user("eve", &[]))];
+    let kept = |now, index: u32| {
+        let is_gpu = |selector: &crate::gpu::Selector| *selector == crate::gpu::Selector::Index(index);
+        let total = (80 << 30) + partita_core::memory::RESERVE_BYTES;
+        let kept = policy.kept_memory(now, is_gpu, total, &users);
+        kept.into_iter().map(|kept| (kept.line, kept.names, kept.reserve)).collect::<Vec<_>>()
+    };
+    let reserve =
+        |gib: u64, users: &[u32]| partita_core::memory::Reserve { bytes: gib << 30, users: users.into() };
+    let half = (1, "ann, lab".to_owned(), reserve(40, &[1, 2]));
+    let bobs = (5, "bob".to_owned(), reserve(20, &[2]));
+    assert_eq!(kept(MONDAY_NOON, 1), [half.clone(), bobs]);
+    assert_eq!(kept(MONDAY_NOON, 0), std::slice::from_ref(&half));
+    assert_eq!(kept(Moment { day: 6, minute: 0 }, 1), [half]);
+    assert!(policy.keeps_memory() && !Policy::parse(EXAMPLE).unwrap().keeps_memory());
+}
+
 proptest! {
     #[test]
     fn no_user_is_given_more_than_the_maximum(
@@ -164,5 +191,26 @@ proptest! {
         if let Ok(hours) = text.parse::<Hours>() {
             prop_assert_eq!(hours.to_string().parse(), Ok(hours));
         }
+    }
+}
+
+#[test]
+fn programs_outside_of_tenants_are_ended_but_for_those_of_root_and_of_the_named() {
+    let outside = |text: &str| Policy::parse(text).unwrap().outside;
+    for reports in ["", "[outside]\nprograms = \"report\"\n"] {
+        assert!(!outside(reports).ends(&user("ann", &[])), "{reports}");
+    }
+    let ends = outside("[outside]\nprograms = \"end\"\nusers = [\"ann\"]\ngroups = [\"admins\"]\n");
+    assert_eq!(ends.line, 1);
+    let is_ended = |name: &str, groups: &[&str]| ends.ends(&user(name, groups));
+    assert!(is_ended("bob", &[]) && is_ended("bob", &["students"]));
+    assert!(!is_ended("ann", &[]) && !is_ended("bob", &["admins"]) && !is_ended("root", &[]));
+    assert!(outside("[outside]\nprograms = \"end\"\n").ends(&user("ann", &[])));
+    for (text, line, key) in [
+        ("[outside]\nprograms = \"kill\"\n", 2, "programs"),
+        ("[outside]\nprograms = \"end\"\nusers = [\"\"]\n", 3, "users"),
+    ] {
+        let error = Policy::parse(text).unwrap_err();
+        assert_eq!((error.line, error.key.as_deref()), (line, Some(key)), "{text}");
     }
 }

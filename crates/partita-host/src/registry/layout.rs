@@ -42,6 +42,8 @@ pub(super) const OWNER: &str = "owner";
 pub(super) const GATE: &str = ".gate";
 /// The same of [`ELASTIC_FILE_NAME`](partita_ledger::ELASTIC_FILE_NAME).
 pub(super) const ELASTIC: &str = ".elastic";
+/// There is one while a tenant there has, or had, a target or a goal; the controller locks it.
+pub(super) const CONTROL: &str = ".slo";
 /// The prefix of users' directories in a run directory of another user.
 const USER_PREFIX: &str = "user-";
 /// The file that says that a run directory is in system mode.

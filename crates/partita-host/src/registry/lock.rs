@@ -16,19 +16,19 @@ use partita_mps::lock::{LockHolder, lock_within};
 
 use super::dir::{Dir, own_user};
 use super::layout::{
-    ELASTIC, GATE, Home, LEDGER_VARIABLE, LOCK, gpus, home_name, home_of, homes, is_owned, is_scratch,
-    make_own, only_the_daemon, open_lock, open_root,
+    CONTROL, ELASTIC, GATE, Home, LEDGER_VARIABLE, LOCK, gpus, home_name, home_of, homes, is_owned,
+    is_scratch, make_own, only_the_daemon, open_lock, open_root,
 };
 use super::name::check_name;
 use super::owned::{NewPart, OwnedPart, OwnedTenant, make, make_elastic, make_gate};
 use super::root::{Registry, Role};
 use super::tenant::{Patience, Tenant, has_live_slot};
+use super::user::acts_for_user;
 use super::{elastic, memory, task_slots};
 use crate::error::Error;
+use crate::policy::present_rules;
 use crate::process::{ProcessId, user_name};
 
-/// Holders need milliseconds; this covers a machine that swaps.
-const LOCK_LIMIT: Duration = Duration::from_secs(15);
 /// How long planners wait for planners of other users. A process that holds that lock for longer is
 /// not planning.
 const OTHERS_LIMIT: Duration = Duration::from_secs(1);
@@ -141,13 +141,14 @@ impl<'a> RegistryLock<'a> {
         let path = home.path().join(LOCK);
         let refuse = |reason: String| Error::RunDirectory { path: path.clone(), reason };
         let file = open_lock(&home).map_err(|error| refuse(error.to_string()))?;
-        if lock_within(&file, LOCK_LIMIT).map_err(|error| refuse(error.to_string()))? {
+        if lock_within(&file, registry.lock_limit).map_err(|error| refuse(error.to_string()))? {
             return Ok(Self { registry, home: Some(Arc::new(home)), _own: Some(file), _common: None });
         }
         let holder = LockHolder::of(&file).map_or_else(|| "another process".to_owned(), |it| it.to_string());
         Err(refuse(format!(
-            "{holder} holds the lock for more than {} s; continue or end it (`fuser {}` lists it)",
-            LOCK_LIMIT.as_secs(),
+            "the lock was not free for {} s, and {holder} holds it now; continue or end it (`fuser {}` lists \
+             it)",
+            registry.lock_limit.as_secs(),
             path.display()
         )))
     }
@@ -193,7 +194,10 @@ impl<'a> RegistryLock<'a> {
         }
         if is_any_removed {
             task_slots::divide(&living);
-            memory::divide_all(&living);
+            // While the policy has a mistake, no quota grows. The next plan reports it.
+            if let Ok(rules) = present_rules(acts_for_user()) {
+                memory::divide_all(&living, &rules);
+            }
             elastic::divide(&living);
         }
         for Home { dir: home, user } in self.kept()? {
@@ -201,6 +205,7 @@ impl<'a> RegistryLock<'a> {
                 if !living.iter().any(|tenant| tenant.user == user && tenant.gpu_key == key) {
                     let _ = gpu.unlink(OsStr::new(GATE));
                     let _ = gpu.unlink(OsStr::new(ELASTIC));
+                    let _ = gpu.unlink(OsStr::new(CONTROL));
                 }
                 // Only an empty one goes.
                 let _ = home.remove_empty(&key);
@@ -319,9 +324,10 @@ impl<'a> RegistryLock<'a> {
     /// which its programs see them.
     ///
     /// # Errors
-    /// [`Error::Name`], [`Error::NameInUse`], [`Error::Io`], [`Error::RunDirectory`];
-    /// then nothing is left behind on any of the GPUs.
+    /// [`Error::Name`], [`Error::NameInUse`], [`Error::Io`], [`Error::RunDirectory`],
+    /// [`Error::Policy`]; then nothing is left behind on any of the GPUs.
     pub fn create(&self, parts: Vec<NewPart>) -> Result<OwnedTenant, Error> {
+        let rules = present_rules(acts_for_user())?;
         let tenants = self.tenants()?;
         for part in &parts {
             check_name(&part.meta.name)?;
@@ -350,7 +356,7 @@ impl<'a> RegistryLock<'a> {
         }
         let tenants = self.tenants()?;
         task_slots::divide(&tenants);
-        memory::divide_all(&tenants);
+        memory::divide_all(&tenants, &rules);
         elastic::divide(&tenants);
         Ok(OwnedTenant { parts: made.into() })
     }
@@ -358,12 +364,12 @@ impl<'a> RegistryLock<'a> {
     /// Divides the task slots and the memory of every GPU again, after tenants were changed.
     ///
     /// # Errors
-    /// As [`RegistryLock::tenants`].
+    /// As [`RegistryLock::tenants`]; [`Error::Policy`], and then no quota grows.
     pub(crate) fn divide(&self) -> Result<(), Error> {
         let tenants = self.tenants()?;
         task_slots::divide(&tenants);
-        memory::divide_all(&tenants);
         elastic::divide(&tenants);
+        memory::divide_all(&tenants, &present_rules(acts_for_user())?);
         Ok(())
     }
 

@@ -6,19 +6,23 @@
 //! same moment. So the command reads the use after it lowered a quota, and the hook reads the quota
 //! after it charged an allocation: one of the two sees the other.
 //!
+//! What the policy of the site reserves for users counts as promised to them: others get no promise
+//! of what its users do not have of it, and do not grow into it ([`kept`]).
+//!
 //! A command writes the quotas of tenants whose files its user may write. In system mode these are
 //! all; otherwise tenants of other users without a promise are not held.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{Ordering, fence};
 
 use partita_core::ByteSize;
-use partita_core::memory::{Claim, RESERVE_BYTES, To, divide, left};
+use partita_core::memory::{Claim, RESERVE_BYTES, Reserve, To, divide, most, unused};
 use partita_ledger::{DRIVER_ALLOWANCES, FLAG_MEMORY_REST, Limits, NO_QUOTA};
 
-use super::tenant::Tenant;
+use super::tenant::{GpuMeta, Tenant};
 use super::user::acting_user;
 use crate::error::Error;
+use crate::policy::{Kept, Rules, user_of};
 
 /// How often quotas are lowered again because a tenant has allocated meanwhile. It has then used a
 /// part of what its quota still allowed, so each round leaves it less to allocate.
@@ -40,13 +44,21 @@ pub(crate) struct Wanted<'a> {
     pub driver_allowance: u64,
     /// The tenant, if it exists.
     pub tenant: Option<&'a Tenant>,
+    /// What is reserved on the GPU.
+    pub kept: &'a [Kept],
 }
 
 impl<'a> Wanted<'a> {
     fn claim(&self) -> Claim {
         let driver = self.tenant.map_or(0, |tenant| claim_of(tenant).driver);
         let to = self.quota.map_or(To::Rest(0), |quota| To::Promise(quota.0));
-        Claim { to, driver: driver.max(self.driver_allowance) }
+        let user = self.tenant.map_or_else(acting_user, |tenant| tenant.user);
+        Claim { to, driver: driver.max(self.driver_allowance), user }
+    }
+
+    /// What it claims in place of what the tenant claims now.
+    fn change(&self) -> (Option<Claim>, Claim) {
+        (self.tenant.map(claim_of), self.claim())
     }
 
     /// The other tenants of the GPU.
@@ -73,10 +85,27 @@ impl<'a> Wanted<'a> {
             _ => {}
         }
         let others = self.others(tenants);
-        match divide(self.total_bytes, &claims(&others, Some(self.claim()))) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(self.refusal(&others)),
+        match fits(self.total_bytes, &claims(&others, None), self.change(), &reserves(self.kept)) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.refusal(tenants)),
         }
+    }
+
+    /// What could be promised to it now.
+    pub fn free_bytes(&self, tenants: &'a [Tenant]) -> u64 {
+        let (before, claim) = self.change();
+        let others = claims(&self.others(tenants), None);
+        most(self.total_bytes, &others, before, claim, &reserves(self.kept)).unwrap_or(0)
+    }
+
+    /// What is reserved for its user, not in use, and can be promised to it now, in whole MiB.
+    pub fn own_reserve(&self, tenants: &'a [Tenant]) -> Option<ByteSize> {
+        let claim = self.claim();
+        let unused = unused(&claims(&self.others(tenants), None), &reserves(self.kept));
+        let own = self.kept.iter().zip(unused).filter(|(kept, _)| kept.reserve.users.contains(&claim.user));
+        let own: u64 = own.map(|(_, bytes)| bytes).fold(0, u64::saturating_add);
+        let bytes = own.saturating_sub(claim.driver).min(self.free_bytes(tenants)) >> 20 << 20;
+        Some(ByteSize(bytes)).filter(|bytes| bytes.0 > 0)
     }
 
     /// Holds the others to what remains beside it, after it was checked.
@@ -85,15 +114,23 @@ impl<'a> Wanted<'a> {
     /// [`Error::MemoryPromised`]; the others then have what they had.
     pub fn make_room(&self, tenants: &'a [Tenant]) -> Result<(), Error> {
         let others = self.others(tenants);
-        if hold(self.total_bytes, &others, Some(self.claim())).is_ok() {
+        let reserves = reserves(self.kept);
+        if hold(self.total_bytes, &others, Some(self.change()), &reserves).is_ok() {
             return Ok(());
         }
-        divide_all(tenants);
-        Err(self.refusal(&others))
+        divide_gpu(self.total_bytes, &self.all(tenants), &reserves);
+        Err(self.refusal(tenants))
     }
 
-    fn refusal(&self, others: &[&Tenant]) -> Error {
-        let beside = claims(others, None);
+    /// All tenants of the GPU.
+    fn all(&self, tenants: &'a [Tenant]) -> Vec<&'a Tenant> {
+        tenants.iter().filter(|tenant| tenant.gpu_key == self.gpu_key && tenant.counts()).collect()
+    }
+
+    fn refusal(&self, tenants: &'a [Tenant]) -> Error {
+        let others = self.others(tenants);
+        let (before, claim) = self.change();
+        let beside = claims(&others, None);
         let mut holders: Vec<String> = Vec::new();
         for (Tenant { name, .. }, claim) in others.iter().zip(&beside) {
             match claim.to {
@@ -105,19 +142,34 @@ impl<'a> Wanted<'a> {
                     .push(format!("tenant `{name}` uses {} without --mem", ByteSize(used).approximate())),
             }
         }
-        let claim_to = |to| claims(others, Some(Claim { to, ..self.claim() }));
-        let nothing = claim_to(To::Promise(0));
-        let driver = nothing.iter().fold(RESERVE_BYTES, |sum, claim| sum.saturating_add(claim.driver));
+        let reserves = reserves(self.kept);
+        let mut for_others = Vec::new();
+        for (kept, bytes) in self.kept.iter().zip(unused(&beside, &reserves)) {
+            if bytes > 0 && !kept.reserve.users.contains(&claim.user) {
+                let Kept { line, names, .. } = kept;
+                holders.push(format!(
+                    "reservation of {names} (line {line} of the site's policy) keeps {}",
+                    ByteSize(bytes).approximate()
+                ));
+                for_others.push(line.to_string());
+            }
+        }
+        let driver = beside.iter().fold(RESERVE_BYTES, |sum, claim| sum.saturating_add(claim.driver));
+        let driver = driver.saturating_add(claim.driver);
         holders.push(format!("{} are kept for the driver", ByteSize(driver).approximate()));
         // In whole MiB, which can be read.
-        let left_bytes = left(self.total_bytes, &nothing).unwrap_or(0) >> 20 << 20;
-        let remedy = match (self.quota, left_bytes) {
+        let left_bytes = self.free_bytes(tenants) >> 20 << 20;
+        let mut remedy = match (self.quota, left_bytes) {
             (Some(_), 1..) => format!("ask for --mem {} or less", ByteSize(left_bytes).rounded_down()),
             _ => {
-                let missing = left(self.total_bytes, &claims(others, Some(self.claim()))).err();
-                remedy(others, &beside, missing.unwrap_or(0))
+                let missing = fits(self.total_bytes, &beside, (before, claim), &reserves).err();
+                remedy(&others, &beside, missing.unwrap_or(0))
             }
         };
+        if !for_others.is_empty() {
+            let (lines, word) = (for_others.join(", "), if for_others.len() == 1 { "line" } else { "lines" });
+            remedy.push_str(&format!(", or have root change the reservation ({word} {lines} of the policy)"));
+        }
         Error::MemoryPromised {
             wanted: self.quota,
             left: ByteSize(left_bytes),
@@ -144,36 +196,97 @@ fn remedy(others: &[&Tenant], claims: &[Claim], missing: u64) -> String {
     }
 }
 
-/// Divides the memory of every GPU among these tenants again.
-pub(super) fn divide_all(tenants: &[Tenant]) {
+/// What the rules keep of the memory of a GPU, for the users of these tenants and one more. A
+/// GPU that no tenant's description names is one of which each reservation may be.
+pub(crate) fn kept<'a>(
+    rules: &Rules,
+    gpu: Option<&GpuMeta>,
+    total: u64,
+    tenants: impl IntoIterator<Item = &'a Tenant>,
+    user: Option<u32>,
+) -> Vec<Kept> {
+    if !rules.policy.keeps_memory() {
+        return Vec::new();
+    }
+    let users: BTreeSet<u32> = tenants.into_iter().map(|tenant| tenant.user).chain(user).collect();
+    let users: Vec<_> = users.into_iter().map(|user| (user, user_of(user))).collect();
+    let is_gpu = |selector: &_| gpu.is_none_or(|gpu| gpu.is(selector));
+    rules.policy.kept_memory(rules.now, is_gpu, total, &users)
+}
+
+fn reserves(kept: &[Kept]) -> Vec<Reserve> {
+    kept.iter().map(|kept| kept.reserve.clone()).collect()
+}
+
+/// Divides the memory of every GPU among these tenants again, by these rules.
+pub(crate) fn divide_all(tenants: &[Tenant], rules: &Rules) {
     let mut gpus: BTreeMap<&str, Vec<&Tenant>> = BTreeMap::new();
     for tenant in tenants.iter().filter(|tenant| tenant.counts()) {
         gpus.entry(&tenant.gpu_key).or_default().push(tenant);
     }
     for tenants in gpus.values() {
         let total = tenants.iter().find_map(|tenant| Some(tenant.limits().ok()?.memory_total_bytes));
-        if hold(total.unwrap_or(0), tenants, None).is_err() {
-            // More is in use than there would be: none grows, and nothing more is promised.
-            tenants.iter().filter(|tenant| is_held(tenant)).for_each(|tenant| {
-                store(tenant, used(tenant));
-            });
-        }
+        let gpu = tenants.iter().find_map(|tenant| Some(&tenant.meta.as_ref().ok()?.gpu));
+        let total = total.unwrap_or(0);
+        divide_gpu(total, tenants, &reserves(&kept(rules, gpu, total, tenants.iter().copied(), None)));
     }
 }
 
-/// Writes the quotas of those without a promise, beside one more claim.
+fn divide_gpu(total: u64, tenants: &[&Tenant], reserves: &[Reserve]) {
+    if hold(total, tenants, None, reserves).is_err() {
+        // More is in use than there would be: none grows, and nothing more is promised.
+        tenants.iter().filter(|tenant| is_held(tenant)).for_each(|tenant| {
+            store(tenant, used(tenant));
+        });
+    }
+}
+
+/// Whether there is room for a claim beside others, in place of one that is there.
+///
+/// # Errors
+/// The missing bytes.
+fn fits(
+    total: u64,
+    others: &[Claim],
+    (before, claim): (Option<Claim>, Claim),
+    reserves: &[Reserve],
+) -> Result<(), u64> {
+    let bytes = match claim.to {
+        To::Promise(bytes) => bytes,
+        To::Rest(_) | To::Unheld(_)
+            if reserves.is_empty() && !others.iter().any(|claim| matches!(claim.to, To::Promise(_))) =>
+        {
+            return Ok(());
+        }
+        To::Rest(bytes) | To::Unheld(bytes) => bytes,
+    };
+    let most = most(total, others, before, claim, reserves)?;
+    if bytes <= most { Ok(()) } else { Err(bytes - most) }
+}
+
+/// Writes the quotas of those without a promise, beside a change of one more claim.
 ///
 /// # Errors
 /// They use too much for it, and quotas may be lowered already.
-fn hold(total: u64, tenants: &[&Tenant], more: Option<Claim>) -> Result<(), ()> {
+fn hold(
+    total: u64,
+    tenants: &[&Tenant],
+    change: Option<(Option<Claim>, Claim)>,
+    reserves: &[Reserve],
+) -> Result<(), ()> {
     let concerns = |tenant: &&Tenant| {
         tenant.limits().is_ok_and(|limits| promise(limits).is_some() || rest(limits).is_some())
     };
-    if !tenants.iter().any(concerns) && !more.is_some_and(|claim| matches!(claim.to, To::Promise(_))) {
+    let promises = change.is_some_and(|(_, claim)| matches!(claim.to, To::Promise(_)));
+    if !promises && reserves.is_empty() && !tenants.iter().any(concerns) {
         return Ok(());
     }
     for _ in 0..ROUNDS_MAX {
-        let most = divide(total, &claims(tenants, more)).map_err(drop)?;
+        if let Some(change) = change {
+            fits(total, &claims(tenants, None), change, reserves).map_err(drop)?;
+        }
+        let claims = claims(tenants, change.map(|(_, claim)| claim));
+        let most = divide(total, &claims, reserves).map_err(drop)?;
         let quotas: Vec<(&Tenant, u64)> = (tenants.iter().zip(&most))
             .filter(|(tenant, _)| is_held(tenant))
             .map(|(tenant, most)| (*tenant, most.unwrap_or(NO_QUOTA)))
@@ -201,7 +314,9 @@ fn claims(tenants: &[&Tenant], more: Option<Claim>) -> Vec<Claim> {
 }
 
 fn claim_of(tenant: &Tenant) -> Claim {
-    let Ok(limits) = tenant.limits() else { return Claim { to: To::Unheld(0), driver: 0 } };
+    let Ok(limits) = tenant.limits() else {
+        return Claim { to: To::Unheld(0), driver: 0, user: tenant.user };
+    };
     let (used, driver) = tenant.memory_in_use().unwrap_or((0, 0));
     let allowance = limits.driver_allowance_bytes;
     let to = match promise(limits) {
@@ -212,7 +327,8 @@ fn claim_of(tenant: &Tenant) -> Claim {
         // Another user's: only its owner writes there, and a false number would block promises.
         None => To::Unheld(0),
     };
-    Claim { to, driver: driver.clamp(allowance, allowance.saturating_mul(DRIVER_ALLOWANCES)) }
+    let driver = driver.clamp(allowance, allowance.saturating_mul(DRIVER_ALLOWANCES));
+    Claim { to, driver, user: tenant.user }
 }
 
 fn used(tenant: &Tenant) -> u64 {

@@ -9,10 +9,12 @@
 //!   .mig-GPU-1b2c….json           the instances before a change that is not complete
 //!   GPU-1b2c…/                    its owner's tenants on a GPU
 //!     .mps-0/                     its owner's MPS service of this GPU
+//!     .slo                        locked by the process that moves TPCs for targets
 //!     train/                      a tenant
 //!       limits, usage             the ledger
 //!       meta.json                 the program, its user and its start
 //!       owner                     locked by `partita run` and by every process it started
+//!       slo.json                  how its target stands, and what was moved for it
 //!       gpu-1                     of a tenant on several GPUs: a link to its directory on the next
 //!   user-1000/                    the same of user 1000
 //! ```
@@ -51,6 +53,7 @@ mod name;
 mod owned;
 mod queue;
 mod root;
+mod steered;
 mod task_slots;
 mod tenant;
 #[cfg(test)]
@@ -64,6 +67,7 @@ pub use self::lock::RegistryLock;
 pub use self::name::check_name;
 pub use self::owned::{NewPart, OwnedTenant};
 pub use self::root::Registry;
+pub(crate) use self::steered::{SLO_RECORD, SLO_RECORD_BYTES_MAX, Turn as ControlTurn};
 pub(crate) use self::tenant::boot;
 pub use self::tenant::{GpuMeta, Isolation, META_VERSION, Meta, SimMeta, Tenant};
 pub(crate) use self::user::{act_for, acting_user, acts_for_user};

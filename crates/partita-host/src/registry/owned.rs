@@ -14,7 +14,7 @@ use partita_ledger::{
 use super::dir::{Dir, own_user};
 use super::layout::{ELASTIC, GATE, OWNER, c_path};
 use super::memory;
-use super::tenant::{Meta, write_meta};
+use super::tenant::{Meta, own_meta, write_meta};
 use crate::error::Error;
 
 /// `TMPFS_MAGIC` of linux/magic.h.
@@ -90,6 +90,10 @@ impl OwnedTenant {
     /// [`Error::Io`].
     pub fn update_meta(&mut self, change: impl Fn(&mut Meta)) -> Result<(), Error> {
         for part in &mut self.parts {
+            if let Some(now) = part.dir.as_ref().and_then(own_meta) {
+                // `partita set` writes there, too.
+                part.meta = now;
+            }
             change(&mut part.meta);
             if let Some(dir) = &part.dir {
                 write_meta(dir, &part.path, &part.meta)?;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -14,6 +15,10 @@ use super::layout::{
 use super::name::check_name;
 use super::user::acting_user;
 use crate::error::Error;
+
+/// A holder needs milliseconds. This covers a machine that swaps, and many starts at once on a
+/// loaded one.
+const LOCK_LIMIT: Duration = Duration::from_secs(60);
 
 /// Which processes make, change and remove tenants in a run directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub struct Registry {
     pub(super) role: Role,
     /// The user for whom tenants are made.
     pub(super) user: u32,
+    /// How long its locks are waited for.
+    pub(super) lock_limit: Duration,
 }
 
 impl Registry {
@@ -56,6 +63,12 @@ impl Registry {
                 Self::at(if is_system { system } else { Path::new(DEFAULT_ROOT) })
             }
         }
+    }
+
+    /// The same, with locks that are waited for up to `limit` rather than a minute.
+    #[must_use]
+    pub fn with_lock_limit(self, limit: Duration) -> Self {
+        Self { lock_limit: limit, ..self }
     }
 
     /// Opens the run directory in system mode, as root, and makes it if it is missing: the one that
@@ -131,7 +144,7 @@ impl Registry {
         };
         let user = acting_user();
         let home = if dir.user == user { root.to_owned() } else { root.join(home_name(user)) };
-        Ok(Self { root: root.to_owned(), home, role, user })
+        Ok(Self { root: root.to_owned(), home, role, user, lock_limit: LOCK_LIMIT })
     }
 
     /// Whether this process asks `partitad` for tenants: it runs for a user in system mode.

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use partita_core::slo::{Goal, Slo, Target};
 use partita_core::{Placement, TpcSet, words};
 use partita_ledger::{
     At, LIMITS_FILE_NAME, LedgerError, Limits, LimitsFile, MECHANISM_MASK, MECHANISM_PERSISTENT,
@@ -162,6 +163,15 @@ pub struct Meta {
     /// `--mps-partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_partition: Option<String>,
+    /// `--slo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo: Option<String>,
+    /// `--goal`.
+    #[serde(default, with = "crate::text")]
+    pub goal: Goal,
+    /// Why it is on its GPU, if Partita chose that (`--gpu any`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed: Option<String>,
     /// For a tenant that was made for containers (`cdi`), the boot in which that was:
     /// it lives without a process until it is removed, or until the machine starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,6 +187,19 @@ impl Meta {
     /// Every GPU of the tenant, in the order in which its programs see them.
     pub fn all_gpus(&self) -> &[GpuMeta] {
         if self.gpus.is_empty() { std::slice::from_ref(&self.gpu) } else { &self.gpus }
+    }
+
+    /// Its target, if it has one.
+    pub fn target(&self) -> Option<Target> {
+        match self.slo.as_ref()?.parse() {
+            Ok(Slo::Target(target)) => Some(target),
+            Ok(Slo::None) | Err(_) => None,
+        }
+    }
+
+    /// Whether the controller moves its TPCs: it has a target or a goal.
+    pub fn is_steered(&self) -> bool {
+        self.goal != Goal::None || self.target().is_some()
     }
 }
 
@@ -284,7 +307,7 @@ impl Tenant {
     }
 
     /// Opens its directory, if it is there and its user's still.
-    fn open(&self) -> io::Result<Dir> {
+    pub(super) fn open(&self) -> io::Result<Dir> {
         self.home.sub_of_owner(&self.gpu_key)?.sub_of_owner(&self.name)
     }
 
@@ -378,20 +401,19 @@ impl Tenant {
     }
 
     /// The placement of a tenant without a share, whose TPCs this process divides: it was started
-    /// without `--sm`, and has its TPCs alone.
+    /// without `--sm`, and has its TPCs alone. One with a target or a goal is the controller's.
     pub(crate) fn rests(&self) -> Option<Placement> {
         let (Ok(meta), Ok(limits)) = (&self.meta, &self.limits) else { return None };
         let is_masked = matches!(limits.mechanism, MECHANISM_MASK | MECHANISM_PERSISTENT);
-        let is_without = meta.share.is_none() && meta.mps_partition.is_none();
+        let is_without = meta.share.is_none() && meta.mps_partition.is_none() && !meta.is_steered();
         (is_without && is_masked && !limits.takes_turns() && self.is_kept_here()).then_some(meta.place)
     }
 
-    /// Stores the share and the placement that it was given last; `None` leaves one unchanged.
-    pub(crate) fn update_share(&self, share: Option<String>, place: Option<Placement>) -> Result<(), Error> {
+    /// Changes its metadata.
+    pub(crate) fn update_meta(&self, change: impl FnOnce(&mut Meta)) -> Result<(), Error> {
         self.check_yours()?;
         let mut meta = self.meta()?.clone();
-        meta.share = share.or(meta.share);
-        meta.place = place.unwrap_or(meta.place);
+        change(&mut meta);
         let dir = self.open().map_err(Error::io(self.dir.display().to_string()))?;
         write_meta(&dir, &self.dir, &meta)
     }
@@ -495,6 +517,12 @@ pub(crate) fn boot() -> Result<String, Error> {
 
 pub(super) fn has_live_slot(dir: &Dir) -> bool {
     UsageView::open(dir.at(USAGE_FILE_NAME)).is_ok_and(|view| view.slots().flatten().any(|slot| slot.live))
+}
+
+/// The metadata in a directory of this user's.
+pub(super) fn own_meta(dir: &Dir) -> Option<Meta> {
+    let bytes = dir.bytes(META, META_BYTES_MAX).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 fn read_meta(dir: &Dir, user: u32, patience: &mut Patience) -> Result<Meta, String> {

@@ -50,6 +50,9 @@ fn meta(name: &str) -> Meta {
         isolation: Isolation::Shared,
         task_slots: None,
         mps_partition: None,
+        slo: None,
+        goal: Default::default(),
+        placed: None,
         prepared_boot: None,
     }
 }

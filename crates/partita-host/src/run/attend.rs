@@ -13,6 +13,7 @@ use crate::process::ProcessId;
 use crate::registry::{OwnedTenant, Registry};
 use crate::request::RunRequest;
 use crate::signals::Signals;
+use crate::slo::Standby;
 use crate::system;
 
 /// A tenant whose program runs.
@@ -25,6 +26,8 @@ pub(super) struct Started {
     pub child: Child,
     /// Of a tenant that is a client of MPS.
     pub watch: Option<Watch>,
+    /// Ready to move TPCs for targets.
+    pub standby: Standby,
 }
 
 /// Waits for the program, and restarts it if that was requested.
@@ -35,7 +38,7 @@ pub(super) fn attend(
     signals: &mut Signals,
     say: &mut dyn FnMut(&str),
 ) -> Result<ExitStatus, Error> {
-    let Started { tenant, registry, name, program, command, child, watch } = started;
+    let Started { tenant, registry, name, program, command, child, watch, .. } = started;
     loop {
         let pid = child.id();
         let _ = tenant.update_meta(|meta| meta.child = ProcessId::living(pid));

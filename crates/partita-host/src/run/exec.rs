@@ -32,6 +32,7 @@ use crate::mps;
 use crate::mps::end_work::end_work_before;
 use crate::mps::ready::READY_LIMIT;
 use crate::process::ProcessId;
+use crate::program;
 use crate::registry::{Isolation, Meta, Registry, Tenant};
 use crate::signals::Signals;
 
@@ -73,6 +74,7 @@ pub fn exec(
             ),
         });
     }
+    program::check_debugger(&program, meta.isolation)?;
     let hook = hook(install)?;
     let gpus = gpus_of(install, name, meta)?;
     let limits = LimitSet::of(Some(first.limits()?), Some(meta));

@@ -3,13 +3,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use partita_core::slo::Slo;
 use partita_core::{Compaction, Share, Topology};
-use partita_ledger::{
-    DRIVER_ALLOWANCE_BYTES, FLAG_MEMORY_REST, FLAG_TURNS, Limits, MECHANISM_NONE, MECHANISM_PERSISTENT,
-};
+use partita_ledger::{FLAG_MEMORY_REST, FLAG_TURNS, Limits, MECHANISM_NONE, MECHANISM_PERSISTENT};
 use partita_mps::partition::PartitionName;
 use serde::Serialize;
 
+use super::place::{self, Candidate};
+use super::quota::{driver_allowance, memory_wanted};
 use super::select::select;
 use super::turn;
 use crate::calibration::{Cache, Measured};
@@ -19,13 +20,14 @@ use crate::install::Install;
 use crate::limits::LimitSet;
 use crate::offered::Via;
 use crate::partition::{self, MoveRow, PartitionRow, Wanted};
-use crate::policy::{self, Decided, Rules, Site, Wish};
+use crate::policy::{Decided, Kept, Rules, Wish};
 use crate::process::ProcessId;
 use crate::registry::{
-    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name, memory,
+    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name,
 };
 use crate::request::RunRequest;
-use crate::{limits, mps, time};
+use crate::site::{self, Site};
+use crate::{limits, mps, slo, time};
 
 /// Partitions that were planned beside the tenants that are there.
 struct Planned<'a> {
@@ -46,6 +48,8 @@ struct PlannedPart {
     request: RunRequest,
     /// How many kernels the GPU runs at once, where that was measured.
     task_slots: Option<u32>,
+    /// The memory that is reserved there.
+    kept: Vec<Kept>,
 }
 
 /// Plans the partitions; the registry stays locked. `name` and `run` are `None` in a dry run.
@@ -75,7 +79,7 @@ fn plan<'a>(
     if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
         return Err(other.name_in_use());
     }
-    let rules = policy::present_rules()?;
+    let rules = site::present_rules()?;
     let plan_beside = |tenants: &[Tenant]| {
         if request.limits.isolation() == Isolation::Shared {
             mps::check_shared(registry, gpus, tenants)?;
@@ -89,6 +93,7 @@ fn plan<'a>(
         });
         parts.collect::<Result<Vec<_>, Error>>()
     };
+    slo::check_gpus(&request.limits, gpus.len(), request.is_prepared)?;
     let (waited, parts) = match (name, run) {
         (Some(name), Some(run)) => {
             turn::plan_in_turn(&lock, request, gpus, name, run, &tenants, plan_beside)?
@@ -163,9 +168,11 @@ fn plan_on(
         compact: request.compact,
         reserved: &rules.reserved_for_others(&site),
     };
+    slo::check_sum(&request.limits, &topology, here())?;
     let chosen = partition::plan(&wanted).map_err(or_turns)?;
     let label = gpu.label();
-    let memory_wanted = memory_wanted(&request, &key, &label, measured.memory_total_bytes)?;
+    let kept = rules.kept_memory(&site);
+    let memory_wanted = memory_wanted(&request, &key, &label, measured.memory_total_bytes, &kept)?;
     memory_wanted.check(tenants)?;
     let quota = memory_wanted.quota;
     let (name, uuid) = (name.unwrap_or("dry-run"), &gpu.facts.uuid);
@@ -193,25 +200,9 @@ fn plan_on(
         limits.set = Default::default();
     }
     limits::ceiling::put(&request.limits, &topology, request.limits.isolation(), &mut limits)?;
+    slo::check(&request.limits, &limits, request.limits.isolation())?;
     let task_slots = measured.task_slots;
-    Ok(PlannedPart { topology, chosen, limits, request, task_slots })
-}
-
-/// What the driver may take for itself in each process, in bytes.
-fn driver_allowance(request: &RunRequest) -> u64 {
-    request.limits.driver_allowance.map_or(DRIVER_ALLOWANCE_BYTES, |allowance| allowance.0)
-}
-
-fn memory_wanted<'a>(
-    request: &RunRequest,
-    gpu_key: &'a str,
-    gpu: &'a str,
-    total_bytes: u64,
-) -> Result<memory::Wanted<'a>, Error> {
-    let driver_allowance = driver_allowance(request);
-    let quota = request.limits.memory;
-    let quota = quota.map(|quota| limits::quota_on(quota, gpu, total_bytes, driver_allowance)).transpose()?;
-    Ok(memory::Wanted { gpu_key, gpu, total_bytes, quota, driver_allowance, tenant: None })
+    Ok(PlannedPart { topology, chosen, limits, request, task_slots, kept })
 }
 
 /// Plans the partitions, has others make room, and makes the tenant, in one hold of the registry's
@@ -228,7 +219,8 @@ pub(crate) fn make(
         plan(install, request, registry, gpus, Some(name), Some(run))?;
     for (gpu, part) in gpus.iter().zip(&parts) {
         let (key, label) = (gpu.key(), gpu.label());
-        memory_wanted(&part.request, &key, &label, part.limits.memory_total_bytes)?.make_room(&tenants)?;
+        memory_wanted(&part.request, &key, &label, part.limits.memory_total_bytes, &part.kept)?
+            .make_room(&tenants)?;
     }
     for (gpu, part) in gpus.iter().zip(&parts) {
         partition::store(&part.chosen.stores, &tenants, &gpu.key(), &part.topology)?;
@@ -239,7 +231,11 @@ pub(crate) fn make(
             Meta { task_slots: part.task_slots, ..new_meta(&part.request, gpu, gpus, name, run, tpcs) };
         NewPart { gpu_key: gpu.key(), meta, limits: part.limits }
     };
+    let is_steered = slo::is_steered(&request.limits);
     let made = lock.create(gpus.iter().zip(parts).map(new).collect());
+    if made.is_ok() && is_steered {
+        gpus.iter().try_for_each(|gpu| lock.make_control(&gpu.key()))?;
+    }
     if made.is_ok()
         && let Some(number) = waited
     {
@@ -279,12 +275,29 @@ pub struct DryRun {
 ///
 /// # Errors
 /// As [`run`](super::run), as far as the partitions are concerned.
-pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -> Result<Vec<DryRun>, Error> {
+pub fn dry_run(
+    install: &Install,
+    request: &RunRequest,
+    mut say: impl FnMut(&str),
+) -> Result<Vec<DryRun>, Error> {
     request.name.as_deref().map_or(Ok(()), check_name)?;
     let registry = Registry::open()?;
-    let gpus = select(install, request, say)?;
-    let request = &request.settled(&registry, &gpus)?;
-    let planned = plan(install, request, &registry, &gpus, request.name.as_deref(), None)?;
+    let gpus = select(install, request, &mut say)?;
+    let candidates = place::candidates(install, request, &registry, gpus)?;
+    let attempt = |candidate: &Candidate| dry_run_on(install, request, &registry, &candidate.gpus);
+    let (candidate, rows) = place::first(candidates, attempt)?;
+    candidate.reason.iter().for_each(|reason| say(&place::said(reason)));
+    Ok(rows)
+}
+
+fn dry_run_on(
+    install: &Install,
+    request: &RunRequest,
+    registry: &Registry,
+    gpus: &[Gpu],
+) -> Result<Vec<DryRun>, Error> {
+    let request = &request.settled(registry, gpus)?;
+    let planned = plan(install, request, registry, gpus, request.name.as_deref(), None)?;
     let row = |(gpu, part): (&Gpu, PlannedPart)| {
         let unproved =
             |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: gpu.label(), reason };
@@ -299,6 +312,8 @@ pub fn dry_run(install: &Install, request: &RunRequest, say: impl FnMut(&str)) -
                 up_to: request.limits.up_to,
                 place: Some(request.limits.place.unwrap_or_default()),
                 isolation: Some(request.limits.isolation()),
+                slo: request.limits.slo,
+                goal: request.limits.goal,
                 ..LimitSet::of(Some(&part.limits), None)
             },
             asked: request.limits,
@@ -329,6 +344,12 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
         isolation: request.limits.isolation(),
         task_slots: None,
         mps_partition: request.mps_partition.as_ref().map(PartitionName::to_string),
+        slo: match request.limits.slo {
+            Some(Slo::Target(target)) => Some(target.to_string()),
+            Some(Slo::None) | None => None,
+        },
+        goal: request.limits.goal.unwrap_or_default(),
+        placed: request.placed.clone(),
         prepared_boot: if request.is_prepared { crate::registry::boot().ok() } else { None },
     }
 }

@@ -17,8 +17,12 @@ pub(super) fn select(
     if let Some(notice) = &selected.notice {
         say(notice);
     }
-    selected.gpus.iter().try_for_each(check_usable)?;
-    Ok(selected.gpus)
+    let mut gpus = selected.gpus;
+    if request.chooses_gpu() && gpus.iter().any(usable) {
+        gpus.retain(usable);
+    }
+    gpus.iter().try_for_each(check_usable)?;
+    Ok(gpus)
 }
 
 /// Whether masks mean anything on the GPU as it is set up.

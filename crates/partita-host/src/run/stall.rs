@@ -86,8 +86,8 @@ impl Stall {
         Self { policy, progress: Progress::default(), since: now, canaries: 0, stuck: None, looked: now }
     }
 
-    /// Looks at the program with these clients. Returns the error with which it has been ended, if
-    /// it has.
+    /// Looks at the program with these clients. Returns the error with which it must be ended, if
+    /// it must.
     pub fn look(&mut self, ledger: &Path, clients: &BTreeSet<Pid>, noter: &Noter) -> Option<Error> {
         let progress = Progress::of(ledger, clients);
         if progress != self.progress {
@@ -101,9 +101,6 @@ impl Stall {
         if let Some((server, found)) = self.stuck
             && found.elapsed() >= self.policy.limit
         {
-            for process in clients.iter().filter_map(|&pid| ProcessId::living(pid)) {
-                let _ = process.signal(Signal::KILL);
-            }
             return Some(MpsError::Stuck { server, waited_s: found.elapsed().as_secs() }.into());
         }
         let is_due = match self.stuck {
@@ -116,6 +113,13 @@ impl Stall {
             self.looked = Instant::now();
         }
         None
+    }
+
+    /// Ends a program that waits in vain.
+    pub fn end(clients: &BTreeSet<Pid>) {
+        for process in clients.iter().filter_map(|&pid| ProcessId::living(pid)) {
+            let _ = process.signal(Signal::KILL);
+        }
     }
 
     fn send(&mut self, noter: &Noter) {

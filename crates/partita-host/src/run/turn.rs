@@ -5,8 +5,9 @@ use partita_ledger::{FLAG_MEMORY_REST, Limits, NO_QUOTA};
 
 use crate::error::Error;
 use crate::gpu::Gpu;
-use crate::process::{ProcessId, user_name};
-use crate::registry::{self, GpuMeta, RegistryLock, Tenant, Waiter};
+use crate::process::ProcessId;
+use crate::queue::ahead_text;
+use crate::registry::{self, GpuMeta, RegistryLock, Tenant};
 use crate::request::RunRequest;
 
 /// Plans a program beside the tenants if no earlier one waits, and returns its place in the queue,
@@ -56,13 +57,6 @@ pub(super) fn plan_in_turn<P>(
         lock.enqueue(name, gpus.iter().map(GpuMeta::of).collect(), run)?;
     }
     Err(Error::Waits { reason })
-}
-
-fn ahead_text(ahead: &[&Waiter]) -> String {
-    let names: Vec<String> =
-        ahead.iter().map(|waiter| format!("{} of {}", waiter.name, user_name(waiter.user))).collect();
-    let (verb, come) = if names.len() == 1 { ("waits", "comes") } else { ("wait", "come") };
-    format!("{} {verb} for room there and {come} first", names.join(", "))
 }
 
 /// Who has what of these GPUs.

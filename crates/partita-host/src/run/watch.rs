@@ -377,7 +377,9 @@ fn follow(
         {
             let ours = seen.lock().unwrap_or_else(PoisonError::into_inner).ours.clone();
             if let Some(error) = stall.look(ledger, &ours, noter) {
+                // Before the end, at which it is asked why.
                 seen.lock().unwrap_or_else(PoisonError::into_inner).gave_up = Some(error);
+                Stall::end(&ours);
             }
             looked = Instant::now();
         }

@@ -15,7 +15,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::active::Active;
 use super::check::Facts;
+use super::node::{Meeting, Node, has_result};
 use super::{names, refused};
 use crate::error::PtxError;
 use crate::module::{Function, Instruction, Operand, Statement};
@@ -31,46 +33,11 @@ enum Spread {
     Thread,
 }
 
-/// What a basic block ends in, if threads meet there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meeting {
-    /// Threads of the block, at a barrier.
-    Block,
-    /// Threads of a warp.
-    Warp,
-}
-
-/// A basic block: instructions that run one after the other.
-#[derive(Debug, Default)]
-struct Node<'a> {
-    instructions: Vec<&'a Instruction>,
-    next: Vec<usize>,
-    /// If threads meet in it, it has one instruction.
-    meeting: Option<Meeting>,
-}
-
 /// Special registers that are the same in all threads of a block.
 const OF_BLOCK: [&str; 6] = ["%ctaid", "%nctaid", "%ntid", "%gridid", "%nsmid", "%nwarpid"];
 /// Special registers that each thread has for itself.
 const OF_THREAD: [&str; 8] =
     ["%tid", "%laneid", "%lanemask", "%clock", "%globaltimer", "%smid", "%warpid", "%pm"];
-/// Opcodes without a destination.
-const WITHOUT_RESULT: [&str; 14] = [
-    "st",
-    "red",
-    "bra",
-    "brx",
-    "ret",
-    "exit",
-    "trap",
-    "membar",
-    "fence",
-    "prefetch",
-    "prefetchu",
-    "nanosleep",
-    "cp",
-    "discard",
-];
 /// Operations of a warp. Their threads wait for each other.
 const OF_WARP: [&str; 11] =
     ["shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "bar"];
@@ -84,8 +51,10 @@ pub(super) fn check(entry: &Function, body: &[Statement], facts: &Facts<'_>) -> 
         return Ok(false);
     }
     let mut values = Values::new(entry, &nodes);
+    let active = Active::new(&nodes);
     let early = |values: &Values<'_>| {
-        early_end(&nodes, values, Meeting::Block).or_else(|| early_end(&nodes, values, Meeting::Warp))
+        early_end(&nodes, values, &active, Meeting::Block)
+            .or_else(|| early_end(&nodes, values, &active, Meeting::Warp))
     };
     values.settle(&nodes, false);
     if early(&values).is_none() {
@@ -103,30 +72,48 @@ pub(super) fn check(entry: &Function, body: &[Statement], facts: &Facts<'_>) -> 
 }
 
 /// A branch at which threads may part: a meeting lies before its ways join, and one of them leads
-/// to the end without a meeting.
-fn early_end<'a>(nodes: &[Node<'a>], values: &Values<'_>, kind: Meeting) -> Option<&'a Instruction> {
-    let is_meeting = |node: &Node<'_>| node.meeting == Some(kind);
-    // Backwards from the end by ways without a meeting.
+/// to the end without a meeting. A meeting does not count if only threads that are active behind
+/// the branch take part.
+fn early_end<'a>(
+    nodes: &[Node<'a>],
+    values: &Values<'_>,
+    active: &Active<'a>,
+    kind: Meeting,
+) -> Option<&'a Instruction> {
+    let least = if kind == Meeting::Block { Spread::Warp } else { Spread::Thread };
+    let all: BTreeSet<usize> = (0..nodes.len()).filter(|at| nodes[*at].meeting == Some(kind)).collect();
+    let all_ends = ends_without(nodes, &all);
+    nodes.iter().enumerate().find_map(|(at, node)| {
+        let branch = *node.instructions.last()?;
+        if node.next.len() < 2 || values.of_branch(branch) < least {
+            return None;
+        }
+        let is_early = |meetings: &BTreeSet<usize>, ends: &[bool]| {
+            node.next.iter().any(|next| ends[*next])
+                && values.between(nodes, at).any(|node| meetings.contains(&node))
+        };
+        if kind == Meeting::Block || active.is_empty() {
+            return is_early(&all, &all_ends).then_some(branch);
+        }
+        let waiting = all.iter().copied().filter(|meeting| !active.meet(nodes, at, *meeting)).collect();
+        is_early(&waiting, &ends_without(nodes, &waiting)).then_some(branch)
+    })
+}
+
+/// From which nodes a way without any of these meetings leads to the end.
+fn ends_without(nodes: &[Node<'_>], meetings: &BTreeSet<usize>) -> Vec<bool> {
     let mut ends = vec![false; nodes.len() + 1];
     ends[nodes.len()] = true;
     let mut changed = true;
     while changed {
         changed = false;
         for (at, node) in nodes.iter().enumerate().rev() {
-            let may_end = !is_meeting(node) && node.next.iter().any(|next| ends[*next]);
+            let may_end = !meetings.contains(&at) && node.next.iter().any(|next| ends[*next]);
             changed |= may_end != ends[at];
             ends[at] = may_end;
         }
     }
-    let least = if kind == Meeting::Block { Spread::Warp } else { Spread::Thread };
-    nodes.iter().enumerate().find_map(|(at, node)| {
-        let branch = *node.instructions.last()?;
-        let is_early = node.next.len() > 1
-            && values.of_branch(branch) >= least
-            && node.next.iter().any(|next| ends[*next])
-            && values.between(nodes, at).any(|node| is_meeting(&nodes[node]));
-        is_early.then_some(branch)
-    })
+    ends
 }
 
 /// Basic blocks in the order of the text. The number behind the last one is the end.
@@ -437,13 +424,6 @@ impl<'a> Values<'a> {
         let fits = fits && *number >= 0 && of.modifiers.len() <= 2;
         self.relied |= fits;
         fits
-    }
-}
-
-fn has_result(of: &Instruction) -> bool {
-    match of.opcode.as_str() {
-        "bar" | "barrier" => of.has("red"),
-        opcode => !WITHOUT_RESULT.contains(&opcode),
     }
 }
 

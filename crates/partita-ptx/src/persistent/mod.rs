@@ -30,11 +30,14 @@
 //! (clusters, cooperative groups of a grid, dynamic parallelism), what would be left over from one
 //! body to the next (arrivals at barriers, asynchronous barriers, `alloca`), functions that read
 //! the block number, and threads that may end alone before others meet (`flow.rs`): in a loop they
-//! do not end, and the others would wait for them.
+//! do not end, and the others would wait for them. Meetings of active threads are no such ones
+//! (`active.rs`).
 
+mod active;
 mod check;
 mod code;
 mod flow;
+mod node;
 mod turn;
 
 use alloc::borrow::ToOwned;

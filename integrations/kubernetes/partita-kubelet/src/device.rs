@@ -136,6 +136,11 @@ impl Board {
         attributes
     }
 
+    /// The attributes of one of its devices.
+    pub fn attributes_of(&self, device: &str) -> BTreeMap<String, DeviceAttribute> {
+        self.attributes(if device == self.device() { "gpu" } else { "shared" })
+    }
+
     fn consumption(&self) -> Vec<DeviceCounterConsumption> {
         vec![DeviceCounterConsumption { counter_set: self.device(), counters: counters() }]
     }

@@ -26,6 +26,9 @@ pub struct Entry {
     pub name: String,
     /// The claim's UID.
     pub uid: String,
+    /// The claim's name in its pod, if it was made from a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_claim: Option<String>,
     /// Its tenant.
     pub definition: Definition,
 }
@@ -34,7 +37,13 @@ impl Entry {
     /// The entry of a claim.
     pub fn new(namespace: &str, name: &str, uid: &str, definition: Definition) -> Self {
         let [namespace, name, uid] = [namespace, name, uid].map(str::to_owned);
-        Self { version: VERSION, namespace, name, uid, definition }
+        Self { version: VERSION, namespace, name, uid, pod_claim: None, definition }
+    }
+
+    /// That of a claim that was made from a template, if the pod has a name for it.
+    #[must_use]
+    pub fn in_pod(self, pod_claim: Option<&str>) -> Self {
+        Self { pod_claim: pod_claim.map(str::to_owned), ..self }
     }
 }
 

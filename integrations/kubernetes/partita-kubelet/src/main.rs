@@ -2,21 +2,28 @@
 
 use std::process::ExitCode;
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::Parser;
 use partita::gpus::Selectors;
-use partita_kubelet::args::Args;
+use partita_kubelet::args::{Args, Command, DevicePluginArgs, NodeArgs, WebhookArgs};
+use partita_kubelet::device::Board;
+use partita_kubelet::device_plugin::Plugin;
 use partita_kubelet::events::Events;
 use partita_kubelet::journal::Journal;
+use partita_kubelet::metadata::Files;
 use partita_kubelet::metrics::{Calls, Page};
 use partita_kubelet::plugin::{Driver, serve};
 use partita_kubelet::prepare::{Tenants, install};
 use partita_kubelet::publish::Publisher;
+use partita_kubelet::status::Statuses;
 use partita_kubelet::{node, resize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, watch};
+
+/// How long to wait for the lock of another driver on this node.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -28,7 +35,14 @@ fn main() -> ExitCode {
             return ExitCode::from(125);
         }
     };
-    match runtime.block_on(run(args)) {
+    let done = runtime.block_on(async {
+        match args.command.clone() {
+            None => run(args).await,
+            Some(Command::Webhook(args)) => webhook(args).await,
+            Some(Command::DevicePlugin(args)) => device_plugin(args).await,
+        }
+    });
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("partita-kubelet: {error:#}");
@@ -37,57 +51,16 @@ fn main() -> ExitCode {
     }
 }
 
-async fn client(args: &Args) -> anyhow::Result<kube::Client> {
-    let config = match &args.api_server {
+async fn client(api_server: Option<&str>) -> anyhow::Result<kube::Client> {
+    let config = match api_server {
         Some(url) => kube::Config::new(url.parse().with_context(|| format!("--api-server {url}"))?),
         None => kube::Config::infer().await.context("the cluster's configuration")?,
     };
     kube::Client::try_from(config).context("the client of the API server")
 }
 
-async fn run(args: Args) -> anyhow::Result<()> {
-    let selectors: Selectors = args.gpu.parse().map_err(|error| anyhow!("--gpu: {error}"))?;
-    let install = install(args.partita.as_deref()).map_err(|error| anyhow!(error))?;
-    let client = client(&args).await?;
-    let journal = Journal::open(&args.state_dir.join("claims")).context("the journal")?;
-    let tenants = Arc::new(Tenants {
-        install,
-        cdi: std::path::absolute(&args.cdi_dir).context("--cdi-dir")?,
-        journal,
-        boards: RwLock::new(Vec::new()),
-    });
-    let look = |tenants: Arc<Tenants>, selectors: Selectors| async move {
-        let read = tokio::task::spawn_blocking(move || node::read(&tenants.install, &selectors));
-        read.await.unwrap_or_else(|error| Err(error.to_string()))
-    };
-    let (boards, left_out) =
-        look(tenants.clone(), selectors.clone()).await.map_err(|error| anyhow!(error))?;
-    for reason in left_out {
-        tracing::error!(reason, "a GPU is not offered");
-    }
-    tracing::info!(gpus = boards.len(), node = args.node_name, "starts");
-    tenants.set_boards(node::merge(&[], boards));
-
-    let (boards_changed, boards_seen) = watch::channel(0);
-    let (changed, changes_seen) = watch::channel(0);
-    let calls = Arc::new(Calls::default());
-    let driver = Arc::new(Driver {
-        tenants: tenants.clone(),
-        client: client.clone(),
-        events: Events::new(client.clone(), &args.node_name),
-        node: args.node_name.clone(),
-        gpu_kind: args.gpu_cdi_kind.clone(),
-        turn: Arc::new(Mutex::new(())),
-        calls: calls.clone(),
-        changed,
-    });
-    if let Some(address) = args.metrics {
-        let listener = tokio::net::TcpListener::bind(address).await;
-        let listener = listener.with_context(|| format!("--metrics {address}"))?;
-        tracing::info!(address = %listener.local_addr()?, "serves /metrics");
-        let page = Page { tenants: tenants.clone(), calls, kubelet_dir: args.kubelet_dir.clone() };
-        tokio::spawn(page.serve(listener));
-    }
+/// True once the process is asked to end.
+fn ended() -> anyhow::Result<watch::Receiver<bool>> {
     let (end, ended) = watch::channel(false);
     let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     tokio::spawn(async move {
@@ -95,35 +68,173 @@ async fn run(args: Args) -> anyhow::Result<()> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         let _ = end.send(true);
     });
-    tokio::spawn(Publisher::new(client, &args.node_name, tenants.clone()).keep(boards_seen));
-    tokio::spawn(resize::keep(driver.clone(), changes_seen));
-    {
-        let driver = driver.clone();
-        tokio::spawn(async move { driver.end_orphans().await });
+    Ok(ended)
+}
+
+async fn webhook(args: WebhookArgs) -> anyhow::Result<()> {
+    let client = client(args.api_server.as_deref()).await?;
+    partita_kubelet::webhook::serve(&args, client, ended()?).await
+}
+
+/// The tenants of this node, with its GPUs, and who looks at the GPUs again and again.
+struct Node {
+    tenants: Arc<Tenants>,
+    selectors: Selectors,
+    boards_changed: watch::Sender<u64>,
+    /// In seconds of Unix time; it is reported, and decides nothing.
+    looked_at_s: watch::Sender<i64>,
+    /// No other driver or plugin makes tenants here.
+    _alone: std::fs::File,
+}
+
+impl Node {
+    /// Of claims, or of a device plugin's devices.
+    async fn open(args: &NodeArgs, has_claims: bool) -> anyhow::Result<Self> {
+        let journal = if has_claims { "claims" } else { "devices" };
+        let selectors: Selectors = args.gpu.parse().map_err(|error| anyhow!("--gpu: {error}"))?;
+        let install = install(args.partita.as_deref()).map_err(|error| anyhow!(error))?;
+        let lock = args.state_dir.join("lock");
+        std::fs::create_dir_all(&args.state_dir).with_context(|| args.state_dir.display().to_string())?;
+        let alone = std::fs::File::create(&lock).with_context(|| lock.display().to_string())?;
+        lock_alone(&alone).await.with_context(|| {
+            format!("another driver or device plugin runs with {}; a node has one", args.state_dir.display())
+        })?;
+        let journal = Journal::open(&args.state_dir.join(journal)).context("the journal")?;
+        let metadata = match has_claims {
+            true => Some(std::path::absolute(args.state_dir.join("metadata")).context("--state-dir")?),
+            false => None,
+        };
+        let metadata = metadata.map(|dir| Files::open(&dir).with_context(|| dir.display().to_string()));
+        let tenants = Arc::new(Tenants {
+            install,
+            cdi: std::path::absolute(&args.cdi_dir).context("--cdi-dir")?,
+            journal,
+            metadata: metadata.transpose()?,
+            boards: RwLock::new(Vec::new()),
+        });
+        let (boards_changed, looked_at_s) = (watch::Sender::new(0), watch::Sender::new(0));
+        let node = Self { tenants, selectors, boards_changed, looked_at_s, _alone: alone };
+        let (boards, left_out) = node.look().await.map_err(|error| anyhow!(error))?;
+        for reason in left_out {
+            tracing::error!(reason, "a GPU is not offered");
+        }
+        tracing::info!(gpus = boards.len(), "starts");
+        node.tenants.set_boards(node::merge(&[], boards));
+        node.looked_at_s.send_replace(unix_s());
+        Ok(node)
     }
-    let pause = Duration::from_secs(args.look_s);
-    tokio::spawn(async move {
+
+    async fn look(&self) -> Result<(Vec<Board>, Vec<String>), String> {
+        let (tenants, selectors) = (self.tenants.clone(), self.selectors.clone());
+        let read = tokio::task::spawn_blocking(move || node::read(&tenants.install, &selectors));
+        read.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// Looks at the GPUs until the process ends.
+    async fn keep(self, pause: Duration) {
         let mut left_out_before = Vec::new();
         loop {
             tokio::time::sleep(pause).await;
-            match look(tenants.clone(), selectors.clone()).await {
+            match self.look().await {
                 Ok((boards, left_out)) => {
-                    if tenants.set_boards(node::merge(&tenants.boards(), boards)) {
+                    if self.tenants.set_boards(node::merge(&self.tenants.boards(), boards)) {
                         tracing::warn!(?left_out, "the GPUs changed");
-                        boards_changed.send_modify(|count| *count += 1);
+                        self.boards_changed.send_modify(|count| *count += 1);
                     } else if left_out != left_out_before {
                         tracing::warn!(?left_out, "GPUs are not offered");
                     }
                     left_out_before = left_out;
                 }
                 Err(error) => {
-                    if tenants.set_boards(node::merge(&tenants.boards(), Vec::new())) {
+                    if self.tenants.set_boards(node::merge(&self.tenants.boards(), Vec::new())) {
                         tracing::error!(error, "the GPUs cannot be listed");
-                        boards_changed.send_modify(|count| *count += 1);
+                        self.boards_changed.send_modify(|count| *count += 1);
                     }
                 }
             }
+            self.looked_at_s.send_replace(unix_s());
         }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it is reported to the kubelet; nothing here reads it")]
+fn unix_s() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.ok().and_then(|now| i64::try_from(now.as_secs()).ok()).unwrap_or(0)
+}
+
+/// Locks the node for this driver. A child of a driver that was just killed has the lock until it
+/// starts its program, so this waits.
+async fn lock_alone(file: &std::fs::File) -> Result<(), std::fs::TryLockError> {
+    let begin = Instant::now();
+    loop {
+        match file.try_lock() {
+            Err(std::fs::TryLockError::WouldBlock) if begin.elapsed() < LOCK_LIMIT => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn device_plugin(args: DevicePluginArgs) -> anyhow::Result<()> {
+    let node = Node::open(&args.node, false).await?;
+    let pause = Duration::from_secs(args.node.look_s);
+    let plugin = Arc::new(Plugin {
+        tenants: node.tenants.clone(),
+        offer: args.offer(),
+        kubelet_dir: args.node.kubelet_dir.clone(),
+        plugins_dir: args.device_plugins_dir.clone(),
+        gpu_kind: args.node.gpu_cdi_kind.clone(),
+        turn: Mutex::default(),
+        boards_changed: node.boards_changed.subscribe(),
     });
-    serve(driver, &args.kubelet_dir, ended).await.context("the sockets for the kubelet")
+    if let Some(address) = args.node.metrics {
+        let kubelet_dir = args.node.kubelet_dir.clone();
+        Page { tenants: node.tenants.clone(), calls: None, kubelet_dir }.start(address).await?;
+    }
+    tokio::spawn(node.keep(pause));
+    plugin.resume().await;
+    {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { plugin.end_gone(pause).await });
+    }
+    partita_kubelet::device_plugin::serve(plugin, ended()?).await
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let node_name = args.node_name.context("--node-name is missing")?;
+    let client = client(args.api_server.as_deref()).await?;
+    let node = Node::open(&args.node, true).await?;
+    let tenants = node.tenants.clone();
+    let (changed, changes_seen) = watch::channel(0);
+    let calls = Arc::new(Calls::default());
+    let driver = Arc::new(Driver {
+        tenants: tenants.clone(),
+        client: client.clone(),
+        events: Events::new(client.clone(), &node_name),
+        node: node_name.clone(),
+        gpu_kind: args.node.gpu_cdi_kind,
+        turn: Arc::new(Mutex::new(())),
+        calls: calls.clone(),
+        changed,
+        statuses: Statuses::default(),
+        looked_at_s: node.looked_at_s.subscribe(),
+        look_s: args.node.look_s,
+    });
+    if let Some(address) = args.node.metrics {
+        let page =
+            Page { tenants: tenants.clone(), calls: Some(calls), kubelet_dir: args.node.kubelet_dir.clone() };
+        page.start(address).await?;
+    }
+    let ended = ended()?;
+    tokio::spawn(Publisher::new(client, &node_name, tenants).keep(node.boards_changed.subscribe()));
+    tokio::spawn(resize::keep(driver.clone(), changes_seen));
+    tokio::spawn(Statuses::keep(driver.clone(), node.boards_changed.subscribe()));
+    {
+        let driver = driver.clone();
+        tokio::spawn(async move { driver.end_orphans().await });
+    }
+    tokio::spawn(node.keep(Duration::from_secs(args.node.look_s)));
+    serve(driver, &args.node.kubelet_dir, ended).await.context("the sockets for the kubelet")
 }

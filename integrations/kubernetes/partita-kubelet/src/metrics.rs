@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use anyhow::Context;
 use partita::cdi;
 use partita::ps::TenantRow;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -26,6 +27,7 @@ use tokio::net::TcpListener;
 use crate::DRIVER;
 use crate::journal::Entry;
 use crate::prepare::Tenants;
+use crate::shares::{has_tenants, tenant_name};
 use crate::wire::podresources::ListPodResourcesResponse;
 use crate::wire::podresources::pod_resources_lister_client::PodResourcesListerClient;
 
@@ -120,6 +122,7 @@ pub fn containers(list: &ListPodResourcesResponse) -> BTreeMap<String, BTreeSet<
     let mut all: BTreeMap<String, BTreeSet<Container>> = BTreeMap::new();
     for pod in &list.pod_resources {
         for container in &pod.containers {
+            let named = || (pod.namespace.clone(), pod.name.clone(), container.name.clone());
             let of_driver = container
                 .dynamic_resources
                 .iter()
@@ -127,8 +130,13 @@ pub fn containers(list: &ListPodResourcesResponse) -> BTreeMap<String, BTreeSet<
                 .filter(|resource| resource.driver_name == DRIVER);
             for device in of_driver.flat_map(|resource| &resource.cdi_devices) {
                 if let Some(tenant) = device.name.strip_prefix(&prefix) {
-                    let container = (pod.namespace.clone(), pod.name.clone(), container.name.clone());
-                    all.entry(tenant.to_owned()).or_default().insert(container);
+                    all.entry(tenant.to_owned()).or_default().insert(named());
+                }
+            }
+            // Of the device plugin, if that is what offers the GPUs.
+            for devices in container.devices.iter().filter(|one| has_tenants(&one.resource_name)) {
+                for id in &devices.device_ids {
+                    all.entry(tenant_name(id)).or_default().insert(named());
                 }
             }
         }
@@ -145,7 +153,11 @@ fn labels(entry: &Entry, row: &TenantRow, containers: &BTreeSet<Container>) -> L
         names.into_iter().collect::<Vec<_>>().join(",")
     };
     vec![
-        ("namespace", entry.namespace.clone()),
+        // A device plugin is asked without a namespace.
+        (
+            "namespace",
+            if entry.namespace.is_empty() { joined(|one| &one.0) } else { entry.namespace.clone() },
+        ),
         ("pod", joined(|one| &one.1)),
         ("container", joined(|one| &one.2)),
         ("claim", entry.name.clone()),
@@ -261,8 +273,8 @@ fn now(entries: &[Entry], rows: &[TenantRow], list: Option<&ListPodResourcesResp
 pub struct Page {
     /// The tenants.
     pub tenants: Arc<Tenants>,
-    /// The kubelet's calls.
-    pub calls: Arc<Calls>,
+    /// The kubelet's calls of a DRA driver.
+    pub calls: Option<Arc<Calls>>,
     /// The kubelet's directory.
     pub kubelet_dir: PathBuf,
 }
@@ -273,7 +285,8 @@ pub fn pod_resources_socket(kubelet: &Path) -> PathBuf {
     kubelet.join("pod-resources/kubelet.sock")
 }
 
-async fn list(socket: PathBuf) -> Result<ListPodResourcesResponse, String> {
+/// The kubelet's list.
+pub(crate) async fn list(socket: PathBuf) -> Result<ListPodResourcesResponse, String> {
     let asked = async {
         let connect = move |_| {
             let socket = socket.clone();
@@ -324,16 +337,25 @@ impl Page {
         let mut text = String::new();
         encode_registry(&mut text, &now(&entries, &rows, list.ok().as_ref()))?;
         encode_registry(&mut text, &own)?;
-        encode_registry(&mut text, &self.calls.registry)?;
+        if let Some(calls) = &self.calls {
+            encode_registry(&mut text, &calls.registry)?;
+        }
         encode_eof(&mut text)?;
         Ok(text)
     }
 
-    /// Serves the page until the process ends.
+    /// Serves the page at this address until the process ends.
     ///
     /// # Errors
-    /// Those of the listener.
-    pub async fn serve(self, listener: TcpListener) -> std::io::Result<()> {
+    /// An address that cannot be had.
+    pub async fn start(self, address: std::net::SocketAddr) -> anyhow::Result<()> {
+        let listener = TcpListener::bind(address).await.with_context(|| format!("--metrics {address}"))?;
+        tracing::info!(address = %listener.local_addr()?, "serves /metrics");
+        tokio::spawn(self.serve(listener));
+        Ok(())
+    }
+
+    async fn serve(self, listener: TcpListener) -> std::io::Result<()> {
         use axum::http::{StatusCode, header};
         let page = Arc::new(self);
         let get = move || async move {
@@ -360,6 +382,7 @@ mod tests {
             namespace: namespace.to_owned(),
             containers: vec![ContainerResources {
                 name: container.to_owned(),
+                devices: Vec::new(),
                 dynamic_resources: vec![DynamicResource {
                     claim_resources: vec![ClaimResource {
                         driver_name: if device.starts_with("x") { "x" } else { DRIVER }.to_owned(),

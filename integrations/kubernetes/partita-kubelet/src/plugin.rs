@@ -17,11 +17,15 @@ use tonic::{Request, Response, Status};
 use crate::DRIVER;
 use crate::claims;
 use crate::events::Events;
+use crate::health::{Health, HealthV1, HealthV1Beta1, SERVICES};
 use crate::journal::Entry;
+use crate::metadata::POD_CLAIM;
 use crate::metrics::{Call, Calls};
 use crate::plan;
 use crate::prepare::Tenants;
+use crate::status::Statuses;
 use crate::wire::dra;
+use crate::wire::health::dra_resource_health_server::DraResourceHealthServer;
 use crate::wire::registration::registration_server::{Registration, RegistrationServer};
 use crate::wire::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use dra::dra_plugin_server::{DraPlugin, DraPluginServer};
@@ -47,11 +51,17 @@ pub struct Driver {
     pub calls: Arc<Calls>,
     /// Rises when a claim was prepared or ended.
     pub changed: watch::Sender<u64>,
+    /// The claims whose status may have to be written.
+    pub statuses: Statuses,
+    /// When the GPUs were last looked at, in seconds of Unix time.
+    pub looked_at_s: watch::Receiver<i64>,
+    /// How often they are looked at, in seconds.
+    pub look_s: u64,
 }
 
 impl Driver {
     /// Runs blocking work on the tenants.
-    async fn on_tenants<T: Send + 'static>(
+    pub(crate) async fn on_tenants<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Tenants) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
@@ -70,7 +80,8 @@ impl Driver {
             Some(entry) => {
                 // The claim may be gone from the API server by now; the pod may not.
                 let definition = entry.definition.clone();
-                self.on_tenants(move |tenants| tenants.make(&entry.definition)).await?;
+                self.on_tenants(move |tenants| tenants.make(&entry)).await?;
+                self.statuses.look_at(&claim.uid, &claim.namespace, &claim.name, None);
                 definition
             }
             None => self.prepare_new(claim).await?,
@@ -90,12 +101,15 @@ impl Driver {
 
     async fn prepare_new(&self, asked: &dra::Claim) -> Result<plan::Definition, String> {
         let dra::Claim { namespace, name, uid } = asked;
-        let claim = claims::get(&self.client, namespace, name).await?;
-        let claim = claim.ok_or_else(|| format!("there is no claim {namespace}/{name}"))?;
+        let found = claims::get(&self.client, namespace, name).await?;
+        let claims::Claim { claim, raw } =
+            found.ok_or_else(|| format!("there is no claim {namespace}/{name}"))?;
         reached("claim-read");
         let done = async {
             let definition = plan::plan(&claim, uid, &self.node, &self.tenants.boards())?;
-            let entry = Entry::new(namespace, name, uid, definition.clone());
+            let annotations = claim.metadata.annotations.as_ref();
+            let pod_claim = annotations.and_then(|all| all.get(POD_CLAIM)).map(String::as_str);
+            let entry = Entry::new(namespace, name, uid, definition.clone()).in_pod(pod_claim);
             self.on_tenants(move |tenants| tenants.make_new(&entry)).await?;
             Ok(definition)
         };
@@ -108,6 +122,7 @@ impl Driver {
                 let gpus: Vec<&str> = definition.allocated.iter().map(|one| one.uuid.as_str()).collect();
                 let note = format!("tenant {} has {size} of {}", definition.tenant, gpus.join(", "));
                 self.events.publish(&claim, false, "TenantPrepared", &note);
+                self.statuses.look_at(uid, namespace, name, Some(raw));
             }
             Err(reason) => self.events.publish(&claim, true, "TenantNotPrepared", reason),
         }
@@ -127,7 +142,17 @@ impl Driver {
         .await?;
         reached("unprepare-done");
         self.changed.send_modify(|count| *count += 1);
+        self.statuses.look_at(&claim.uid, &claim.namespace, &claim.name, None);
         Ok(())
+    }
+
+    /// Has the status of every prepared claim looked at.
+    pub fn look_at_all(&self) {
+        for uid in self.tenants.journal.uids().unwrap_or_default() {
+            if let Ok(Some(entry)) = self.tenants.journal.get(&uid) {
+                self.statuses.look_at(&uid, &entry.namespace, &entry.name, None);
+            }
+        }
     }
 
     /// Ends the tenants of claims that the API server does not have any more: their pods ended
@@ -147,9 +172,16 @@ impl Driver {
                 }
             };
             let is_there = match claims::get(&self.client, &entry.namespace, &entry.name).await {
-                Ok(claim) => claim.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(&uid)),
+                Ok(Some(claim)) if claim.claim.metadata.uid.as_deref() == Some(&uid) => {
+                    self.statuses.look_at(&uid, &entry.namespace, &entry.name, Some(claim.raw));
+                    true
+                }
+                Ok(_) => false,
                 // Without an answer nothing is ended.
-                Err(_) => true,
+                Err(_) => {
+                    self.statuses.look_at(&uid, &entry.namespace, &entry.name, None);
+                    true
+                }
             };
             if !is_there {
                 let claim = dra::Claim { namespace: entry.namespace, uid, name: entry.name };
@@ -228,7 +260,7 @@ impl Registration for Registrar {
             r#type: "DRAPlugin".to_owned(),
             name: DRIVER.to_owned(),
             endpoint: self.endpoint.clone(),
-            supported_versions: vec!["v1.DRAPlugin".to_owned()],
+            supported_versions: ["v1.DRAPlugin"].into_iter().chain(SERVICES).map(str::to_owned).collect(),
         }))
     }
 
@@ -261,8 +293,17 @@ pub fn registration_socket(kubelet: &Path) -> PathBuf {
     kubelet.join("plugins_registry").join(format!("partita@{DRIVER}-reg.sock"))
 }
 
+/// What tells a file from another of its name, which may have its number again.
+pub(crate) type Identity = (u64, u64, i64, i64);
+
+/// The identity of a file; `None` if it is not there.
+pub(crate) fn identity(path: &Path) -> Option<Identity> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec()))
+}
+
 /// A socket that listens, and the identity of its file.
-fn listen(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
+pub(crate) fn listen(path: &Path) -> io::Result<(UnixListener, Identity)> {
     let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(at)?;
@@ -273,18 +314,14 @@ fn listen(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     }
     let listener = UnixListener::bind(path).map_err(at)?;
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(at)?;
-    let file = std::fs::symlink_metadata(path).map_err(at)?;
-    Ok((listener, (file.dev(), file.ino())))
+    let identity = identity(path).ok_or_else(|| at(io::ErrorKind::NotFound.into()))?;
+    Ok((listener, identity))
 }
 
 /// Ends when the socket's file is another one, or gone.
-async fn until_replaced(path: &Path, identity: (u64, u64)) {
-    loop {
+pub(crate) async fn until_replaced(path: &Path, known: Identity) {
+    while identity(path) == Some(known) {
         tokio::time::sleep(LOOK).await;
-        let now = std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()));
-        if !now.is_ok_and(|now| now == identity) {
-            return;
-        }
     }
 }
 
@@ -305,8 +342,18 @@ pub async fn serve(driver: Arc<Driver>, kubelet: &Path, end: watch::Receiver<boo
         let wait = |mut stopped: watch::Receiver<bool>| async move {
             let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
         };
+        let health = DraResourceHealthServer::new(Health {
+            tenants: driver.tenants.clone(),
+            pool: driver.node.clone(),
+            looked_at_s: driver.looked_at_s.clone(),
+            look_s: driver.look_s,
+            stopped: stopped.clone(),
+        });
         let plugin = Server::builder()
             .add_service(DraPluginServer::new(Plugin(driver.clone())))
+            .add_service(HealthV1(health.clone()))
+            .add_service(HealthV1Beta1(health.clone()))
+            .add_service(health)
             .serve_with_incoming_shutdown(UnixListenerStream::new(dra), wait(stopped.clone()));
         let registrar = Server::builder()
             .add_service(RegistrationServer::new(Registrar { endpoint: endpoint.clone() }))

@@ -19,6 +19,7 @@ use partita_core::ByteSize;
 
 use crate::device::Board;
 use crate::journal::{Entry, Journal};
+use crate::metadata::{self, Files};
 use crate::plan::{Definition, Size};
 
 /// The tenants of this node's claims. Its calls block, and one runs at a time: the caller holds a
@@ -31,6 +32,8 @@ pub struct Tenants {
     pub cdi: PathBuf,
     /// The journal.
     pub journal: Journal,
+    /// The files in which containers read what their claim was given; `None` without claims.
+    pub metadata: Option<Files>,
     /// The GPUs that are offered.
     pub boards: RwLock<Vec<Board>>,
 }
@@ -55,17 +58,25 @@ impl Tenants {
     /// Why there is no such tenant.
     pub fn make_new(&self, entry: &Entry) -> Result<(), String> {
         self.journal.put(entry).map_err(|error| format!("the journal: {error}"))?;
-        self.make(&entry.definition).map_err(|reason| match self.end(entry) {
+        self.make(entry).map_err(|reason| match self.end(entry) {
             Ok(()) => reason,
             Err(also) => format!("{reason}; and what was begun is not removed yet: {also}"),
         })
     }
 
-    /// Makes the tenant of a claim, unless it is there, and writes its device.
+    /// Makes the tenant of a claim, unless it is there, and writes its devices.
     ///
     /// # Errors
     /// Why there is no such tenant.
-    pub fn make(&self, definition: &Definition) -> Result<(), String> {
+    pub fn make(&self, entry: &Entry) -> Result<(), String> {
+        self.make_tenant(&entry.definition)?;
+        match &self.metadata {
+            Some(files) => files.write(entry, &self.boards(), &self.cdi),
+            None => Ok(()),
+        }
+    }
+
+    fn make_tenant(&self, definition: &Definition) -> Result<(), String> {
         let name = &definition.tenant;
         let present = match Registry::open().and_then(|registry| registry.lock()?.tenant(name)) {
             Ok(parts) => parts.len(),
@@ -93,6 +104,10 @@ impl Tenants {
     pub fn end(&self, entry: &Entry) -> Result<(), String> {
         self.remove(&entry.definition.tenant)?;
         reached("tenant-ended");
+        if let Some(files) = &self.metadata {
+            files.remove(entry, &self.cdi)?;
+            reached("metadata-removed");
+        }
         self.journal.remove(&entry.uid).map_err(|error| format!("the journal: {error}"))
     }
 
@@ -106,7 +121,9 @@ impl Tenants {
         let is_real = |uuid: &str| !boards.iter().any(|board| board.uuid == uuid && board.is_simulated);
         let gpus = definition.allocated.iter().filter(|one| is_real(&one.uuid));
         let gpus = gpus.map(|one| format!("{gpu_kind}={}", one.uuid));
-        gpus.chain([format!("{}={}", cdi::KIND, definition.tenant)]).collect()
+        let own = [Some(cdi::KIND), self.metadata.as_ref().map(|_| metadata::KIND)];
+        let own = own.into_iter().flatten().map(|kind| format!("{kind}={}", definition.tenant));
+        gpus.chain(own).collect()
     }
 }
 

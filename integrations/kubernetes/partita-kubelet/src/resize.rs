@@ -114,6 +114,7 @@ async fn follow(driver: Arc<Driver>, entry: Entry, claim_size: Size) {
                 let note =
                     format!("tenant {tenant} has {} multiprocessors and {mib} MiB of memory now", size.sms);
                 driver.events.publish(&claim, false, "TenantResized", &note);
+                driver.statuses.look_at(&entry.uid, &entry.namespace, &entry.name, None);
             }
             Err(reason) => driver.events.publish(&claim, true, "TenantNotResized", &reason),
         }

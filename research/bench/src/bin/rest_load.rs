@@ -9,7 +9,12 @@
 //!
 //! ```text
 //! cargo build --profile dist && target/dist/rest-load             # sim:h200
+//! target/dist/rest-load --rounds 20 --clients 20 --rate 200       # with and without the page
 //! ```
+//!
+//! With `--rounds` it compares instead: the same clients with and without pages open, each a stream
+//! of `/v1/live` as the page reads it, beside tenants that launch kernels all the time. Both halves
+//! of a round follow each other, and rounds begin with the one and the other in turn.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const UNPACED_REQUESTS: u32 = 100;
 
 /// Measures partitad under load.
-#[derive(Parser)]
+#[derive(Clone, Parser)]
 struct Options {
     /// The GPU, as `partita run` takes it.
     #[arg(long, default_value = "sim:h200")]
@@ -55,6 +60,15 @@ struct Options {
     /// The time, in seconds.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
+    /// Rounds with and without pages open; 0 for the load limit.
+    #[arg(long, default_value_t = 0)]
+    rounds: u32,
+    /// Pages that are open in one half of each round.
+    #[arg(long, default_value_t = 1)]
+    pages: u32,
+    /// Tenants that launch kernels meanwhile.
+    #[arg(long, default_value_t = 2)]
+    tenants: u32,
     /// Where the daemon keeps its state [default: a directory in /tmp].
     #[arg(long)]
     state: Option<PathBuf>,
@@ -120,6 +134,13 @@ fn main() -> Result<()> {
     };
     let world = World::new(programs, &options)?;
     let daemon = world.start(&[])?;
+    if options.rounds > 0 {
+        let tenants = (0..options.tenants).map(|number| world.tenant(number, options.tenants));
+        let tenants = tenants.collect::<Result<Vec<_>>>()?;
+        compare(&options, &world.socket("partitad")?)?;
+        drop(tenants);
+        return daemon.end();
+    }
     let keeper = world.start(&["keeper"])?;
     let (socket, memory) = (world.socket("partitad")?, world.socket("keeper")?);
     for client in 0..options.clients {
@@ -163,6 +184,138 @@ fn main() -> Result<()> {
     keeper.end()?;
     daemon.end()?;
     Ok(())
+}
+
+/// What one half of a round measured.
+#[derive(Debug, Clone, Copy)]
+struct Half {
+    /// Answers a second.
+    answers: f64,
+    /// Times of requests, from when they were due, in milliseconds.
+    p50: f64,
+    p99: f64,
+    /// Kernels a second of all tenants.
+    kernels: f64,
+}
+
+/// Rounds with and without pages open.
+fn compare(options: &Options, socket: &Path) -> Result<()> {
+    let mut one = Rest::connect(socket)?;
+    for client in 0..options.clients {
+        one.ask("POST", "/v1/chains", &definition(client, 100))?;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while launches(&mut one)?.iter().filter(|&&launches| launches > 0).count() < options.tenants as usize {
+        ensure!(Instant::now() < deadline, "the tenants do not launch");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!(
+        "{} REST clients, {} requests/s; {} tenants that launch; {} pages; {} rounds of two halves of {} s; {} processors\n",
+        options.clients,
+        options.rate,
+        options.tenants,
+        options.pages,
+        options.rounds,
+        options.seconds,
+        std::thread::available_parallelism()?
+    );
+    let mut rounds: Vec<(Half, Half)> = Vec::new();
+    for round in 0..options.rounds {
+        let mut with = |pages| half(options, socket, pages, &mut one);
+        rounds.push(match round % 2 {
+            0 => (with(0)?, with(options.pages)?),
+            _ => {
+                let open = with(options.pages)?;
+                (with(0)?, open)
+            }
+        });
+    }
+    println!(
+        "| what | without | with | ratio, median of the rounds | from | to | rounds |\n|---|---|---|---|---|---|---|"
+    );
+    type Figure = fn(&Half) -> f64;
+    let rows: [(&str, Figure); 4] = [
+        ("answers/s", |half| half.answers),
+        ("p50 of a request, ms", |half| half.p50),
+        ("p99 of a request, ms", |half| half.p99),
+        ("kernels/s of all tenants", |half| half.kernels),
+    ];
+    for (what, of) in rows {
+        let samples = |numbers: Vec<f64>| Samples::new(numbers).map_err(|error| anyhow!("{what}: {error}"));
+        let without = samples(rounds.iter().map(|(without, _)| of(without)).collect())?;
+        let with = samples(rounds.iter().map(|(_, with)| of(with)).collect())?;
+        let ratios = samples(rounds.iter().map(|(without, with)| of(with) / of(without)).collect())?;
+        let least = rounds.iter().map(|(without, with)| of(with) / of(without)).fold(f64::INFINITY, f64::min);
+        println!(
+            "| {what} | {:.2} | {:.2} | {:.3} | {least:.3} | {:.3} | {} |",
+            without.p50(),
+            with.p50(),
+            ratios.p50(),
+            ratios.max(),
+            ratios.count()
+        );
+    }
+    Ok(())
+}
+
+/// One half of a round: the clients' load with so many pages open.
+fn half(options: &Options, socket: &Path, pages: u32, one: &mut Rest) -> Result<Half> {
+    let open = (0..pages).map(|_| Page::open(socket)).collect::<Result<Vec<_>>>()?;
+    let (before, begin) = (launches(one)?, Instant::now());
+    let load = Options { leases: 0, ..options.clone() };
+    let (taken, _) = paced(&load, socket, Path::new(""))?;
+    let (after, seconds) = (launches(one)?, begin.elapsed().as_secs_f64());
+    // Without a sample nothing was compared.
+    for page in open {
+        let samples = page.close()?;
+        ensure!(samples >= 1, "a page got no sample");
+    }
+    let times = Samples::new(taken.iter().map(|taken| taken.from_due).collect::<Vec<f64>>());
+    let times = times.map_err(|error| anyhow!("a half without requests: {error}"))?;
+    ensure!(before.len() == after.len(), "a tenant ended");
+    let kernels: u64 = before.iter().zip(&after).map(|(before, after)| after.saturating_sub(*before)).sum();
+    Ok(Half {
+        answers: taken.len() as f64 / seconds,
+        p50: times.p50(),
+        p99: times.p99(),
+        kernels: kernels as f64 / seconds,
+    })
+}
+
+/// The kernels that each tenant has launched so far.
+fn launches(rest: &mut Rest) -> Result<Vec<u64>> {
+    let (_, body) = rest.answer("GET", "/v1/tenants", "")?;
+    let tenants: serde_json::Value = serde_json::from_slice(&body)?;
+    let tenants = tenants.as_array().context("/v1/tenants: no list")?;
+    let of_part = |part: &serde_json::Value| part["launches"].as_u64().unwrap_or(0);
+    let of =
+        |tenant: &serde_json::Value| tenant["parts"].as_array().map(|parts| parts.iter().map(of_part).sum());
+    tenants.iter().map(|tenant| of(tenant).context("a tenant without parts")).collect()
+}
+
+/// A page that is open: a stream of samples, which a thread reads as the browser does.
+struct Page {
+    stream: UnixStream,
+    reader: std::thread::JoinHandle<usize>,
+}
+
+impl Page {
+    fn open(socket: &Path) -> Result<Self> {
+        let mut stream = UnixStream::connect(socket).context("the daemon's socket")?;
+        stream.write_all(b"GET /v1/live HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n")?;
+        let read = stream.try_clone()?;
+        let reader = std::thread::spawn(move || {
+            let lines = BufReader::new(read).lines().map_while(Result::ok);
+            lines.filter(|line| line == "event: sample").count()
+        });
+        Ok(Self { stream, reader })
+    }
+
+    /// Closes it; how many samples it got.
+    fn close(self) -> Result<usize> {
+        self.stream.shutdown(std::net::Shutdown::Both)?;
+        self.reader.join().map_err(|_| anyhow!("a page panicked"))
+    }
 }
 
 fn print_row(what: &str, times_ms: Vec<f64>) -> Result<()> {
@@ -327,9 +480,14 @@ impl Rest {
         }
     }
 
-    /// A request, and its answer to the last byte. Returns the time that the daemon reports, in
-    /// milliseconds.
+    /// As [`Rest::answer`], without the answer.
     fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<f64> {
+        Ok(self.answer(method, path, body)?.0)
+    }
+
+    /// A request, and its answer to the last byte. Returns the time that the daemon reports, in
+    /// milliseconds, and the answer.
+    fn answer(&mut self, method: &str, path: &str, body: &str) -> Result<(f64, Vec<u8>)> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
@@ -355,7 +513,8 @@ impl Rest {
             "{method} {path}: {status}{}",
             String::from_utf8_lossy(&body)
         );
-        took_ms.with_context(|| format!("{method} {path}: an answer without server-timing"))
+        let took_ms = took_ms.with_context(|| format!("{method} {path}: an answer without server-timing"))?;
+        Ok((took_ms, body))
     }
 }
 
@@ -392,13 +551,27 @@ impl World {
         Ok(times)
     }
 
+    /// A tenant that launches kernels until it is ended, one of so many of the same size.
+    fn tenant(&self, number: u32, of: u32) -> Result<Process> {
+        let (name, share) = (format!("burn-{number}"), format!("{}%", 100 / of.max(1)));
+        let program = self.programs.join("partita");
+        let mut command = self.command("partita");
+        command.args(["run", "--name", &name, "--sm", &share, "--"]).arg(program);
+        command.args(["sim", "burn", "--seconds", "100000"]).stdout(Stdio::null());
+        Ok(Process(command.spawn().context("partita")?))
+    }
+
     fn start(&self, arguments: &[&str]) -> Result<Process> {
-        let mut command = Command::new(self.programs.join("partitad"));
-        command.args(arguments).stdin(Stdio::null());
+        Ok(Process(self.command("partitad").args(arguments).spawn().context("partitad")?))
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        command.stdin(Stdio::null());
         command.env("PARTITA_GPU", &self.gpu).env("PARTITA_RUN_DIR", self.dir.join("run"));
         command.env("PARTITA_STATE_DIR", &self.state).env("PARTITA_SIM_DIR", self.dir.join("sim"));
         command.env("PARTITA_LIB_DIR", &self.programs).env("PARTITAD_LOG", "warn");
-        Ok(Process(command.spawn().context("partitad")?))
+        command
     }
 
     /// The socket in the run directory with this prefix, as soon as a process listens.
@@ -419,6 +592,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        // The tenants' MPS service outlives them.
+        let _ = self.command("partita").args(["mps", "stop"]).stdout(Stdio::null()).status();
         let _ = std::fs::remove_dir_all(&self.dir);
         let _ = std::fs::remove_dir_all(&self.state);
     }
@@ -439,6 +614,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // In order, if it lives: a killed `partita run` leaves its program.
+        let pid = Pid::from_raw(self.0.id() as i32);
+        if let (Ok(None), Some(pid)) = (self.0.try_wait(), pid) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,7 +1,7 @@
 //! The results of each algorithm for a set, measured alike.
 
 use partita_sim::catalogue::DeviceError;
-use partita_steering::{Allocation, Found, PublishedOptions, SteadyOptions, Stop, published, steady};
+use partita_steering::{Allocation, Found, PublishedOptions, Room, SteadyOptions, Stop, published, steady};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -130,11 +130,12 @@ fn row(rig: &Rig, set: &ChainSet, before: Option<&Row>) -> Result<Row, Stop> {
     let tpcs = rig.spec.tpc_count();
     let default_frames_per_s = rig.judge(&whole)?;
     let mut chain = rig.started(&whole, SEARCH_SEED)?;
-    let (found, bottlenecks) = published(&mut chain, &whole, tpcs, &PublishedOptions::default())?;
+    let (found, bottlenecks) =
+        published(&mut chain, &whole, &Room::one(whole.components(), tpcs), &PublishedOptions::default())?;
     let theirs = outcome(rig, &found)?;
     let their_allocation = found.allocation;
     let mut chain = rig.started(&whole, SEARCH_SEED)?;
-    let found = steady(&mut chain, &whole, tpcs, &SteadyOptions::default())?;
+    let found = steady(&mut chain, &whole, &Room::one(whole.components(), tpcs), &SteadyOptions::default())?;
     let ours = outcome(rig, &found)?;
     let known = [their_allocation, found.allocation];
     let mut best = match before {
@@ -233,9 +234,17 @@ mod tests {
             let whole = rig.whole();
             let default = rig.look(&whole).unwrap();
             let mut chain = rig.started(&whole, SEARCH_SEED).unwrap();
-            let found = steady(&mut chain, &whole, 66, &SteadyOptions::default()).unwrap();
+            let found =
+                steady(&mut chain, &whole, &Room::one(whole.components(), 66), &SteadyOptions::default())
+                    .unwrap();
             let mut chain = rig.started(&whole, SEARCH_SEED).unwrap();
-            let (theirs, _) = published(&mut chain, &whole, 66, &PublishedOptions::default()).unwrap();
+            let (theirs, _) = published(
+                &mut chain,
+                &whole,
+                &Room::one(whole.components(), 66),
+                &PublishedOptions::default(),
+            )
+            .unwrap();
             let [ours, theirs_is] = [&found, &theirs].map(|found| rig.look(&found.allocation).unwrap());
             assert!(ours >= default * SAME, "{name}: {default} {ours}");
             assert!(ours >= theirs_is * 0.995, "{name}: {ours} {theirs_is}");

@@ -252,7 +252,7 @@ impl Actuator for ModelChain {
 mod tests {
     use super::*;
     use partita_sim::catalogue;
-    use partita_steering::{Controller, ControllerOptions, Happening};
+    use partita_steering::{Controller, ControllerOptions, Happening, Room};
 
     /// Kernels that fill the SMs of this many TPCs once, with blocks of this length.
     fn chain(tpcs_and_us: &[(u32, Time)], options: ChainOptions) -> ModelChain {
@@ -302,7 +302,8 @@ mod tests {
     fn the_controller_sees_an_input_that_grows_and_measures_it_once() {
         let options = ChainOptions { period_ns: 10_000_000, ..ChainOptions::new(3) };
         let mut chain = chain(&[(20, 100), (66, 200), (20, 100)], options);
-        let mut controller = Controller::new(Allocation::uniform(3, 66), 66, ControllerOptions::default());
+        let mut controller =
+            Controller::new(Allocation::uniform(3, 66), Room::one(3, 66), ControllerOptions::default());
         while controller.periods() < 60 {
             controller.step(&mut chain).unwrap();
         }

@@ -315,3 +315,32 @@ fn warps_vote_match_and_reduce() {
         assert_eq!(found, expected, "{thread}");
     }
 }
+
+/// The largest value of each remainder by five, of the first `n` numbers: threads beyond end, and
+/// the active lanes of one remainder agree before one of them stores.
+const LARGEST: &str = "
+    .version 7.8 .target sm_80 .address_size 64
+    .visible .entry largest(.param .u64 input, .param .u64 output, .param .u32 n) {
+      .reg .pred %p<4>; .reg .b32 %r<16>; .reg .b64 %rd<6>;
+      ld.param.u64 %rd1, [input]; ld.param.u64 %rd2, [output]; ld.param.u32 %r1, [n];
+      mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x; mad.lo.u32 %r5, %r2, %r3, %r4;
+      setp.ge.u32 %p1, %r5, %r1; @%p1 ret;
+      mul.wide.u32 %rd3, %r5, 4; add.u64 %rd3, %rd1, %rd3; ld.global.u32 %r6, [%rd3]; rem.u32 %r7, %r6, 5;
+      setp.eq.u32 %p2, %r7, 4; @%p2 bra END;
+      activemask.b32 %r8; match.any.sync.b32 %r9, %r7, %r8; redux.sync.max.u32 %r10, %r6, %r9;
+      mov.u32 %r11, %lanemask_lt; and.b32 %r12, %r11, %r9; setp.ne.u32 %p3, %r12, 0; @%p3 bra END;
+      mul.wide.u32 %rd4, %r7, 4; add.u64 %rd4, %rd2, %rd4; atom.global.max.u32 %r13, [%rd4], %r10;
+      END: ret;
+    }";
+
+#[test]
+fn active_threads_meet_after_others_have_ended() {
+    let mut gpu = Gpu::default();
+    let loaded = gpu.load(LARGEST);
+    let (count, n) = (1_024, 1_000);
+    let data = numbers(count);
+    let (input, out) = (gpu.words(&data), gpu.words(&[0; 5]));
+    gpu.launch(&loaded, "largest", line(8, 128), &[input, out, n as u64]).unwrap();
+    let most = |remainder: u32| data[..n].iter().copied().filter(|of| of % 5 == remainder).max().unwrap();
+    assert_eq!(gpu.get_words(out, 5), [most(0), most(1), most(2), most(3), 0]);
+}

@@ -69,6 +69,40 @@ fn what_cannot_be_rewritten_is_refused_by_name() {
             "ret",
             "divergent exit",
         ),
+        // Threads of the mask may end alone behind the place where it was taken.
+        (
+            "",
+            "",
+            "activemask.b32 %r1; setp.ge.u32 %p1, %r0, 7; @%p1 ret; shfl.sync.down.b32 %r2, %r0, 1, 31, %r1; ret;",
+            "ret",
+            "divergent exit",
+        ),
+        // So does what was made of an older mask.
+        (
+            "",
+            "",
+            "activemask.b32 %r1; setp.ge.u32 %p1, %r0, 7; @%p1 ret; and.b32 %r2, %r1, 255; \
+             shfl.sync.down.b32 %r3, %r0, 1, 31, %r2; ret;",
+            "ret",
+            "divergent exit",
+        ),
+        // Only one of two ways takes the mask.
+        (
+            "",
+            "",
+            "mov.u32 %r1, -1; setp.ge.u32 %p1, %r0, 7; @%p1 ret; setp.eq.u32 %p2, %r19, 0; @%p2 bra A; \
+             activemask.b32 %r1; A: shfl.sync.down.b32 %r2, %r0, 1, 31, %r1; ret;",
+            "ret",
+            "divergent exit",
+        ),
+        // A barrier waits for all threads, whatever was masked before.
+        (
+            "",
+            "",
+            "setp.ge.u32 %p1, %r0, 7; @%p1 ret; activemask.b32 %r1; bar.sync 0; ret;",
+            "ret",
+            "divergent exit",
+        ),
         (
             ".func wait() { bar.sync 0; ret; }",
             "",
@@ -109,6 +143,17 @@ fn what_can_be_rewritten_is_not_refused() {
         (false, "bar.sync 0; setp.ge.u32 %p1, %r0, %r19; @%p1 ret; st.global.u32 [%rd1], %r0; ret;"),
         // The vote of a warp ends its loop.
         (false, "T: setp.eq.u32 %p1, %r0, 3; vote.sync.any.pred %p2, %p1, -1; @%p2 bra T; ret;"),
+        // Some end, and the threads that are active then meet: all of them, or those of one value.
+        (
+            false,
+            "setp.ge.u32 %p1, %r0, %r19; @%p1 ret; activemask.b32 %r1; match.any.sync.b32 %r2, %r0, %r1; \
+             redux.sync.add.s32 %r3, %r0, %r2; ret;",
+        ),
+        (
+            false,
+            "T: setp.ge.u32 %p1, %r0, %r19; @%p1 bra E; activemask.b32 %r1; and.b32 %r2, %r1, 255; \
+             shfl.sync.idx.b32 %r3, %r0, 0, 31, %r2; add.u32 %r0, %r0, 64; bra T; E: ret;",
+        ),
         // The first warp reduces what all have stored.
         (
             true,

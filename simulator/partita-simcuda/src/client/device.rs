@@ -186,7 +186,7 @@ driver_api! {
         put_text(bus, length, &pci_bus_id(check_device(device)?))
     }
 
-    /// Whether one device can directly access another's memory: none can here.
+    /// Whether one device's kernels can access another's memory: none can here.
     fn cuDeviceCanAccessPeer(can, device, peer) {
         check_device(device)?;
         check_device(peer)?;

@@ -7,14 +7,16 @@ use std::sync::{Mutex, OnceLock};
 use partita_abi::CuResult;
 
 use super::runtime::{Runtime, report_no_device};
-use crate::shared::place::{GPUS_MAX, Place};
+use crate::shared::place::{ENV_PEERS, GPUS_MAX, Place};
 use crate::shared::sys::lock;
-use crate::shared::visible::visible_devices;
+use crate::shared::visible::{device_uuid, visible_devices};
 
 /// That of the first GPU; null before `cuInit`.
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 /// Those of all GPUs that the process sees, by ordinal. Filled before [`RUNTIME`] is set.
 static ALL: OnceLock<Vec<&'static Runtime>> = OnceLock::new();
+/// The machine's other GPUs: empty until memory of one of them is opened.
+static UNSEEN: OnceLock<Vec<&'static Runtime>> = OnceLock::new();
 /// Whether there are several: then the context decides.
 static SEVERAL: AtomicBool = AtomicBool::new(false);
 static STARTING: Mutex<()> = Mutex::new(());
@@ -61,7 +63,40 @@ pub fn set_current(runtime: Option<&'static Runtime>) {
 
 /// The GPU whose window contains a device address; `None` for addresses of host memory.
 pub fn owner(address: u64) -> Option<&'static Runtime> {
-    visible().iter().copied().find(|runtime| runtime.has(address))
+    connected().find(|runtime| runtime.has(address))
+}
+
+/// All GPUs that this process is connected to.
+fn connected() -> impl Iterator<Item = &'static Runtime> {
+    visible().iter().chain(UNSEEN.get().into_iter().flatten()).copied()
+}
+
+/// The GPU of the machine with that number, whether the process sees it or not, if this process can
+/// have its memory: that of another one only if [`ENV_PEERS`] says so.
+///
+/// # Errors
+/// `INVALID_VALUE` if no GPU has that number; `PEER_ACCESS_UNSUPPORTED` without access.
+pub fn with_access(instance: u64) -> Result<&'static Runtime, CuResult> {
+    let here = runtime()?;
+    if here.instance == instance {
+        return Ok(here);
+    }
+    let _starting = lock(&STARTING);
+    if UNSEEN.get().is_none() {
+        let places = Place::all_from_env().map_err(report_no_device)?;
+        let is_unseen = |place: &Place| !visible().iter().any(|seen| seen.uuid == device_uuid(place));
+        let hidden = places.iter().filter(|place| is_unseen(place));
+        let connect = |place: &Place| Ok(&*Box::leak(Box::new(Runtime::connect_unseen(place)?)));
+        let unseen = hidden.map(connect).collect::<Result<Vec<&'static Runtime>, CuResult>>()?;
+        for (runtime, socket) in unseen.iter().zip(SOCKETS_TO_CLOSE.iter().skip(visible().len())) {
+            socket.store(runtime.socket_raw, Ordering::Relaxed);
+        }
+        SEVERAL.store(visible().len() + unseen.len() > 1, Ordering::Relaxed);
+        UNSEEN.set(unseen).map_err(|_| CuResult::UNKNOWN)?;
+    }
+    let peer = connected().find(|runtime| runtime.instance == instance).ok_or(CuResult::INVALID_VALUE)?;
+    let has_access = std::env::var(ENV_PEERS).is_ok_and(|value| value == "1");
+    if has_access { Ok(peer) } else { Err(CuResult::PEER_ACCESS_UNSUPPORTED) }
 }
 
 /// The runtime that knows an address: its GPU's, or for host memory that of the current context.
@@ -138,7 +173,7 @@ extern "C" fn notify_exit() {
     // A child of a bare clone(2) has a copy of everything, but is a different process: it must not
     // send this.
     if runtime().is_ok_and(|runtime| runtime.process == std::process::id()) {
-        visible().iter().for_each(|runtime| runtime.notify_exit());
+        connected().for_each(Runtime::notify_exit);
     }
 }
 

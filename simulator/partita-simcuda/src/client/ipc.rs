@@ -7,7 +7,7 @@ use partita_abi::types::*;
 
 use super::context::current;
 use super::event::Event;
-use super::gpus::{runtime, runtime_at, visible};
+use super::gpus::{runtime, runtime_at, visible, with_access};
 use super::object::object;
 use super::put;
 use super::region::{Kind, Region};
@@ -49,17 +49,18 @@ driver_api! {
         put(handle, CUipcMemHandle { reserved: pack(words) })
     }
 
-    /// Opens another process's allocation.
+    /// Opens another process's allocation. The GPU with it need not be one that this process sees.
     fn cuIpcOpenMemHandle_v2(address, handle, flags) {
-        let runtime = runtime()?;
+        runtime()?;
         let context = current()?;
         let [kind, instance, phys, secret, offset, bytes, owner, _] = unpack(&handle.reserved);
         if address.is_null() || flags & !CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        if kind != MEMORY || instance != runtime.instance {
+        if kind != MEMORY {
             return Err(CuResult::INVALID_VALUE);
         }
+        let runtime = with_access(instance)?;
         if owner == u64::from(pid()) {
             return Err(CuResult::INVALID_CONTEXT);
         }

@@ -135,6 +135,23 @@ impl Runtime {
     /// server refuses.
     pub(super) fn connect(place: &Place, ordinal: i32, visible: &[Place]) -> Result<Self, CuResult> {
         let attached = mps::client::attach(place, mps::own::Own::from_env(place, visible))?;
+        Self::connect_as(place, ordinal, attached)
+    }
+
+    /// Connects to the board of a GPU that this process does not see, for its memory: the process
+    /// has no context there, and is no client of MPS.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub(super) fn connect_unseen(place: &Place) -> Result<Self, CuResult> {
+        Self::connect_as(place, -1, None)
+    }
+
+    fn connect_as(
+        place: &Place,
+        ordinal: i32,
+        attached: Option<(MpsIdentity, OwnedFd)>,
+    ) -> Result<Self, CuResult> {
         let (identity, mps_connection) = match attached {
             Some((identity, connection)) => (Some(identity), Some(connection)),
             None => (None, None),

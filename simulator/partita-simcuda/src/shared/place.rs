@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,9 @@ pub const ENV_DEVICE: &str = "PARTITA_SIM_DEVICE";
 pub const ENV_DIR: &str = "PARTITA_SIM_DIR";
 /// How many GPUs of that kind the machine has. Default 1. Each has its own board.
 pub const ENV_GPUS: &str = "PARTITA_SIM_GPUS";
+/// 1 if a process can open memory of one of these GPUs by its handle in a context of another one,
+/// and copy. Kernels reach their own GPU's memory alone. Default 0.
+pub const ENV_PEERS: &str = "PARTITA_SIM_PEERS";
 /// MIG instances that every GPU of the machine has at first: profiles with commas between them, as
 /// `3g.71gb,1g.18gb`. Each has its own board, with a part of the GPU's TPCs and its own memory.
 /// Empty for no instances; not set without MIG.
@@ -52,6 +55,9 @@ pub fn context_bytes(usable_bytes: u64) -> u64 {
 pub const GPUS_MAX: u32 = 32;
 /// The bus on which the first board sits; the others follow.
 const PCI_BUS: u32 = 0x1b;
+
+/// The longest serial number that is read, in bytes.
+const SERIAL_BYTES_MAX: u64 = 64;
 
 /// A GPU of the simulated machine and a directory.
 #[derive(Clone, Debug)]
@@ -127,6 +133,15 @@ impl Place {
     /// The profiles of the GPU's MIG instances; empty if it cannot be divided, and for an instance.
     pub fn profiles(&self) -> &[MigSpec] {
         self.spec.mig.as_deref().unwrap_or_default()
+    }
+
+    /// What the directory's file `serial` says: machines with the same one have GPUs of the same
+    /// identifiers, so that what is known of one holds for all.
+    pub fn serial(&self) -> Option<Vec<u8>> {
+        let file = File::open(self.dir.join("serial")).ok()?;
+        let mut serial = Vec::new();
+        file.take(SERIAL_BYTES_MAX).read_to_end(&mut serial).ok()?;
+        Some(serial)
     }
 
     /// The file with its MIG instances; `None` while MIG is off.

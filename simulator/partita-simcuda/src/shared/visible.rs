@@ -6,13 +6,19 @@ use partita_core::visible;
 
 use super::place::Place;
 
-/// The identifier of a simulated device: the same for every process that uses the same place.
+/// The identifier of a simulated device: the same for every process that uses the same place, and
+/// of equal boards in all directories with the same file `serial`.
 pub fn device_uuid(place: &Place) -> [u8; 16] {
     use std::hash::{DefaultHasher, Hash, Hasher};
+    let serial = place.serial();
     let mut uuid = [0u8; 16];
     for (half, part) in uuid.chunks_exact_mut(8).enumerate() {
         let mut hasher = DefaultHasher::new();
-        (half, place.spec.id, &place.dir).hash(&mut hasher);
+        (half, place.spec.id).hash(&mut hasher);
+        match &serial {
+            Some(serial) => serial.hash(&mut hasher),
+            None => place.dir.hash(&mut hasher),
+        }
         if place.index > 0 {
             place.index.hash(&mut hasher);
         }

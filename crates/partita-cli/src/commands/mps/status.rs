@@ -1,7 +1,9 @@
 //! `partita mps status` and `clients`.
 
+use std::collections::BTreeSet;
+
 use partita::mps::metrics;
-use partita::mps::status::{self, Client, FaultRow, ServerRow, ServiceState, ServiceStatus};
+use partita::mps::status::{self, Beside, Client, FaultRow, ServerRow, ServiceState, ServiceStatus};
 use partita_mps::{Pid, ServerStatus};
 use serde::Serialize;
 
@@ -17,7 +19,14 @@ pub fn status(arguments: &MpsStatus) -> Result<(), Failure> {
     if arguments.metrics {
         return print(&metrics::text(&[status]));
     }
-    if arguments.json { print_json(&status) } else { print(&text(&of.label, &status)) }
+    if arguments.json {
+        return print_json(&status);
+    }
+    let beside = status::beside(&of.registry, &of.service);
+    let line = |Beside { gpus, daemon }: &Beside| {
+        format!("also runs: MPS of {gpus} (daemon {daemon}); --gpu with these GPUs shows it\n")
+    };
+    print(&(text(&of.label, &status) + &beside.iter().map(line).collect::<String>()))
 }
 
 fn text(label: &str, status: &ServiceStatus) -> String {
@@ -73,19 +82,22 @@ fn server_text(server: &ServerRow, contexts_max: u32) -> String {
     text
 }
 
-fn list(pids: impl IntoIterator<Item = Pid>) -> String {
-    let pids: Vec<String> = pids.into_iter().map(|pid| pid.to_string()).collect();
-    if pids.is_empty() { "no process".to_owned() } else { pids.join(", ") }
-}
-
 fn fault_text(row: &FaultRow) -> String {
     let fault = &row.fault;
+    let list = |pids: &BTreeSet<Pid>| {
+        let name = |pid: &Pid| match row.tenants.get(pid) {
+            Some(tenant) => format!("{pid} of tenant {tenant}"),
+            None => pid.to_string(),
+        };
+        let pids: Vec<String> = pids.iter().map(name).collect();
+        if pids.is_empty() { "no process".to_owned() } else { pids.join(", ") }
+    };
     let when = fault.began.map_or(String::new(), |began| format!(" of {began}"));
     let over = match fault.ended {
         Some(ended) => format!("over since {ended}"),
-        None => format!("waits for {}", list(fault.staying.iter().copied())),
+        None => format!("waits for {}", list(&fault.staying)),
     };
-    let (hit, spared) = (list(fault.hit.iter().copied()), list(fault.spared.iter().copied()));
+    let (hit, spared) = (list(&fault.hit), list(&fault.spared));
     format!("fault{when} {}; hit: {hit}; spared: {spared}; {over}", row.in_words)
 }
 

@@ -7,7 +7,7 @@ use partita::pace::TimesRow;
 use partita::ps::{GpcRow, ProcessRow, TenantRow};
 use partita_console::{Failure, print, print_json, tell};
 
-use super::{age, tpcs, via};
+use super::{age, target, tpcs, via};
 use crate::commands::{bytes, cluster_text, quantiles};
 
 /// A tenant: one row for each of its GPUs.
@@ -71,6 +71,9 @@ fn text(row: &TenantRow) -> String {
     line("task slots", row.task_slot_share.map(|share| share.to_string()));
     line("launches", Some(row.launches.map_or_else(|| "-".to_owned(), |launches| launches.to_string())));
     line("bursts", row.bursts.map(|bursts| times_text(&bursts)));
+    line("duty", row.duty_percent.map(|duty| format!("{duty:.0}% of the time inside bursts")));
+    line("target", target(row));
+    line("goal", limits.goal.map(|goal| goal.to_string()));
     line("steps", row.steps.filter(|steps| steps.count > 0).map(|steps| times_text(&steps)));
     line(
         "misfits",

@@ -5,10 +5,10 @@ use partita::escape::escape;
 use partita_console::shorten;
 use partita_core::Count;
 
-use super::reading::{Gpu, Outside, Reading};
+use super::reading::{Gpu, Outside, Reading, Tenant, Waiting};
 use super::rows::Row;
 use super::view::{Mode, View};
-use crate::commands::ps::short_gpu;
+use crate::commands::ps::{age, short_gpu};
 use crate::commands::{bytes, quantiles};
 
 /// How a text looks where the terminal can show it.
@@ -43,8 +43,10 @@ const GPU_BAR: usize = 18;
 const SMS_BAR: usize = 6;
 const TIME_BAR: usize = 5;
 const MEMORY_BAR: usize = 5;
-/// The columns from which on bursts are shown.
+/// The columns from which on bursts and targets are shown.
 const WIDE: usize = 100;
+/// Characters of a target.
+const TARGET: usize = 11;
 
 /// The frame.
 pub fn frame(reading: &Reading, rows: &[Row], view: &View, size: Size) -> Vec<Line> {
@@ -55,7 +57,8 @@ pub fn frame(reading: &Reading, rows: &[Row], view: &View, size: Size) -> Vec<Li
     if view.mode == Mode::Help {
         lines.extend(HELP.lines().map(|line| vec![(Style::Plain, line.to_owned())]));
     } else {
-        let mut below = outside(&reading.outsiders);
+        let mut below = waiting(&reading.waiting);
+        below.extend(outside(&reading.outsiders));
         below.extend(reading.unseen.iter().map(|line| vec![(Style::Alarm, escape(line).into_owned())]));
         // The lines of heads, of the prompt, and half of the rest at most for what is below.
         let left = size.rows.map(|rows| rows.saturating_sub(lines.len() + 2));
@@ -97,10 +100,14 @@ fn title(reading: &Reading, view: &View) -> Line {
         0 => String::new(),
         number => format!(", {} outside of tenants", Count(number as u32, "program")),
     };
+    let waiting = match reading.waiting.len() {
+        0 => String::new(),
+        number => format!(", {number} waiting"),
+    };
     let tenants = Count(reading.tenants.len() as u32, "tenant");
     vec![
         (Style::Bold, "partita top".to_owned()),
-        (Style::Plain, format!("  {tenants}{outside}  sorted by {}", view.sort.word())),
+        (Style::Plain, format!("  {tenants}{waiting}{outside}  sorted by {}", view.sort.word())),
     ]
 }
 
@@ -158,6 +165,24 @@ fn names_gpus(rows: &[Row]) -> bool {
     rows.windows(2).any(|pair| pair[0].tenant.gpu != pair[1].tenant.gpu)
 }
 
+/// Whether a tenant with a target is shown.
+fn has_targets(rows: &[Row]) -> bool {
+    rows.iter().any(|row| row.tenant.target.is_some())
+}
+
+/// A target's bound and whether it holds: `2.5ms holds`; nothing without one.
+fn target(tenant: &Tenant) -> Option<(Style, String)> {
+    let target = tenant.target?;
+    let bound = tenant.slo.as_ref().and_then(|slo| slo.split_once('=')).map_or("?", |(_, bound)| bound);
+    let (style, stands) = match (target.holds, target.unmet) {
+        (_, true) => (Style::Alarm, "unmet"),
+        (Some(false), _) => (Style::Alarm, "late"),
+        (Some(true), _) => (Style::Plain, "holds"),
+        (None, _) => (Style::Plain, "?"),
+    };
+    Some((style, format!("{} {stands}", escape(bound))))
+}
+
 /// How wide names may be: what 80 columns leave, or more.
 fn name_width(size: Size, rows: &[Row]) -> usize {
     let longest = rows.iter().map(|row| row.tenant.name.chars().count()).max().unwrap_or(0);
@@ -168,7 +193,13 @@ fn name_width(size: Size, rows: &[Row]) -> usize {
 fn head(size: Size, rows: &[Row]) -> String {
     let width = name_width(size, rows);
     let gpu = if names_gpus(rows) { "  GPU      " } else { "" };
-    let bursts = if size.columns >= WIDE { format!(" {:>11}", "BURSTS") } else { String::new() };
+    let mut bursts = String::new();
+    if size.columns >= WIDE {
+        bursts = format!(" {:>11} {:>5}", "BURSTS", "DUTY");
+        if has_targets(rows) {
+            bursts.push_str(&format!(" {:<TARGET$}", "TARGET"));
+        }
+    }
     let sms_width = SMS_BAR + 4;
     let time_width = TIME_BAR + 8;
     let memory_width = MEMORY_BAR + 14;
@@ -206,14 +237,23 @@ fn row_line(row: &Row, size: Size, rows: &[Row], is_selected: bool) -> Line {
     line.push((Style::Plain, format!("{:>14} ", shorten(&memory(row), 14))));
     let rate = row.launches_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
     line.push((Style::Plain, format!("{:>8} ", shorten(&rate, 8))));
+    let misses = target(tenant).is_some_and(|(style, _)| style == Style::Alarm) && size.columns < WIDE;
     line.push(match (tenant.stopped, tenant.priority.as_deref()) {
         (Some(true), _) => (Style::Alarm, format!("{:<7}", "stopped")),
+        _ if misses => (Style::Alarm, format!("{:<7}", "late")),
         (_, priority) => (Style::Plain, format!("{:<7}", shorten(&escape(priority.unwrap_or("?")), 7))),
     });
     if size.columns >= WIDE {
         let bursts =
             tenant.bursts.map_or_else(|| "?".to_owned(), |times| quantiles(times.p50_us, times.p99_us));
         line.push((Style::Plain, format!(" {:>11}", shorten(&bursts, 11))));
+        let duty = row.duty_percent.map_or_else(|| "-".to_owned(), |duty| format!("{duty:.0}%"));
+        line.push((Style::Plain, format!(" {:>5}", shorten(&duty, 5))));
+        if has_targets(rows) {
+            let (style, target) = target(tenant).unwrap_or((Style::Dim, "-".to_owned()));
+            line.push((Style::Plain, " ".to_owned()));
+            line.push((style, format!("{:<TARGET$}", shorten(&target, TARGET))));
+        }
     }
     if names_gpus(rows) {
         line.push((Style::Plain, format!("  {:<9}", shorten(&escape(&short_gpu(&tenant.gpu)), 9))));
@@ -233,6 +273,25 @@ fn memory(row: &Row) -> String {
         (None, Some(quota)) => format!("{}/{}", bytes(used), bytes(quota)),
         (None, None) => bytes(used),
     }
+}
+
+/// The programs that wait for room, the first ones first.
+fn waiting(programs: &[Waiting]) -> Vec<Line> {
+    if programs.is_empty() {
+        return Vec::new();
+    }
+    let head =
+        format!(" {:>7} {:<10} {:<9} {:>5} {:>6}  WAITING FOR ROOM", "PID", "USER", "GPU", "AHEAD", "FOR");
+    let line = |program: &Waiting| {
+        let Waiting { name, user, gpus, ahead, waited_s, pid } = program;
+        let gpus: Vec<String> = gpus.iter().map(|gpu| short_gpu(gpu)).collect();
+        let (user, gpus) = (shorten(&escape(user), 10), shorten(&escape(&gpus.join(",")), 9));
+        let text =
+            format!(" {pid:>7} {user:<10} {gpus:<9} {ahead:>5} {:>6}  {}", age(*waited_s), escape(name));
+        vec![(Style::Plain, text)]
+    };
+    let head = vec![(Style::Bold, head)];
+    [Line::new(), head].into_iter().chain(programs.iter().map(line)).collect()
 }
 
 fn outside(outsiders: &[Outside]) -> Vec<Line> {
@@ -280,7 +339,11 @@ SMS        the part of the GPU's SMs that the tenant has
 TIME       used in about the last second, and promised; only tenants with --time
 MEMORY     of living processes, and the quota; +SIZE is host memory (--spill host)
 LAUNCH/S   kernels, without those inside CUDA graphs; - where they are not counted
+PRIO       with fewer than 100 columns, `late` if the tenant misses its target
 BURSTS     how long half and 99 of 100 bursts of work take; from 100 columns on
+DUTY       the part of the time inside bursts, by those that ended since the last look;
+           above 100% of several processes at once, or after a long burst
+TARGET     the bound of --slo, and whether it holds
 busy       the part of the driver's last sample period in which any kernel ran
 bus        the part of it in which device memory was read or written";
 

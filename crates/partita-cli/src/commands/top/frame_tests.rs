@@ -1,7 +1,7 @@
 //! Frames as they look, and what holds for every frame.
 
 use super::*;
-use crate::commands::top::reading::{Tenant, Time, Times};
+use crate::commands::top::reading::{Target, Tenant, Time, Times, Waiting};
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -18,7 +18,7 @@ fn tenant(name: &str, sms: u32) -> Tenant {
         priority: Some("high".to_owned()),
         via: Some("mask".to_owned()),
         launches: Some(1),
-        bursts: Some(Times { p50_us: Some(1200.0), p99_us: Some(3400.0) }),
+        bursts: Some(Times { count: 9, sum_s: 1.0, p50_us: Some(1200.0), p99_us: Some(3400.0) }),
         command: Some(vec!["python3".to_owned(), format!("{name}.py")]),
         ..Tenant::default()
     }
@@ -49,6 +49,14 @@ fn reading() -> Reading {
             memory_busy_percent: Some(12),
         }],
         tenants: vec![batch, tenant("serve", 66), train],
+        waiting: vec![Waiting {
+            name: "eval".to_owned(),
+            user: "a-long-user-name".to_owned(),
+            gpus: vec!["GPU 0 (NVIDIA H200)".to_owned()],
+            ahead: 0,
+            waited_s: 242,
+            pid: 4711,
+        }],
         outsiders: vec![Outside {
             gpu: "GPU 0 (NVIDIA H200)".to_owned(),
             pid: 4242,
@@ -61,12 +69,16 @@ fn reading() -> Reading {
 }
 
 fn all(reading: &Reading) -> Vec<Row> {
-    let row = |tenant: &Tenant| Row { tenant: tenant.clone(), launches_per_s: Some(812.4) };
+    let row = |tenant: &Tenant| Row {
+        tenant: tenant.clone(),
+        launches_per_s: Some(812.4),
+        duty_percent: Some(37.6),
+    };
     reading.tenants.iter().map(row).collect()
 }
 
 fn at_80(reading: &Reading, view: &View) -> String {
-    plain(&frame(reading, &all(reading), view, Size { columns: 80, rows: Some(18) }))
+    plain(&frame(reading, &all(reading), view, Size { columns: 80, rows: Some(21) }))
 }
 
 #[test]
@@ -107,11 +119,46 @@ fn the_selected_tenant_is_seen_however_small_the_window() {
 fn on_paper_every_tenant_and_program_is_there() {
     let reading = reading();
     let text = plain(&frame(&reading, &all(&reading), &View::default(), Size { columns: 200, rows: None }));
-    for word in ["a-name-of-many-characters", "serve", "train", "4242", "python3 serve.py"] {
+    for word in ["a-name-of-many-characters", "serve", "train", "4711", "4242", "python3 serve.py"] {
         assert!(text.contains(word), "{word} in {text}");
     }
     assert!(!text.contains("q quit"), "{text}");
     assert!(text.contains("BURSTS") && text.contains(" 1.2/3.4ms "), "{text}");
+    assert!(text.contains(" DUTY ") && text.contains("  38%"), "{text}");
+    assert!(!text.contains("TARGET"), "{text}");
+}
+
+#[test]
+fn a_target_is_shown_with_whether_it_holds() {
+    for (holds, unmet, stands) in [
+        (Some(true), false, "2.5ms holds"),
+        (Some(false), false, "2.5ms late"),
+        (Some(false), true, "2.5ms unmet"),
+        (None, false, "2.5ms ?"),
+    ] {
+        let target = Some(Target { holds, unmet });
+        let serve = Tenant { slo: Some("step-p99=2.5ms".to_owned()), target, ..tenant("serve", 20) };
+        let reading = Reading { tenants: vec![serve, tenant("train", 112)], ..reading() };
+        let of = |columns| {
+            let size = Size { columns, rows: Some(18) };
+            let lines = frame(&reading, &all(&reading), &View::default(), size);
+            let serve =
+                lines.iter().find(|line| plain(&[(*line).clone()]).contains("serve")).unwrap().clone();
+            (plain(&lines), serve)
+        };
+        let (text, serve) = of(120);
+        assert!(text.contains("TARGET") && text.contains(stands), "{text}");
+        let is_missed = holds == Some(false);
+        let alarms =
+            |line: &Line| line.iter().any(|(style, text)| *style == Style::Alarm && text.contains("late"));
+        assert_eq!(
+            serve.iter().any(|(style, text)| *style == Style::Alarm && text.contains("2.5ms")),
+            is_missed
+        );
+        // Without room for the column, only a miss is shown.
+        let (text, serve) = of(80);
+        assert!(!text.contains("TARGET") && alarms(&serve) == is_missed, "{text}");
+    }
 }
 
 proptest! {
@@ -145,6 +192,7 @@ proptest! {
             gpus: vec![gpu; gpus],
             outsiders: names.iter().map(|name| Outside { command: vec![name.clone()], user: name.clone(), ..Outside::default() }).collect(),
             unseen: names.clone(),
+            waiting: names.iter().map(|name| Waiting { name: name.clone(), user: name.clone(), gpus: names.clone(), ..Waiting::default() }).collect(),
         };
         let rows: Vec<Row> = all(&reading).into_iter().map(|row| Row { launches_per_s: used, ..row }).collect();
         let lines = frame(&reading, &rows, &View::default(), Size { columns, rows: height });

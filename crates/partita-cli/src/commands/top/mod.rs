@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use partita::install::Install;
 use partita::process::is_orphaned;
-use partita::ps;
 use partita::registry::Registry;
+use partita::{ps, queue};
 use partita_console::{Failure, pause, print, print_on};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
@@ -60,8 +60,9 @@ pub fn top(arguments: &Top) -> Result<ExitCode, Failure> {
 fn look() -> Result<String, Failure> {
     let registry = Registry::open()?;
     let tenants = ps::ps(&registry)?;
+    let waiting = queue::waiting(&registry)?;
     let loads = loads(&registry)?;
-    let look = Look { gpus: loads.gpus, tenants, outsiders: loads.outsiders, unseen: loads.unseen };
+    let look = Look { gpus: loads.gpus, tenants, waiting, outsiders: loads.outsiders, unseen: loads.unseen };
     let json = serde_json::to_string(&look).map_err(|error| Failure::Told(error.to_string()))?;
     Ok(format!("{json}\n"))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use partita::audit::{GpuLoad, Outsider};
 use partita::ps::TenantRow;
+use partita::queue::WaitingRow;
 use serde::{Deserialize, Serialize};
 
 /// One look, as it is printed.
@@ -13,6 +14,8 @@ pub struct Look {
     pub gpus: Vec<GpuLoad>,
     /// The tenants, as in `partita ps --json`.
     pub tenants: Vec<TenantRow>,
+    /// The programs that wait for room, as in `partita ps --waiting --json`.
+    pub waiting: Vec<WaitingRow>,
     /// Programs that are in no tenant.
     pub outsiders: Vec<Outsider>,
     /// Why something is missing.
@@ -24,6 +27,7 @@ pub struct Look {
 pub struct Reading {
     pub gpus: Vec<Gpu>,
     pub tenants: Vec<Tenant>,
+    pub waiting: Vec<Waiting>,
     pub outsiders: Vec<Outside>,
     pub unseen: Vec<String>,
 }
@@ -54,6 +58,8 @@ pub struct Tenant {
     pub via: Option<String>,
     pub launches: Option<u64>,
     pub bursts: Option<Times>,
+    pub slo: Option<String>,
+    pub target: Option<Target>,
     pub stopped: Option<bool>,
     pub processes: Vec<Process>,
     pub command: Option<Vec<String>>,
@@ -69,8 +75,17 @@ pub struct Time {
 /// How long bursts of work take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 pub struct Times {
+    pub count: u64,
+    pub sum_s: f64,
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
+}
+
+/// How a target stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+pub struct Target {
+    pub holds: Option<bool>,
+    pub unmet: bool,
 }
 
 /// A process of a tenant.
@@ -78,6 +93,17 @@ pub struct Times {
 pub struct Process {
     pub pid: i32,
     pub launches: u64,
+}
+
+/// A program that waits for room.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Waiting {
+    pub name: String,
+    pub user: String,
+    pub gpus: Vec<String>,
+    pub ahead: usize,
+    pub waited_s: u64,
+    pub pid: u32,
 }
 
 /// A program that is in no tenant.
@@ -102,6 +128,14 @@ pub fn launches_between(before: &Tenant, now: &Tenant) -> Option<u64> {
         process.launches.checked_sub(before).unwrap_or(process.launches)
     };
     Some(now.processes.iter().map(of).fold(0, u64::saturating_add))
+}
+
+/// The seconds inside bursts that have ended between two looks. A tenant that was started again
+/// has fewer bursts than before.
+pub fn burst_s_between(before: &Tenant, now: &Tenant) -> Option<f64> {
+    let (before, now) = (before.bursts?, now.bursts?);
+    let is_same = now.count >= before.count && now.sum_s >= before.sum_s;
+    is_same.then_some(now.sum_s - before.sum_s)
 }
 
 #[cfg(test)]
@@ -132,5 +166,18 @@ mod tests {
             assert_eq!(launches_between(&before, &now), Some(launches), "{now:?}");
         }
         assert_eq!(launches_between(&before, &Tenant { launches: None, ..tenant(&[(1, 200)]) }), None);
+    }
+
+    #[test]
+    fn bursts_are_those_that_ended_between() {
+        let tenant = |count, sum_s| Tenant {
+            bursts: Some(Times { count, sum_s, ..Times::default() }),
+            ..Tenant::default()
+        };
+        assert_eq!(burst_s_between(&tenant(4, 1.0), &tenant(5, 1.5)), Some(0.5));
+        assert_eq!(burst_s_between(&tenant(4, 1.0), &tenant(4, 1.0)), Some(0.0));
+        // It was started again.
+        assert_eq!(burst_s_between(&tenant(4, 1.0), &tenant(1, 3.0)), None);
+        assert_eq!(burst_s_between(&Tenant::default(), &tenant(1, 3.0)), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::reading::{Reading, Tenant, launches_between};
+use super::reading::{Reading, Tenant, burst_s_between, launches_between};
 
 /// A tenant on one GPU, as a frame shows it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -11,6 +11,9 @@ pub struct Row {
     /// Kernel launches a second since the look before; `None` without one, or if they are not
     /// counted.
     pub launches_per_s: Option<f64>,
+    /// The part of the time since the look before in which it was inside bursts, in percent, by
+    /// those that ended since; `None` without a look before.
+    pub duty_percent: Option<f64>,
 }
 
 /// Which tenant on which GPU.
@@ -73,14 +76,20 @@ impl Sort {
 /// The rows of a look, `since` after the one before.
 pub fn rows(before: Option<(&Reading, Duration)>, now: &Reading, sort: Sort) -> Vec<Row> {
     let of = |tenant: &Tenant| {
-        let rate = before.and_then(|(before, since)| {
+        let before = before.filter(|(_, since)| !since.is_zero()).and_then(|(before, since)| {
             let same = |other: &&Tenant| {
                 (&other.name, &other.user, &other.gpu) == (&tenant.name, &tenant.user, &tenant.gpu)
             };
-            let launches = launches_between(before.tenants.iter().find(same)?, tenant)?;
-            (!since.is_zero()).then(|| launches as f64 / since.as_secs_f64())
+            Some((before.tenants.iter().find(same)?, since.as_secs_f64()))
         });
-        Row { tenant: tenant.clone(), launches_per_s: rate }
+        let rate = |between: fn(&Tenant, &Tenant) -> Option<f64>| {
+            before.and_then(|(before, since_s)| Some(between(before, tenant)? / since_s))
+        };
+        Row {
+            tenant: tenant.clone(),
+            launches_per_s: rate(|before, now| Some(launches_between(before, now)? as f64)),
+            duty_percent: rate(|before, now| Some(burst_s_between(before, now)? * 100.0)),
+        }
     };
     let mut rows: Vec<Row> = now.tenants.iter().map(of).collect();
     rows.sort_by(|one, other| {
@@ -92,7 +101,7 @@ pub fn rows(before: Option<(&Reading, Duration)>, now: &Reading, sort: Sort) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::top::reading::Process;
+    use crate::commands::top::reading::{Process, Times};
     use proptest::prelude::*;
 
     #[test]
@@ -107,7 +116,13 @@ mod tests {
         assert_eq!(rows(None, &reading(5), Sort::Name)[0].launches_per_s, None);
         let before = reading(100);
         let now = rows(Some((&before, Duration::from_millis(500))), &reading(150), Sort::Name);
-        assert_eq!(now[0].launches_per_s, Some(100.0));
+        assert_eq!((now[0].launches_per_s, now[0].duty_percent), (Some(100.0), None));
+        let with_bursts = |sum_s| {
+            let bursts = Some(Times { count: 1, sum_s, ..Times::default() });
+            Reading { tenants: vec![Tenant { bursts, ..tenant(5) }], ..Reading::default() }
+        };
+        let now = rows(Some((&with_bursts(1.0), Duration::from_secs(2))), &with_bursts(1.5), Sort::Name);
+        assert_eq!(now[0].duty_percent, Some(25.0));
         let others = Reading { tenants: Vec::new(), ..Reading::default() };
         assert_eq!(
             rows(Some((&others, Duration::from_secs(1))), &reading(150), Sort::Name)[0].launches_per_s,

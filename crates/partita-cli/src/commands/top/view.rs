@@ -157,7 +157,7 @@ mod tests {
         let row = |name: &&str| {
             let via = if name.starts_with('t') { "time" } else { "mask" };
             let tenant = Tenant { name: (*name).to_owned(), via: Some(via.to_owned()), ..Tenant::default() };
-            Row { tenant, launches_per_s: None }
+            Row { tenant, ..Row::default() }
         };
         names.iter().map(row).collect()
     }

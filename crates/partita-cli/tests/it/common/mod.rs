@@ -8,6 +8,7 @@
 pub mod container;
 pub mod typist;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use partita_testing::{VICTIM, build, succeed, without_own_variables};
@@ -147,11 +148,13 @@ impl Plan {
         };
         let cache = caches.join("cache");
         let mut world = World { temp, dir, run_dir, boards, cache, user, machine, system: None, _turn: turn };
+        partita_testing::make_boards(&world.boards);
         if is_system() && !self.is_own {
             // A machine's GPUs are available to every user.
-            fs::create_dir(&world.boards).unwrap();
             fs::set_permissions(&world.boards, PermissionsExt::from_mode(0o777)).unwrap();
             world.system = Some(System::start(&world));
+        } else {
+            world.give(&world.boards);
         }
         world
     }
@@ -445,9 +448,9 @@ impl World {
         found
     }
 
-    /// Asserts that nothing is left after a moment.
+    /// Asserts that nothing is left soon.
     pub fn assert_clean(&self) {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let remains = self.remains();
             if remains.is_empty() {
@@ -489,7 +492,7 @@ impl System {
     fn start(world: &World) -> Self {
         let mut daemon = Command::new(program().with_file_name("partitad"));
         daemon.arg("--system").arg("--state").arg(world.temp.path().join("state"));
-        daemon.args(["--log", "error"]);
+        daemon.args(["--log", "error", "--audit-every", "1"]);
         world.surround(&mut daemon);
         let child = Self::spawn(&mut daemon, &world.run_dir());
         Self { daemon, child, is_stopped: false }
@@ -636,11 +639,20 @@ impl Answering {
     }
 }
 
-/// Compiles a program of `tests/hook`.
+/// A program of `tests/hook`, compiled for the first test that asks for it.
 pub fn compile(world: &World, name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook").join(name).with_extension("c");
+    static COMPILED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", env!("CARGO_CRATE_NAME")));
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !compiled.contains(name) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hook").join(name).with_extension("c");
+        succeed(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&built).arg(&source).arg("-ldl"));
+        compiled.insert(name.to_owned());
+    }
+    drop(compiled);
+    // In another process: no child of this one may have the file open for writing when it runs.
     let program = world.dir().join(name);
-    succeed(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source).arg("-ldl"));
+    succeed(Command::new("cp").arg("--remove-destination").arg(built).arg(&program));
     program
 }
 

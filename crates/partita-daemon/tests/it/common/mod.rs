@@ -54,7 +54,9 @@ impl World {
     fn below(dir: &str) -> Self {
         build();
         // Short: socket paths have 107 bytes.
-        Self { temp: tempfile::Builder::new().prefix("ptd").tempdir_in(dir).unwrap() }
+        let temp = tempfile::Builder::new().prefix("ptd").tempdir_in(dir).unwrap();
+        partita_testing::make_boards(&temp.path().join("sim"));
+        Self { temp }
     }
 
     pub fn dir(&self) -> &Path {

@@ -91,11 +91,15 @@ impl Tenancy {
         let wanted = Wanted::of(asked, number, board);
         let of_gpu = self.of_gpu(&board.name);
         let directory = of_gpu.join(self.name.as_bytes());
+        let mut is_new = false;
         for _ in 0..TRIES_MAX {
             let Some(before) = directory.identity() else {
                 self.make(&of_gpu, &directory, asked, &wanted, board)?;
+                is_new = true;
                 continue;
             };
+            // Of an earlier tenant whose limits it takes over.
+            let is_first = asked.log_level >= 3 && !is_new && !is_alive(&directory);
             if !directory.is_trusted() && directory.identity() == Some(before) {
                 return Err(format!(
                     "{}: belongs to another user, whose limits cannot apply to your program; name \
@@ -116,13 +120,17 @@ impl Tenancy {
             });
             match entered {
                 Ok(Some(claim)) if is_there() && claim.gpu.slot.map().reap().is_ok() => {
-                    if asked.log_level >= 3
-                        && !claim.gpu.limits_now().is_some_and(|limits| wanted.is_in(&limits))
-                    {
-                        report::line(format_args!(
+                    match claim.gpu.limits_now() {
+                        _ if asked.log_level < 3 => {}
+                        Some(limits) if wanted.is_in(&limits) => {
+                            if is_first {
+                                report::line(format_args!("{}: {}", board.name, wanted.shown(&limits)));
+                            }
+                        }
+                        _ => report::line(format_args!(
                             "{}: this process is held by the limits that its tenant has, not by those that it was started with",
                             board.name
-                        ));
+                        )),
                     }
                     return Ok(claim);
                 }

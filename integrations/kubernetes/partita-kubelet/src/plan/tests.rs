@@ -227,8 +227,8 @@ fn place(
     let planned = partita_core::plan(topology, &tenants, ask).map_err(|error| error.to_string())?;
     let sizes = present.iter().map(|(_, _, size)| *size).chain([size]);
     let claims: Vec<Claim> =
-        sizes.map(|size| Claim { to: To::Promise(size.memory_bytes), driver: 0 }).collect();
-    divide(board.memory_bytes, &claims).map_err(|missing| format!("{missing} bytes are missing"))?;
+        sizes.map(|size| Claim { to: To::Promise(size.memory_bytes), driver: 0, user: 0 }).collect();
+    divide(board.memory_bytes, &claims, &[]).map_err(|missing| format!("{missing} bytes are missing"))?;
     if claims.len() > board.clients as usize {
         return Err(format!("{} clients", claims.len()));
     }

@@ -11,7 +11,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{
+    ResourceClaimStatus, ResourceClaimTemplate, ResourceSlice, ResourceSliceSpec,
+};
 use partita_kubelet::quantity::whole;
 use serde_json::{Value, json};
 
@@ -23,6 +25,8 @@ pub struct Store {
     pub slices: BTreeMap<String, Value>,
     /// By `namespace/name`.
     claims: BTreeMap<String, Value>,
+    /// By `namespace/name`.
+    pub templates: BTreeMap<String, Value>,
     pub events: Vec<Value>,
     /// Version, collection, type, object.
     log: Vec<(u64, &'static str, &'static str, Value)>,
@@ -32,9 +36,21 @@ pub struct Store {
     pub invalid: Vec<String>,
     /// No answers at all.
     pub is_down: bool,
-    /// What was asked for, in the words of RBAC: API group, resource, verb.
-    pub asked: BTreeSet<(String, String, &'static str)>,
+    /// What was asked for, in the words of RBAC: API group, resource (with the name, where a role
+    /// gives rights to names), verb.
+    pub asked: BTreeSet<Right>,
+    /// How often, and the bytes of the answers; watches have none here.
+    pub answers: BTreeMap<Right, (u64, u64)>,
+    /// The driver's service account lacks the right to write `status.devices`.
+    pub refuses_status: bool,
+    /// How many writes of a claim's status the server is to refuse as conflicts.
+    pub status_conflicts: u32,
+    /// How many it took.
+    pub status_writes: u32,
 }
+
+/// API group, resource, verb.
+pub type Right = (String, String, &'static str);
 
 impl Store {
     fn note(&mut self, kind: &'static str, what: &'static str, object: &mut Value) {
@@ -63,6 +79,15 @@ impl Store {
         self.slices.insert(name.to_owned(), slice);
     }
 
+    /// A slice of a driver that is not there.
+    pub fn put_slice(&mut self, name: &str, spec: &ResourceSliceSpec) {
+        let mut slice = json!({"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1",
+            "metadata": {"name": name, "uid": format!("uid-{name}")}, "spec": spec});
+        check(&slice).unwrap();
+        self.note("resourceslices", "ADDED", &mut slice);
+        self.slices.insert(name.to_owned(), slice);
+    }
+
     /// Somebody else's slice too many.
     pub fn copy_slice(&mut self, name: &str) {
         let mut slice = self.slices[name].clone();
@@ -81,10 +106,19 @@ impl Store {
         self.claims.insert(key, claim);
     }
 
-    pub fn annotate(&mut self, key: &str, value: &str) {
+    pub fn edit_claim(&mut self, key: &str, edit: impl Fn(&mut Value)) {
         let mut claim = self.claims[key].clone();
-        claim["metadata"]["annotations"]["partita.dev/resize"] = value.into();
+        edit(&mut claim);
         self.put_claim(claim);
+    }
+
+    pub fn annotate(&mut self, key: &str, value: &str) {
+        self.edit_claim(key, |claim| claim["metadata"]["annotations"]["partita.dev/resize"] = value.into());
+    }
+
+    /// `status.devices` of a claim.
+    pub fn devices_of(&self, key: &str) -> Vec<Value> {
+        self.claims[key]["status"]["devices"].as_array().cloned().unwrap_or_default()
     }
 
     pub fn remove_claim(&mut self, key: &str) {
@@ -237,7 +271,11 @@ fn list_or_watch(
 }
 
 async fn slices(State(store): State<Shared>, Query(params): Params) -> Response {
-    let items = store.lock().unwrap().slices.values().cloned().collect();
+    let selector = params.get("fieldSelector").cloned().unwrap_or_default();
+    let all = store.lock().unwrap();
+    // Those of a thousand nodes are not copied for each of them.
+    let items = all.slices.values().filter(|slice| matches(slice, &selector)).cloned().collect();
+    drop(all);
     list_or_watch(&store, "resourceslices", items, &params)
 }
 
@@ -259,6 +297,136 @@ async fn claim(State(store): State<Shared>, Path((namespace, name)): Path<(Strin
         Some(claim) => Json(claim.clone()).into_response(),
         None => status(StatusCode::NOT_FOUND, "NotFound", "there is no such claim"),
     }
+}
+
+/// What the real server says of a claim's new `status.devices`.
+fn check_devices(status: &Value) -> Result<(), String> {
+    let typed: ResourceClaimStatus =
+        serde_json::from_value(status.clone()).map_err(|error| error.to_string())?;
+    let key = |value: &Value| ["driver", "pool", "device", "shareID"].map(|name| value[name].clone());
+    let none = Vec::new();
+    let allocated = status["allocation"]["devices"]["results"].as_array().unwrap_or(&none);
+    let mut keys = Vec::new();
+    for (device, raw) in
+        typed.devices.unwrap_or_default().iter().zip(status["devices"].as_array().unwrap_or(&none))
+    {
+        if !allocated.iter().any(|result| key(result) == key(raw)) {
+            return Err(format!("{}: must be an allocated device in the claim", device.device));
+        }
+        if keys.contains(&key(raw)) {
+            return Err(format!("{}: Duplicate value", device.device));
+        }
+        keys.push(key(raw));
+        let conditions = device.conditions.clone().unwrap_or_default();
+        if conditions.len() > 8 {
+            return Err("conditions: Too many".to_owned());
+        }
+        for (condition, raw) in conditions.iter().zip(raw["conditions"].as_array().unwrap_or(&none)) {
+            let reason = &condition.reason;
+            let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_,:".contains(&byte);
+            if reason.is_empty()
+                || reason.len() > 1024
+                || !reason.bytes().all(inner)
+                || !reason.starts_with(|char: char| char.is_ascii_alphabetic())
+                || reason.ends_with([',', ':'])
+            {
+                return Err(format!("conditions.reason: {reason:?}"));
+            }
+            if !["True", "False", "Unknown"].contains(&condition.status.as_str()) {
+                return Err(format!("conditions.status: {:?}", condition.status));
+            }
+            if condition.type_.is_empty() || condition.message.len() > 32768 {
+                return Err("conditions: type or message".to_owned());
+            }
+            // Go's time in JSON, to the second.
+            let time = raw["lastTransitionTime"].as_str().unwrap_or_default();
+            if time.len() != "1970-01-01T00:00:00Z".len() || !time.ends_with('Z') {
+                return Err(format!("conditions.lastTransitionTime: {time:?}"));
+            }
+        }
+        if !raw["data"].is_null() {
+            let bytes = serde_json::to_vec(&raw["data"]).unwrap().len();
+            if !raw["data"].is_object() || bytes > 10 * 1024 {
+                return Err(format!("data: an object of at most 10 Ki, not {bytes} bytes"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The node that a claim's devices are tied to, as the scheduler writes it.
+fn node_of(claim: &Value) -> Option<&str> {
+    let terms = claim["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"].as_array()?;
+    let [term] = &terms[..] else { return None };
+    let fields = term["matchFields"].as_array()?;
+    let [field] = &fields[..] else { return None };
+    let is_name = field["key"] == "metadata.name" && field["operator"] == "In";
+    let values = field["values"].as_array().filter(|values| values.len() == 1)?;
+    if is_name && term["matchExpressions"].is_null() { values[0].as_str() } else { None }
+}
+
+/// A merge patch of a claim's status, from the service account of a pod on the node.
+async fn patch_status(
+    State(store): State<Shared>,
+    Path((namespace, name)): Path<(String, String)>,
+    Json(patch): Json<Value>,
+) -> Response {
+    let mut store = store.lock().unwrap();
+    let key = format!("{namespace}/{name}");
+    let Some(old) = store.claims.get(&key).cloned() else {
+        return status(StatusCode::NOT_FOUND, "NotFound", "there is no such claim");
+    };
+    let mut fresh = old.clone();
+    json_patch::merge(&mut fresh, &patch);
+    for field in ["uid", "resourceVersion"] {
+        if fresh["metadata"][field] != old["metadata"][field] {
+            return status(StatusCode::CONFLICT, "Conflict", "the object has been modified");
+        }
+    }
+    if store.status_conflicts > 0 {
+        store.status_conflicts -= 1;
+        return status(StatusCode::CONFLICT, "Conflict", "the object has been modified");
+    }
+    // Of the status alone.
+    fresh["metadata"] = old["metadata"].clone();
+    fresh["spec"] = old["spec"].clone();
+    let without = |claim: &Value| {
+        let mut status = claim["status"].clone();
+        status.as_object_mut().map(|fields| fields.remove("devices"));
+        status
+    };
+    if without(&fresh) != without(&old) {
+        return status(StatusCode::FORBIDDEN, "Forbidden", "it may change status.devices alone");
+    }
+    let entries = |claim: &Value| claim["status"]["devices"].as_array().cloned().unwrap_or_default();
+    let (before, after) = (entries(&old), entries(&fresh));
+    let differ = before.iter().filter(|one| !after.contains(one));
+    let differ = differ.chain(after.iter().filter(|one| !before.contains(one)));
+    let drivers: BTreeSet<String> = differ.map(|one| one["driver"].as_str().unwrap().to_owned()).collect();
+    for driver in drivers {
+        // The writer is a pod on the node whose pool its entries name.
+        let verb = match node_of(&old)
+            .is_some_and(|node| after.iter().chain(&before).any(|one| one["pool"] == node))
+        {
+            true => "associated-node:patch",
+            false => "arbitrary-node:patch",
+        };
+        if verb == "arbitrary-node:patch" || store.refuses_status {
+            let message = format!(
+                "changing status.devices requires resource=\"resourceclaims/driver\", verb=\"{verb}\""
+            );
+            return status(StatusCode::FORBIDDEN, "Forbidden", &message);
+        }
+        let right = ("resource.k8s.io".to_owned(), format!("resourceclaims/driver:{driver}"), verb);
+        store.asked.insert(right);
+    }
+    if let Err(message) = check_devices(&fresh["status"]) {
+        store.invalid.push(message.clone());
+        return status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &message);
+    }
+    store.status_writes += 1;
+    store.put_claim(fresh.clone());
+    Json(store.claims[&key].clone()).into_response()
 }
 
 fn refuse(store: &mut Store, slice: &Value) -> Option<Response> {
@@ -313,6 +481,50 @@ async fn delete(State(store): State<Shared>, Path(name): Path<String>) -> Respon
     Json(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})).into_response()
 }
 
+/// What the real server says of a template.
+fn check_template(template: &Value) -> Result<(), String> {
+    let typed: ResourceClaimTemplate =
+        serde_json::from_value(template.clone()).map_err(|error| error.to_string())?;
+    let devices = typed.spec.spec.devices.unwrap_or_default();
+    let requests = devices.requests.unwrap_or_default();
+    for request in &requests {
+        if request.exactly.is_some() == request.first_available.is_some() {
+            return Err("exactly one of `exactly` or `firstAvailable` is required".to_owned());
+        }
+        if request.first_available.as_ref().is_some_and(|all| all.is_empty() || all.len() > 8) {
+            return Err("1 to 8 alternatives".to_owned());
+        }
+    }
+    for constraint in devices.constraints.iter().flatten() {
+        for name in constraint.requests.iter().flatten() {
+            if !requests.iter().any(|request| request.name == *name) {
+                return Err(format!("{name} must be the name of a request in the claim"));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn create_template(
+    State(store): State<Shared>,
+    Path(namespace): Path<String>,
+    Json(mut template): Json<Value>,
+) -> Response {
+    let mut store = store.lock().unwrap();
+    if let Err(message) = check_template(&template) {
+        store.invalid.push(message.clone());
+        return status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &message);
+    }
+    let key = format!("{namespace}/{}", template["metadata"]["name"].as_str().unwrap());
+    if store.templates.contains_key(&key) {
+        return status(StatusCode::CONFLICT, "AlreadyExists", "it already exists");
+    }
+    template["metadata"]["namespace"] = namespace.into();
+    store.note("resourceclaimtemplates", "ADDED", &mut template);
+    store.templates.insert(key, template.clone());
+    (StatusCode::CREATED, Json(template)).into_response()
+}
+
 async fn node(Path(name): Path<String>) -> Response {
     Json(json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": name, "uid": "uid-of-the-node"}}))
         .into_response()
@@ -333,6 +545,11 @@ pub async fn start() -> (Shared, String) {
         .route(&format!("{group}/resourceslices/{{name}}"), put(replace).delete(delete))
         .route(&format!("{group}/namespaces/{{namespace}}/resourceclaims"), get(claims))
         .route(&format!("{group}/namespaces/{{namespace}}/resourceclaims/{{name}}"), get(claim))
+        .route(
+            &format!("{group}/namespaces/{{namespace}}/resourceclaims/{{name}}/status"),
+            axum::routing::patch(patch_status),
+        )
+        .route(&format!("{group}/namespaces/{{namespace}}/resourceclaimtemplates"), post(create_template))
         .route("/api/v1/nodes/{name}", get(node))
         .route(events, post(event))
         .route(&format!("{events}/{{name}}"), axum::routing::patch(event))
@@ -345,7 +562,7 @@ pub async fn start() -> (Shared, String) {
 }
 
 /// API group, resource and verb of a request, as the API server's authorizers see them.
-fn right(method: &str, path: &str, query: &str) -> (String, String, &'static str) {
+fn right(method: &str, path: &str, query: &str) -> Right {
     let words: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, rest) = match &words[..] {
         ["api", _, rest @ ..] => ("", rest),
@@ -385,11 +602,17 @@ async fn down(
     let asked = right(request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
     let is_down = {
         let mut store = store.lock().unwrap();
-        store.asked.insert(asked);
+        store.asked.insert(asked.clone());
         store.is_down
     };
     if is_down {
         return status(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "the server is down");
     }
-    next.run(request).await
+    let answer = next.run(request).await;
+    let bytes = axum::body::HttpBody::size_hint(answer.body()).exact().unwrap_or(0);
+    let mut store = store.lock().unwrap();
+    let (count, sum) = store.answers.entry(asked).or_default();
+    (*count, *sum) = (*count + 1, *sum + bytes);
+    drop(store);
+    answer
 }

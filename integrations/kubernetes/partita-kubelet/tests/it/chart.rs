@@ -7,17 +7,19 @@ use std::process::Command;
 
 use clap::Parser;
 use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::api::resource::v1::DeviceClass;
-use partita_kubelet::args::Args;
+use partita_kubelet::args::{Args, Command as Subcommand};
+use partita_kubelet::shares::{MemoryUnit, Offer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::api::Right;
 use crate::helm::render;
 use crate::world::World;
 
@@ -83,20 +85,47 @@ fn other_values() -> Value {
         "deviceClasses": {"extendedResourceName": "nvidia.com/gpu"},
         "tolerations": [],
         "podAnnotations": {"team": "gpus"},
+        "webhook": {"enabled": true, "failurePolicy": "Fail", "defaultCores": 25, "certManager": true},
     })
 }
 
-/// The right that the role gives: API group, resource, verb.
-pub fn rights() -> BTreeSet<(String, String, &'static str)> {
-    const VERBS: [&str; 8] =
-        ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
-    let [role] = &of_kind("ClusterRole", &json!({}))[..] else { panic!("the chart has one role") };
+/// Values for clusters without dynamic resource allocation.
+fn plugin_values() -> Value {
+    json!({
+        "devicePlugin": {"enabled": true, "offer": ["--hami", "--split=4"]},
+        "rbac": {"create": false}, "deviceClasses": {"create": false}, "admissionPolicy": {"create": false},
+    })
+}
+
+/// The rights that the driver's role gives.
+pub fn rights() -> BTreeSet<Right> {
+    rights_of("partita-kubelet", &json!({}))
+}
+
+/// The rights that a role gives.
+pub fn rights_of(name: &str, values: &Value) -> BTreeSet<Right> {
+    const VERBS: [&str; 9] = [
+        "get",
+        "list",
+        "watch",
+        "create",
+        "update",
+        "patch",
+        "delete",
+        "deletecollection",
+        // Of `resourceclaims/driver`, which no request names: the API server asks for it.
+        "associated-node:patch",
+    ];
+    let roles = of_kind("ClusterRole", values);
+    let role = roles.iter().find(|role| role["metadata"]["name"] == name).expect("the chart has the role");
     let role: ClusterRole = serde_json::from_value(role.clone()).unwrap();
     let mut all = BTreeSet::new();
     for rule in role.rules.unwrap() {
-        assert!(rule.resource_names.is_none() && rule.non_resource_urls.is_none(), "{rule:?}");
+        assert!(rule.non_resource_urls.is_none(), "{rule:?}");
+        let names = rule.resource_names.as_ref().map(|names| names.join(","));
         for group in rule.api_groups.unwrap() {
             for resource in rule.resources.iter().flatten() {
+                let resource = names.as_ref().map_or(resource.clone(), |names| format!("{resource}:{names}"));
                 for verb in &rule.verbs {
                     let verb = VERBS.iter().find(|known| *known == verb);
                     let verb = *verb.unwrap_or_else(|| panic!("{:?} has a word that is no verb", rule.verbs));
@@ -111,7 +140,7 @@ pub fn rights() -> BTreeSet<(String, String, &'static str)> {
 /// `PARTITA_TEST_BLESS=1` writes what the chart renders to now.
 #[test]
 fn the_chart_renders_as_written_down() {
-    for (name, values) in [("default", json!({})), ("other", other_values())] {
+    for (name, values) in [("default", json!({})), ("other", other_values()), ("plugin", plugin_values())] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/chart-{name}.yaml"));
         let now = rendered(&values);
         if std::env::var_os("PARTITA_TEST_BLESS").is_some_and(|value| value == "1") {
@@ -129,7 +158,7 @@ fn helm_renders_the_same() {
         eprintln!("skipped: helm is not on PATH");
         return;
     }
-    for values in [json!({}), other_values()] {
+    for values in [json!({}), other_values(), plugin_values()] {
         let file = tempfile::NamedTempFile::new().unwrap();
         serde_json::to_writer(&file, &values).unwrap();
         let mut helm = Command::new("helm");
@@ -154,25 +183,29 @@ fn known<T: DeserializeOwned + Serialize>(object: &Value) {
 #[test]
 fn kubernetes_knows_every_field() {
     let mut kinds = BTreeSet::new();
-    for values in [json!({}), other_values()] {
+    for values in [json!({}), other_values(), plugin_values()] {
         for object in objects(&rendered(&values)) {
             let kind = object["kind"].as_str().unwrap();
             kinds.insert(kind.to_owned());
             match kind {
                 "DaemonSet" => known::<DaemonSet>(&object),
+                "Deployment" => known::<Deployment>(&object),
+                "Service" => known::<Service>(&object),
+                "MutatingWebhookConfiguration" => known::<MutatingWebhookConfiguration>(&object),
                 "DeviceClass" => known::<DeviceClass>(&object),
                 "ServiceAccount" => known::<ServiceAccount>(&object),
                 "ClusterRole" => known::<ClusterRole>(&object),
                 "ClusterRoleBinding" => known::<ClusterRoleBinding>(&object),
                 "ValidatingAdmissionPolicy" => known::<ValidatingAdmissionPolicy>(&object),
                 "ValidatingAdmissionPolicyBinding" => known::<ValidatingAdmissionPolicyBinding>(&object),
-                // Of the Prometheus operator, whose types are not here.
+                // Of operators, whose types are not here.
+                "Issuer" | "Certificate" => assert_eq!(object["apiVersion"], "cert-manager.io/v1"),
                 "PodMonitor" => assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1"),
                 other => panic!("{other} is not checked"),
             }
         }
     }
-    assert_eq!(kinds.len(), 8, "{kinds:?}");
+    assert_eq!(kinds.len(), 13, "{kinds:?}");
     let mut off = json!({});
     for part in ["serviceAccount", "deviceClasses", "admissionPolicy"] {
         off[part] = json!({"create": false});
@@ -180,6 +213,12 @@ fn kubernetes_knows_every_field() {
     off["mps"] = json!({"enabled": false});
     let left: Vec<Value> = objects(&rendered(&off)).iter().map(|object| object["kind"].clone()).collect();
     assert_eq!(left, ["DaemonSet", "ClusterRole", "ClusterRoleBinding"]);
+    let plugin = objects(&rendered(&plugin_values()));
+    assert!(
+        plugin
+            .iter()
+            .all(|object| ["DaemonSet", "ServiceAccount"].contains(&object["kind"].as_str().unwrap()))
+    );
 }
 
 fn driver(changes: &Value) -> Value {
@@ -189,13 +228,35 @@ fn driver(changes: &Value) -> Value {
 
 #[test]
 fn the_driver_takes_the_arguments_and_finds_its_directories() {
-    for values in [json!({}), other_values()] {
+    for values in [json!({}), other_values(), plugin_values()] {
         let pod = &driver(&values)["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
         let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
         // Its environment names the node.
-        let words = ["partita-kubelet", "--node-name=node-a"].into_iter().chain(words);
+        let words: Vec<&str> = ["partita-kubelet"].into_iter().chain(words).collect();
+        let is_plugin = words[1] == "device-plugin";
+        let words = words.into_iter().chain((!is_plugin).then_some("--node-name=node-a"));
         let args = Args::try_parse_from(words).unwrap();
+        let (node, sockets) = match args.command {
+            None => {
+                let dir = &args.node.kubelet_dir;
+                let sockets = [
+                    partita_kubelet::plugin::dra_socket(dir),
+                    partita_kubelet::plugin::registration_socket(dir),
+                ];
+                (args.node, sockets.to_vec())
+            }
+            Some(Subcommand::DevicePlugin(plugin)) => {
+                let dir = &plugin.device_plugins_dir;
+                let sockets = vec![
+                    partita_kubelet::device_plugin::kubelet_socket(dir),
+                    partita_kubelet::metrics::pod_resources_socket(&plugin.node.kubelet_dir),
+                ];
+                assert_eq!(plugin.offer(), Offer::Hami { split: 4, memory: MemoryUnit::Mib(1) });
+                (plugin.node, sockets)
+            }
+            other => panic!("{other:?}"),
+        };
         let mounted: Vec<&str> = container["volumeMounts"]
             .as_array()
             .unwrap()
@@ -206,15 +267,14 @@ fn the_driver_takes_the_arguments_and_finds_its_directories() {
             let all = container["env"].as_array().unwrap();
             PathBuf::from(all.iter().find(|one| one["name"] == name).unwrap()["value"].as_str().unwrap())
         };
-        for path in [
-            partita_kubelet::plugin::dra_socket(&args.kubelet_dir),
-            partita_kubelet::plugin::registration_socket(&args.kubelet_dir),
-            args.state_dir,
-            args.cdi_dir,
+        let dirs = [
+            node.state_dir,
+            node.cdi_dir,
             of_env("PARTITA_RUN_DIR"),
             of_env("PARTITA_CACHE_DIR"),
             of_env("PARTITA_LIB_DIR"),
-        ] {
+        ];
+        for path in sockets.into_iter().chain(dirs) {
             assert!(
                 mounted.iter().any(|mount| path.starts_with(mount)),
                 "{} is not on the node",
@@ -226,6 +286,72 @@ fn the_driver_takes_the_arguments_and_finds_its_directories() {
             let path = volume["hostPath"]["path"].as_str().unwrap();
             assert!(mounted.contains(&path), "{path}");
         }
+    }
+}
+
+#[test]
+fn the_webhook_takes_the_arguments_and_its_service_finds_it() {
+    for changes in [json!({"webhook": {"enabled": true, "caBundle": "Q0E="}}), other_values()] {
+        let [deployment] = &of_kind("Deployment", &changes)[..] else { panic!("one deployment") };
+        let pod = &deployment["spec"]["template"];
+        let container = &pod["spec"]["containers"][0];
+        let words = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        let args = Args::try_parse_from(["partita-kubelet"].into_iter().chain(words)).unwrap();
+        let Some(Subcommand::Webhook(args)) = args.command else { panic!("{args:?}") };
+        assert_eq!(args.default_cores, changes["webhook"]["defaultCores"].as_u64().map(|value| value as u32));
+        let mount = container["volumeMounts"][0]["mountPath"].as_str().unwrap();
+        assert!(args.cert.starts_with(mount) && args.key.starts_with(mount));
+        assert_eq!(container["ports"][0]["containerPort"], args.listen.port());
+        let [service] = &of_kind("Service", &changes)[..] else { panic!("one service") };
+        assert_eq!(service["spec"]["selector"], pod["metadata"]["labels"]);
+        assert_eq!(service["spec"]["selector"], deployment["spec"]["selector"]["matchLabels"]);
+        let [configuration] = &of_kind("MutatingWebhookConfiguration", &changes)[..] else { panic!("one") };
+        let client = &configuration["webhooks"][0]["clientConfig"];
+        assert_eq!(client["service"]["name"], service["metadata"]["name"]);
+        assert_eq!(client["service"]["port"], service["spec"]["ports"][0]["port"]);
+        assert_eq!(client["service"]["path"], "/mutate");
+        // Somebody gives the CA.
+        let injected = &configuration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"];
+        assert!(client["caBundle"].is_string() != injected.is_string(), "{configuration}");
+        for certificate in of_kind("Certificate", &changes) {
+            let (of, meta) = (&certificate["spec"], &certificate["metadata"]);
+            assert_eq!(*injected, format!("{NAMESPACE}/{}", meta["name"].as_str().unwrap()));
+            let host = format!("{}.{NAMESPACE}.svc", service["metadata"]["name"].as_str().unwrap());
+            assert_eq!(of["dnsNames"], json!([host]));
+            assert_eq!(of["secretName"], pod["spec"]["volumes"][0]["secret"]["secretName"]);
+        }
+    }
+    let [default] = &of_kind("MutatingWebhookConfiguration", &json!({"webhook": {"enabled": true}}))[..]
+    else {
+        panic!("one configuration")
+    };
+    assert_eq!(default["webhooks"][0]["failurePolicy"], "Ignore");
+}
+
+/// A pod is sent exactly if it names what is translated.
+#[test]
+fn only_pods_that_ask_are_sent_to_the_webhook() {
+    let [configuration] =
+        &of_kind("MutatingWebhookConfiguration", &json!({"webhook": {"enabled": true}}))[..]
+    else {
+        panic!("one configuration")
+    };
+    let expression = configuration["webhooks"][0]["matchConditions"][0]["expression"].as_str().unwrap();
+    let program = cel::Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
+    let is_sent = |pod: Value| {
+        let mut context = cel::Context::default();
+        context.add_variable("object", pod).unwrap();
+        program.execute(&context).unwrap() == cel::Value::Bool(true)
+    };
+    let with = |resources: Value| json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "resources": resources}]}});
+    for name in partita_kubelet::translate::RESOURCES {
+        assert!(is_sent(with(json!({"limits": {"cpu": "1", name: "1"}}))), "{name}");
+        assert!(is_sent(with(json!({"requests": {name: "1"}}))), "{name}");
+        let inits = json!([{"name": "i", "resources": {"limits": {name: "1"}}}]);
+        assert!(is_sent(json!({"spec": {"containers": [{"name": "a"}], "initContainers": inits}})), "{name}");
+    }
+    for resources in [json!({}), json!({"limits": {"cpu": "1", "nvidia.com/mig-1g.18gb": "1"}})] {
+        assert!(!is_sent(with(resources)));
     }
 }
 
@@ -273,11 +399,14 @@ async fn the_role_is_what_the_driver_asks_for() {
     let claim = world.share(1, "34", "10Gi");
     assert_eq!(world.kubelet.prepare(&claim).await.error, "");
     world.event("Pod", "pod-1", "TenantPrepared").await;
+    world.eventually("no status is written", || !world.status_of("claim-1").is_empty()).await;
     world.store.lock().unwrap().annotate("default/claim-1", "multiprocessors=10");
     world.event("Pod", "pod-1", "TenantResized").await;
     // The same event again is a patch.
     let bad = world.claim(2, "gpu-gone-shared", json!({}), Value::Null);
-    let has_patched = |world: &World| world.store.lock().unwrap().asked.iter().any(|one| one.2 == "patch");
+    let has_patched = |world: &World| {
+        world.store.lock().unwrap().asked.iter().any(|one| (one.1.as_str(), one.2) == ("events", "patch"))
+    };
     for _ in 0..2 {
         assert!(!world.kubelet.prepare(&bad).await.error.is_empty());
         world.event("Pod", "pod-2", "TenantNotPrepared").await;

@@ -34,11 +34,8 @@ pub fn can_mount() -> bool {
     can
 }
 
-/// The command that runs the program in a container with the device of this file.
-pub fn command(cdi: &Path, words: &[&str]) -> Command {
-    let spec: Value = serde_json::from_slice(&std::fs::read(cdi).unwrap()).unwrap();
-    assert_eq!(spec["cdiVersion"], "0.5.0");
-    let edits = &spec["devices"][0]["containerEdits"];
+/// A shell's words that make a root with the devices of these files, and end with `chroot $R`.
+fn root(files: &[&Path]) -> String {
     let (gpu, kernels) = program();
     let mut script = "set -e\nR=$(mktemp -d)\nmount -t tmpfs root $R\n".to_owned();
     script += "for d in bin lib lib64 usr; do mkdir $R/$d; mount --rbind /$d $R/$d; done\n";
@@ -46,25 +43,43 @@ pub fn command(cdi: &Path, words: &[&str]) -> Command {
         "mkdir $R/etc $R/tmp $R/proc $R/dev $R/run\nmount -t proc proc $R/proc\nmount --rbind /dev $R/dev\n";
     script += "mount -t tmpfs local $R/usr/local\n";
     script += &format!("cp {} {} $R/\n", gpu.display(), kernels.display());
-    for mount in edits["mounts"].as_array().unwrap() {
-        let [host, inside] = ["hostPath", "containerPath"].map(|key| mount[key].as_str().unwrap());
-        let is_read_only = mount["options"].as_array().unwrap().contains(&"ro".into());
-        script += &format!(
-            "if [ -d {host} ]; then mkdir -p $R{inside}; else mkdir -p $(dirname $R{inside}); touch $R{inside}; fi\n\
-             mount --bind {host} $R{inside}\n"
-        );
-        if is_read_only {
-            script += &format!("mount -o remount,ro,bind $R{inside}\n");
+    let mut variables = Vec::new();
+    for file in files {
+        let spec: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        assert_eq!(spec["cdiVersion"], "0.5.0");
+        let edits = &spec["devices"][0]["containerEdits"];
+        for mount in edits["mounts"].as_array().unwrap() {
+            let [host, inside] = ["hostPath", "containerPath"].map(|key| mount[key].as_str().unwrap());
+            let is_read_only = mount["options"].as_array().unwrap().contains(&"ro".into());
+            script += &format!(
+                "if [ -d {host} ]; then mkdir -p $R{inside}; else mkdir -p $(dirname $R{inside}); touch $R{inside}; fi\n\
+                 mount --bind {host} $R{inside}\n"
+            );
+            if is_read_only {
+                script += &format!("mount -o remount,ro,bind $R{inside}\n");
+            }
         }
+        let of_file = edits["env"].as_array().into_iter().flatten();
+        variables.extend(of_file.map(|one| format!("'{}'", one.as_str().unwrap())));
     }
-    let variables: Vec<&str> =
-        edits["env"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
-    let quoted: Vec<String> = variables.iter().map(|one| format!("'{one}'")).collect();
-    script += &format!("exec chroot $R /usr/bin/env -i {} /gpu /kernels.ptx \"$@\"\n", quoted.join(" "));
+    script + &format!("exec chroot $R /usr/bin/env -i {} ", variables.join(" "))
+}
+
+fn within(script: &str, words: &[&str]) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]).args(words);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).args(words);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// The command that runs the program in a container with the device of this file.
+pub fn command(cdi: &Path, words: &[&str]) -> Command {
+    within(&format!("{}/gpu /kernels.ptx \"$@\"\n", root(&[cdi])), words)
+}
+
+/// What a shell prints in a container with the devices of these files.
+pub fn shell(files: &[&Path], script: &str) -> Output {
+    within(&format!("{}/bin/sh -c \"$1\"\n", root(files)), &[script]).output().unwrap()
 }
 
 pub fn run(cdi: &Path, words: &[&str]) -> Output {

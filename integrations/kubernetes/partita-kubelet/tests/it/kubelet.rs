@@ -8,10 +8,12 @@ use partita_kubelet::wire::dra::dra_plugin_client::DraPluginClient;
 use partita_kubelet::wire::dra::{
     Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
 };
+use partita_kubelet::wire::health::{NodeWatchResourcesRequest, NodeWatchResourcesResponse};
 use partita_kubelet::wire::registration::registration_client::RegistrationClient;
 use partita_kubelet::wire::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Streaming};
 
 /// Programs on a busy machine are slow; what never comes is a failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -41,7 +43,7 @@ fn escaped(path: &Path) -> String {
     path.to_str().unwrap().bytes().map(escape).collect()
 }
 
-async fn dial(path: PathBuf, authority: &str) -> Result<Channel, tonic::transport::Error> {
+pub async fn dial(path: PathBuf, authority: &str) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://{authority}")).expect("the authority is one");
     let connect = move |_| {
         let path = path.clone();
@@ -82,6 +84,17 @@ impl Kubelet {
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         client.notify_registration_status(status).await.unwrap();
         Some(info)
+    }
+
+    /// The stream of health, by the service of this name.
+    pub async fn watch_health(&self, service: &str) -> Streaming<NodeWatchResourcesResponse> {
+        let channel = dial(self.dir.join("plugins/partita.dev/dra.sock"), "localhost").await.unwrap();
+        let mut client = tonic::client::Grpc::new(channel);
+        client.ready().await.unwrap();
+        let path = format!("/{service}/NodeWatchResources").parse().unwrap();
+        let codec = tonic_prost::ProstCodec::default();
+        let request = Request::new(NodeWatchResourcesRequest {});
+        client.server_streaming(request, path, codec).await.unwrap().into_inner()
     }
 
     async fn client(&self) -> Option<DraPluginClient<Channel>> {

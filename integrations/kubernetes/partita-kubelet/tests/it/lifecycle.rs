@@ -14,7 +14,7 @@ pub fn is_long() -> bool {
 }
 
 /// The SMs that the census prints.
-fn sms(text: &str) -> BTreeSet<u32> {
+pub fn sms(text: &str) -> BTreeSet<u32> {
     text.split(|char: char| !char.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
 }
 
@@ -31,7 +31,8 @@ async fn a_pod_holds_its_share_until_it_ends() {
         assert_eq!(device.request_names, ["gpu"]);
         assert!(device.share_id.as_ref().unwrap().starts_with("aaaaaaaa"));
         // The simulated GPU comes with the tenant's device.
-        let [id] = &device.cdi_device_ids[..] else { panic!("{device:?}") };
+        let [id, metadata] = &device.cdi_device_ids[..] else { panic!("{device:?}") };
+        assert!(metadata.starts_with("partita.dev/metadata="), "{metadata}");
         files.push(world.cdi_file(id));
         // The same again, and with the API server away.
         world.store.lock().unwrap().is_down = true;
@@ -160,6 +161,19 @@ async fn a_killed_driver_goes_on() {
     }
     assert!(interrupted > kills, "{interrupted} of {} kills came in a call", 2 * kills);
     println!("{interrupted} of {} kills came in a call", 2 * kills);
+}
+
+/// A child of a killed driver has its lock until it starts its program.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_waits_for_the_lock_of_a_killed_one() {
+    let mut world = World::start(1).await;
+    world.kill_driver();
+    let lock = std::fs::File::open(world.dir().join("state/lock")).unwrap();
+    lock.lock().unwrap();
+    world.start_driver();
+    world.eventually("the driver does not come to its lock", || world.waits_for_its_lock()).await;
+    lock.unlock().unwrap();
+    world.registered().await;
 }
 
 /// What a rolling upgrade does on a node: the kubelet ends the driver, and another takes its place.

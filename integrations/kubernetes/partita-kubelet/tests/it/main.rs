@@ -2,12 +2,19 @@
 
 mod api;
 mod chart;
+mod clock;
 mod container;
+mod device_plugin;
+mod health;
 mod helm;
 mod kubelet;
 mod lifecycle;
+mod metadata;
 mod metrics;
 mod refusals;
+mod scale;
 mod slices;
+mod status;
 mod steps;
+mod webhook;
 mod world;

@@ -38,6 +38,7 @@ fn list_pod(world: &World, pod: &str, devices: &[String]) {
             name: pod.to_owned(),
             namespace: "default".to_owned(),
             containers: vec![ContainerResources {
+                devices: Vec::new(),
                 name: "serve".to_owned(),
                 dynamic_resources: vec![DynamicResource {
                     claim_name: "claim-1".to_owned(),
@@ -58,7 +59,7 @@ fn list_pod(world: &World, pod: &str, devices: &[String]) {
     tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
 }
 
-fn page(world: &World) -> String {
+pub fn page(world: &World) -> String {
     let mut stream = std::net::TcpStream::connect(world.metrics_address()).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -69,7 +70,7 @@ fn page(world: &World) -> String {
 }
 
 /// The value of the only sample of this name with these labels.
-fn sample(page: &str, name: &str, labels: &[&str]) -> f64 {
+pub fn sample(page: &str, name: &str, labels: &[&str]) -> f64 {
     let is_it = |line: &&str| {
         line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
             && labels.iter().all(|label| line.contains(label))

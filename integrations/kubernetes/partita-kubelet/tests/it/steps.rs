@@ -9,7 +9,7 @@ use crate::container;
 use crate::world::World;
 
 /// The steps of a prepare, in order.
-const PREPARE: [&str; 11] = [
+const PREPARE: [&str; 13] = [
     "prepare-asked",
     "claim-read",
     "journal-half-written",
@@ -20,16 +20,19 @@ const PREPARE: [&str; 11] = [
     "cdi-preload-written",
     "cdi-device-half-written",
     "cdi-written",
+    "metadata-half-written",
+    "metadata-written",
     "prepare-done",
 ];
 
 /// The steps of an unprepare, in order.
-const UNPREPARE: [&str; 7] = [
+const UNPREPARE: [&str; 8] = [
     "unprepare-asked",
     "cdi-processes-ended",
     "cdi-device-removed",
     "cdi-tenant-removed",
     "tenant-ended",
+    "metadata-removed",
     "journal-removed",
     "unprepare-done",
 ];
@@ -59,7 +62,9 @@ async fn kill_at(world: &mut World, which: u32, step: &str, is_deleted: bool) {
     if is_prepare && !is_deleted {
         let answer = world.kubelet.prepare(&claim).await;
         assert_eq!(answer.error, "", "{step}");
-        assert!(world.cdi_file(&answer.devices[0].cdi_device_ids[0]).exists(), "{step}");
+        for id in &answer.devices[0].cdi_device_ids {
+            assert!(world.cdi_file(id).exists(), "{step}: {id}");
+        }
         let tenants = world.tenants();
         assert_eq!((tenants.len(), &tenants[0]["sms"]), (1, &json!(66)), "{step}: {tenants:?}");
     }

@@ -43,19 +43,27 @@ pub struct World {
 impl World {
     /// A node with so many GPUs, whose driver is published.
     pub async fn start(gpus: u32) -> Self {
-        let temp = tempfile::Builder::new().prefix("pk").tempdir_in("/tmp").unwrap();
-        for (name, mode) in [("run", 0o700), ("sim", 0o755), ("cache", 0o755)] {
-            let dir = temp.path().join(name);
-            std::fs::create_dir(&dir).unwrap();
-            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
-        }
-        let (store, address) = api::start().await;
-        let kubelet = Kubelet::new(&temp.path().join("kubelet"));
-        let mut world = Self { temp, store, address, kubelet, driver: None, gpus };
+        let mut world = Self::bare(gpus).await;
         world.start_driver();
         world.registered().await;
         world.published().await;
         world
+    }
+
+    /// A node with so many GPUs, and nothing that offers them.
+    pub async fn bare(gpus: u32) -> Self {
+        let temp = tempfile::Builder::new().prefix("pk").tempdir_in("/tmp").unwrap();
+        for (name, mode) in [("run", 0o700), ("sim", 0o755)] {
+            let dir = temp.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        // The same GPUs in every test, so that one calibration is enough.
+        std::fs::write(temp.path().join("sim/serial"), "tests").unwrap();
+        let (store, address) = api::start().await;
+        let kubelet = Kubelet::new(&temp.path().join("kubelet"));
+        std::os::unix::fs::symlink(parts().join("partita"), temp.path().join("partita")).unwrap();
+        Self { temp, store, address, kubelet, driver: None, gpus }
     }
 
     pub fn dir(&self) -> &Path {
@@ -72,12 +80,38 @@ impl World {
             .env("PARTITA_LIB_DIR", parts())
             .env("PARTITA_RUN_DIR", self.dir().join("run"))
             .env("PARTITA_SIM_DIR", self.dir().join("sim"))
-            .env("PARTITA_CACHE_DIR", self.dir().join("cache"))
+            .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
             .env("PARTITA_SIM_GPUS", self.gpus.to_string());
     }
 
     pub fn start_driver(&mut self) {
         self.start_driver_as(Command::new(env!("CARGO_BIN_EXE_partita-kubelet")));
+    }
+
+    /// A driver into which this library is loaded, as into the programs that it starts.
+    pub fn start_driver_with(&mut self, library: &Path) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partita-kubelet"));
+        command.env("LD_PRELOAD", library);
+        self.start_driver_as(command);
+    }
+
+    /// A device plugin instead of a driver; one that ends itself at a step if one is named.
+    pub fn start_plugin(&mut self, words: &[&str], step: Option<&str>) {
+        let command = self.plugin(words, step);
+        self.spawn(command);
+    }
+
+    /// The command of a device plugin.
+    pub fn plugin(&self, words: &[&str], step: Option<&str>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partita-kubelet"));
+        command.arg("device-plugin").args(words);
+        command.arg("--device-plugins-dir").arg(self.dir().join("device-plugins"));
+        self.surround(&mut command);
+        command.envs(step.map(|step| ("PARTITA_TEST_END_AT", step)));
+        // As in the chart's pod.
+        command.env("NODE_NAME", NODE);
+        self.of_node(&mut command);
+        command
     }
 
     /// A driver that ends itself at this step.
@@ -111,14 +145,21 @@ impl World {
             .map(|one| one.1.unwrap().to_owned());
         self.surround(&mut command);
         command.envs(step.map(|step| ("PARTITA_TEST_END_AT", step)));
-        command.args(["--node-name", NODE, "--gpu", "sim:h200:all", "--api-server", &self.address]);
-        command
-            .args(["--look-s", "1", "--metrics", "127.0.0.1:0"])
-            .arg("--partita")
-            .arg(parts().join("partita"));
+        command.args(["--node-name", NODE, "--api-server", &self.address]);
+        self.of_node(&mut command);
+        self.spawn(command);
+    }
+
+    /// The options of everything that offers GPUs.
+    fn of_node(&self, command: &mut Command) {
+        command.args(["--gpu", "sim:h200:all", "--look-s", "1", "--metrics", "127.0.0.1:0"]);
+        command.arg("--partita").arg(self.dir().join("partita"));
         for (option, name) in [("--kubelet-dir", "kubelet"), ("--state-dir", "state"), ("--cdi-dir", "cdi")] {
             command.arg(option).arg(self.dir().join(name));
         }
+    }
+
+    fn spawn(&mut self, mut command: Command) {
         let log = std::fs::File::options().append(true).create(true).open(self.dir().join("log")).unwrap();
         command.stderr(log).stdout(Stdio::null());
         self.driver = Some(command.spawn().unwrap());
@@ -127,7 +168,8 @@ impl World {
     pub async fn registered(&self) {
         let info = self.kubelet.register().await;
         assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "partita.dev"));
-        assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);
+        let versions = ["v1.DRAPlugin"].into_iter().chain(partita_kubelet::health::SERVICES);
+        assert_eq!(info.supported_versions, versions.collect::<Vec<_>>());
         assert_eq!(Path::new(&info.endpoint), self.dir().join("kubelet/plugins/partita.dev/dra.sock"));
     }
 
@@ -136,6 +178,25 @@ impl World {
         let log = std::fs::read_to_string(self.dir().join("log")).unwrap();
         let line = log.lines().rfind(|line| line.contains("serves /metrics")).unwrap();
         line.rsplit_once("address=").unwrap().1.to_owned()
+    }
+
+    /// How often the API server was asked since the last call: resource, verb, count.
+    pub fn requests(&self) -> Vec<(String, &'static str, u64)> {
+        let answers = std::mem::take(&mut self.store.lock().unwrap().answers);
+        answers.into_iter().map(|((_, resource, verb), (count, _))| (resource, verb, count)).collect()
+    }
+
+    /// Whether the driver has the file of its lock open.
+    pub fn waits_for_its_lock(&self) -> bool {
+        let open = format!("/proc/{}/fd", self.driver.as_ref().unwrap().id());
+        let lock = self.dir().join("state/lock");
+        let mut files = std::fs::read_dir(open).unwrap().flatten();
+        files.any(|file| std::fs::read_link(file.path()).is_ok_and(|path| path == lock))
+    }
+
+    /// What the driver has said.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir().join("log")).unwrap()
     }
 
     /// SIGTERM, as the kubelet ends a pod, until the driver has ended.
@@ -225,11 +286,31 @@ impl World {
             "metadata": {"namespace": "default", "name": name, "uid": uid},
             "spec": {"devices": {}},
             "status": {
-                "allocation": {"devices": {"results": [result], "config": config}},
+                "allocation": {
+                    "devices": {"results": [result], "config": config},
+                    "nodeSelector": {"nodeSelectorTerms": [{
+                        "matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}],
+                    }]},
+                },
                 "reservedFor": [{"resource": "pods", "name": format!("pod-{which}"), "uid": "pod-uid"}],
             },
         }));
         Claim { namespace: "default".to_owned(), uid, name }
+    }
+
+    /// A claim whose scheduler chose this request or alternative.
+    pub fn claim_of(&self, which: u32, request: &str, device: &str, consumed: Value) -> Claim {
+        let claim = self.claim(which, device, consumed, Value::Null);
+        let mut store = self.store.lock().unwrap();
+        store.edit_claim(&format!("default/{}", claim.name), |claim| {
+            claim["status"]["allocation"]["devices"]["results"][0]["request"] = request.into();
+        });
+        claim
+    }
+
+    /// `status.devices` of a claim.
+    pub fn status_of(&self, name: &str) -> Vec<Value> {
+        self.store.lock().unwrap().devices_of(&format!("default/{name}"))
     }
 
     /// A share of the first GPU.
@@ -257,17 +338,31 @@ impl World {
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
     }
 
+    /// Takes the program away that lists the GPUs, or brings it back.
+    pub fn set_listable(&self, is_listable: bool) {
+        let [here, away] = ["partita", "away"].map(|name| self.dir().join(name));
+        let (from, to) = if is_listable { (away, here) } else { (here, away) };
+        std::fs::rename(from, to).unwrap();
+    }
+
+    /// How many entries a journal has.
+    pub fn journal(&self, name: &str) -> usize {
+        self.names(&format!("state/{name}")).len()
+    }
+
     /// Nothing of any claim is there: no tenant, no device, no entry, no file half written.
     pub fn assert_nothing(&self) {
         assert_eq!(self.tenants(), Vec::<Value>::new());
         assert_eq!(self.names("cdi"), Vec::<String>::new());
-        assert_eq!(self.names("state/claims"), Vec::<String>::new());
+        for dir in ["state/claims", "state/devices", "state/metadata"] {
+            assert_eq!(self.names(dir), Vec::<String>::new());
+        }
     }
 
-    /// The file of a claim's device.
+    /// The file of one of this driver's devices.
     pub fn cdi_file(&self, id: &str) -> PathBuf {
-        let name = id.strip_prefix("partita.dev/tenant=").unwrap();
-        self.dir().join("cdi").join(format!("partita.dev-tenant-{name}.json"))
+        let (kind, name) = id.split_once('=').unwrap();
+        self.dir().join("cdi").join(format!("{}-{name}.json", kind.replace('/', "-")))
     }
 
     /// Waits for an event of this reason on the object, and returns its note.

@@ -98,7 +98,7 @@ fn chain(
         frames,
         queue_max: QUEUE,
         policy: Policy::Wait,
-        gpu_uuid: [0; 16],
+        role_gpus: Vec::new(),
     };
     Chain::create(&directory.join("chain"), &plan)?;
     let work = match work {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use partita::Error;
-use partita::policy;
+use partita::policy::{self, Policy, Reservation};
+use partita::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -16,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// The policy that holds.
 #[derive(Debug, Clone)]
-pub(super) struct SitePolicy {
+pub struct SitePolicy {
     path: PathBuf,
     state: Arc<Mutex<State>>,
 }
@@ -27,6 +28,8 @@ struct State {
     text: String,
     /// What identified the file when it was read last.
     seen: Option<(SystemTime, u64, u64)>,
+    /// Why the file does not hold, if it does not.
+    mistake: Option<String>,
 }
 
 impl SitePolicy {
@@ -37,13 +40,22 @@ impl SitePolicy {
     pub fn begin(path: PathBuf) -> Result<Self, Error> {
         let seen = identity(&path);
         let (_, text) = policy::load(&path)?;
-        Ok(Self { path, state: Arc::new(Mutex::new(State { text, seen })) })
+        Ok(Self { path, state: Arc::new(Mutex::new(State { text, seen, mistake: None })) })
     }
 
     /// The text of the policy that holds now. A changed file is read before.
     pub fn text(&self) -> String {
         self.refresh(false);
         self.state.lock().unwrap_or_else(PoisonError::into_inner).text.clone()
+    }
+
+    /// The policy that holds now, and the mistake of its file, if that has one. A changed file is
+    /// read before.
+    pub fn now(&self) -> (Policy, Option<String>) {
+        let text = self.text();
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // It was read before it held.
+        (Policy::parse(&text).unwrap_or_default(), state.mistake.clone())
     }
 
     /// Reads the file if it has changed, or in any case.
@@ -62,31 +74,56 @@ impl SitePolicy {
                 for unknown in policy::unknown_names(&read) {
                     tracing::warn!(%path, "the policy of the site: {unknown}");
                 }
-                state.text = text;
+                (state.text, state.mistake) = (text, None);
             }
-            Err(error) => tracing::error!(%error, "the old policy of the site stays"),
+            Err(error) => {
+                tracing::error!(%error, "the old policy of the site stays");
+                state.mistake = Some(error.to_string());
+            }
         }
     }
 
-    /// Follows the file, and SIGHUP, until the daemon ends.
+    /// Follows the file, the clock and SIGHUP until the daemon ends, and holds the tenants to what
+    /// is reserved of the memory from then on.
     ///
     /// # Errors
     /// No handler for the signal.
-    pub fn follow(&self, mut ended: watch::Receiver<bool>) -> std::io::Result<()> {
+    pub fn follow(&self, registry: Registry, mut ended: watch::Receiver<bool>) -> std::io::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let site = self.clone();
         tokio::spawn(async move {
             let mut ticks = tokio::time::interval(LOOK);
+            let mut held = None;
             loop {
                 tokio::select! {
                     _ = ticks.tick() => site.refresh(false),
                     _ = hangup.recv() => site.refresh(true),
                     _ = ended.wait_for(|&ended| ended) => return,
                 }
+                let policy = site.now().0;
+                let kept = kept_now(&policy);
+                if held.as_ref() == Some(&kept) {
+                    continue;
+                }
+                let registry = registry.clone();
+                match tokio::task::spawn_blocking(move || partita::site::hold(&registry, policy)).await {
+                    Ok(Ok(())) => held = Some(kept),
+                    // The next look tries it again.
+                    Ok(Err(error)) => tracing::warn!(%error, "the memory that the policy reserves"),
+                    Err(error) => tracing::error!(%error, "the memory that the policy reserves"),
+                }
             }
         });
         Ok(())
     }
+}
+
+/// The reservations of memory whose hours it is.
+fn kept_now(policy: &Policy) -> Vec<Reservation> {
+    let now = policy::moment();
+    let keeps =
+        |entry: &&Reservation| entry.memory.is_some() && entry.hours.is_none_or(|hours| hours.has(now));
+    policy.reservations.iter().filter(keeps).cloned().collect()
 }
 
 /// What changes with the file; `None` without one.

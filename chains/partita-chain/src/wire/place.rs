@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::system;
+use super::system::system;
 use crate::error::Error;
 
 /// How long to wait for the others.
@@ -26,11 +26,11 @@ impl Place {
         Self { directory: directory.into(), role, roles }
     }
 
-    pub(super) fn is_first(&self) -> bool {
+    pub(crate) fn is_first(&self) -> bool {
         self.role == 0
     }
 
-    pub(super) fn is_last(&self) -> bool {
+    pub(crate) fn is_last(&self) -> bool {
         self.role + 1 >= self.roles
     }
 
@@ -38,12 +38,12 @@ impl Place {
         self.directory.join(format!("port-{role}"))
     }
 
-    pub(super) fn socket_file(&self, role: u8) -> PathBuf {
+    pub(crate) fn socket_file(&self, role: u8) -> PathBuf {
         self.directory.join(format!("socket-{role}"))
     }
 
     /// A UDP socket on the loopback interface, at a place that the others know.
-    pub(super) fn bind_udp(&self) -> Result<UdpSocket, Error> {
+    pub(crate) fn bind_udp(&self) -> Result<UdpSocket, Error> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(system("a UDP socket"))?;
         let port = socket.local_addr().map_err(system("a UDP socket"))?.port();
         // Written as a whole: others read it at any time.
@@ -54,7 +54,7 @@ impl Place {
     }
 
     /// The address of another component's UDP socket, once it exists.
-    pub(super) fn udp_of(&self, role: u8) -> Result<SocketAddr, Error> {
+    pub(crate) fn udp_of(&self, role: u8) -> Result<SocketAddr, Error> {
         let file = self.port_file(role);
         meet(&file)?;
         let port = std::fs::read_to_string(&file).map_err(system("a file in the chain's directory"))?;
@@ -67,7 +67,7 @@ impl Place {
 }
 
 /// Waits until a file exists.
-pub(super) fn meet(file: &Path) -> Result<(), Error> {
+pub(crate) fn meet(file: &Path) -> Result<(), Error> {
     let began = Instant::now();
     while !file.exists() {
         if began.elapsed() > MEET_MAX {

@@ -1,0 +1,240 @@
+//! What a tenant with a target wants, look by look.
+
+use alloc::vec::Vec;
+
+use super::super::evidence::{ALARM, CALM, Evidence, SEVERE};
+use super::super::said::{Event, Reason};
+use super::super::seen::{Seen, Wanted};
+use super::{Around, Calibration, One, Trial, p99_ns};
+use crate::histogram::Histogram;
+
+/// A second violation within this time takes all.
+const AGAIN_S: f64 = 1.0;
+/// After a steep rise of the load two late bursts, or a look without an end, are a violation.
+const ALARM_AT_RISE: f64 = 3.0;
+/// The longest time to the first trial after a violation.
+const RETURN_S_MAX: f64 = 16.0;
+/// A violation within this time after a trial that was kept is the trial's.
+const PROBATION_S: f64 = 60.0;
+/// Bursts after which an open trial is undone: ten times what a clear one needs.
+const TRIAL_BURSTS_MAX: u64 = 4_000;
+/// A target that gets nothing more and is violated for so long cannot be met.
+const UNMET_S: f64 = 2.0;
+/// A tenant rests after so long without launches.
+const REST_S: f64 = 1.0;
+/// Work after which a rest is worth a return of 0.2 s: a quarter of one in 100 bursts.
+const WORK_S: f64 = 80.0;
+/// Looks in a row with launches and without an end of a burst that are a violation.
+const STUCK_LOOKS: u32 = 2;
+/// After this time they are bursts whose end is not seen.
+const UNSEEN_S: f64 = 5.0;
+/// Bursts and seconds of a calibration; the second pair is for slow programs.
+const CALIBRATION: [(u64, f64); 2] = [(200, 1.0), (30, 5.0)];
+/// The longest one, and the pause after one that came to nothing.
+const CALIBRATION_S_MAX: f64 = 10.0;
+const CALIBRATION_PAUSE_S: f64 = 60.0;
+
+impl One {
+    /// What a tenant with a target wants, and why if that is something new.
+    pub fn target(
+        &mut self,
+        seen: &Seen<'_>,
+        around: &Around,
+        events: &mut Vec<(u64, Event)>,
+    ) -> (Option<u32>, Option<Reason>) {
+        if let Some(wanted) = self.rest(seen, around) {
+            return wanted;
+        }
+        if self.bound_ns.is_none() {
+            return self.calibrate(around, events);
+        }
+        if self.stuck_s >= UNSEEN_S {
+            // Such looks are no evidence.
+            self.evidence = Evidence::default();
+            let wanted = self.settled.max(seen.least_tpcs).min(self.tpcs);
+            self.trial = None;
+            return (Some(wanted), Some(Reason::Unseen));
+        }
+        let bound_s = self.bound_ns.unwrap_or(u64::MAX) as f64 / 1e9;
+        let is_steep = self.steep_looks > 0;
+        let stuck_looks = if is_steep { 1 } else { STUCK_LOOKS };
+        let is_stuck = self.stuck >= stuck_looks && 2.0 * bound_s < around.passed_s;
+        if is_stuck {
+            self.evidence.alarm = self.evidence.alarm.max(SEVERE);
+        }
+        if self.unmet {
+            let is_met = self.evidence.calm >= CALM;
+            if !is_met && around.most <= self.unmet_most {
+                return self.size_of(around, events);
+            }
+            // It holds, or there is more to try.
+            self.unmet = false;
+            self.cap = u32::MAX;
+            self.trial = None;
+            if is_met {
+                events.push((self.id, Event::Met));
+            }
+        }
+        if self.evidence.alarm >= if is_steep { ALARM_AT_RISE } else { ALARM } {
+            return self.violated(around, is_stuck, events);
+        }
+        self.unmet_s = 0.0;
+        if self.evidence.calm >= CALM {
+            return self.calm(seen, around, events);
+        }
+        if let Some(Trial::Target { from }) = self.trial
+            && self.evidence.count >= TRIAL_BURSTS_MAX
+        {
+            self.trial = None;
+            self.failed(1, around.time_s);
+            return (Some(from.min(around.most)), Some(Reason::Open { count: self.evidence.count }));
+        }
+        (None, None)
+    }
+
+    fn violated(
+        &mut self,
+        around: &Around,
+        is_stuck: bool,
+        events: &mut Vec<(u64, Event)>,
+    ) -> (Option<u32>, Option<Reason>) {
+        let Around { time_s, passed_s, .. } = *around;
+        let Evidence { alarm, late, count, .. } = self.evidence;
+        let is_again = self.violated_s.is_some_and(|last| time_s - last <= AGAIN_S);
+        let is_severe = alarm >= SEVERE || is_again || self.steep_looks > 0;
+        self.enough = None;
+        let in_trial = self.trial.take();
+        if let Some(Trial::Target { from }) = in_trial {
+            self.failed(1, time_s);
+            if !is_severe {
+                return (Some(from.min(around.most)), Some(Reason::Hurt { late, count }));
+            }
+        } else if self.kept_s.take().is_some_and(|kept| time_s - kept <= PROBATION_S) {
+            self.failed(2, time_s);
+        }
+        let most = around.most;
+        if most > self.tpcs {
+            self.violated_s = Some(time_s);
+            let wanted = if is_severe { most } else { most.min((2 * self.tpcs).max(2)) };
+            // Back to where it held last in one step, if this is a passing burst; else half of the
+            // way. If it came from there, the step of the failed trial is halved already.
+            let before = match in_trial {
+                Some(Trial::Target { from }) => from,
+                _ => self.settled,
+            };
+            let back = wanted.saturating_sub(before);
+            if back > 0 {
+                self.step = if is_severe { back } else { back / 2 }.max(1);
+            }
+            self.next_trial_s = time_s + self.interval_s().min(RETURN_S_MAX);
+            let reason = if is_stuck { Reason::Stuck } else { Reason::Late { late, count } };
+            return (Some(wanted), Some(reason));
+        }
+        self.unmet_s += passed_s;
+        if self.unmet_s >= UNMET_S {
+            self.unmet = true;
+            self.unmet_most = most;
+            let best = self.best();
+            let tpcs = best.map_or(self.tpcs, |best| best.0);
+            events.push((self.id, Event::Unmet { best_ns: best.map(|best| best.1), tpcs }));
+        }
+        (None, None)
+    }
+
+    /// The level with the best time that 99 of 100 took at most.
+    fn best(&self) -> Option<(u32, u64)> {
+        let levels = self.levels.iter().filter_map(|(tpcs, times)| Some((*tpcs, p99_ns(times)?)));
+        levels.min_by_key(|(tpcs, ns)| (*ns, *tpcs))
+    }
+
+    fn calm(
+        &mut self,
+        seen: &Seen<'_>,
+        around: &Around,
+        events: &mut Vec<(u64, Event)>,
+    ) -> (Option<u32>, Option<Reason>) {
+        let time_s = around.time_s;
+        if let Some(Trial::Target { .. }) = self.trial.take() {
+            self.failures = self.failures.saturating_sub(1);
+            self.kept_s = Some(time_s);
+            self.next_trial_s = time_s + self.interval_s();
+            self.step = (2 * self.step).min((self.tpcs / 8).max(1));
+            events.push((self.id, Event::Kept { tpcs: self.tpcs }));
+        }
+        self.settled = self.tpcs;
+        self.enough = Some(self.tpcs);
+        let is_time = time_s >= self.next_trial_s || around.pressed;
+        if !is_time || !around.gain || self.tpcs <= seen.least_tpcs {
+            return (None, None);
+        }
+        self.trial = Some(Trial::Target { from: self.tpcs });
+        let wanted = self.tpcs.saturating_sub(self.step).max(seen.least_tpcs).max(1);
+        (Some(wanted), Some(Reason::Trial))
+    }
+
+    /// What it gives and gets back as it rests and works; `None` while it works.
+    fn rest(&mut self, seen: &Seen<'_>, around: &Around) -> Option<(Option<u32>, Option<Reason>)> {
+        if let Some(before) = self.lent {
+            if self.idle_s > 0.0 {
+                return Some((None, None));
+            }
+            self.lent = None;
+            self.worked_s = 0.0;
+            return Some((Some(before.min(around.most)), Some(Reason::Back)));
+        }
+        let gives = self.idle_s >= REST_S && self.worked_s >= WORK_S && around.gain;
+        if !gives || self.tpcs <= seen.least_tpcs || self.calibration.is_some() {
+            return None;
+        }
+        if let Some(Trial::Target { from } | Trial::Size { from, .. }) = self.trial.take() {
+            self.lent = Some(from);
+        }
+        self.lent = self.lent.or(Some(self.tpcs));
+        Some((Some(seen.least_tpcs.max(1)), Some(Reason::Resting)))
+    }
+
+    /// Learns its own time on all that it can have.
+    fn calibrate(
+        &mut self,
+        around: &Around,
+        events: &mut Vec<(u64, Event)>,
+    ) -> (Option<u32>, Option<Reason>) {
+        let Wanted::OfAlone(permille) = self.wanted else { return (None, None) };
+        if around.time_s < self.calibrates_from_s {
+            return (None, None);
+        }
+        let Some(calibration) = &mut self.calibration else {
+            if self.idle_s > 0.0 || self.worked_s == 0.0 {
+                return (None, None);
+            }
+            let (times, before) = (Histogram::default(), self.tpcs);
+            self.calibration = Some(Calibration { times, worked_s: 0.0, before });
+            self.here = Histogram::default();
+            return (Some(around.most.max(self.tpcs)), Some(Reason::Calibrating));
+        };
+        if self.idle_s == 0.0 {
+            calibration.worked_s += around.passed_s;
+        }
+        calibration.times = self.here;
+        let (count, worked_s) = (calibration.times.count(), calibration.worked_s);
+        let is_enough = CALIBRATION.iter().any(|(least, least_s)| count >= *least && worked_s >= *least_s);
+        if !is_enough && worked_s < CALIBRATION_S_MAX {
+            return (None, None);
+        }
+        let before = calibration.before;
+        let alone_ns = p99_ns(&calibration.times).filter(|_| is_enough);
+        self.calibration = None;
+        let Some(alone_ns) = alone_ns else {
+            self.calibrates_from_s = around.time_s + CALIBRATION_PAUSE_S;
+            return (Some(before.min(self.tpcs)), Some(Reason::Unseen));
+        };
+        let bound = u128::from(alone_ns) * u128::from(permille) / 1000;
+        self.bound_ns = Some(u64::try_from(bound).unwrap_or(u64::MAX));
+        self.evidence = Evidence::default();
+        self.settled = before.min(self.tpcs);
+        self.step = (self.tpcs - self.settled).max(1);
+        self.next_trial_s = around.time_s;
+        events.push((self.id, Event::Learnt { alone_ns }));
+        (None, None)
+    }
+}

@@ -1,0 +1,239 @@
+//! `partita explain`: what a tenant has, why, and what would change it.
+
+use partita_core::slo::{Goal, Slo, Time};
+use partita_core::time::Priority;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::limits::LimitSet;
+use crate::pace::TimesRow;
+use crate::registry::{Registry, Tenant};
+use crate::slo::{LevelRow, Record, StepRow, TargetRow};
+use crate::time;
+
+/// What is known of a tenant's TPCs on one GPU.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The tenant.
+    pub name: String,
+    /// Its GPU's short name.
+    pub gpu: String,
+    /// The TPCs that it holds.
+    pub tpcs: Option<u32>,
+    /// Those that it has at least.
+    pub least_tpcs: Option<u32>,
+    /// Those of the device.
+    pub tpcs_of_device: Option<u32>,
+    /// `--slo`.
+    pub slo: Option<String>,
+    /// `--goal`.
+    pub goal: Option<String>,
+    /// How its target stands; `None` without one.
+    pub target: Option<TargetRow>,
+    /// The number of the process that moves its TPCs, if one does.
+    pub controller: Option<u32>,
+    /// Its own p99 on all that it can have, in microseconds, if that was learnt.
+    pub alone_us: Option<f64>,
+    /// What its bursts or steps were like on each number of TPCs.
+    pub levels: Vec<LevelRow>,
+    /// The tenants for throughput on the same GPU: what it gives up, they get.
+    pub others: Vec<Neighbour>,
+    /// What was decided and what became of it, the oldest first.
+    pub steps: Vec<StepRow>,
+    /// Why it has what it has, in sentences.
+    pub why: Vec<String>,
+    /// What would change it, in sentences; `not known` where it has not been tried.
+    pub what_if: Vec<String>,
+}
+
+/// A tenant for throughput beside the explained one.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Its name.
+    pub name: String,
+    /// The TPCs that it holds.
+    pub tpcs: Option<u32>,
+    /// What its bursts were like on each number of TPCs.
+    pub levels: Vec<LevelRow>,
+}
+
+/// Explains a tenant: one entry for each of its GPUs.
+///
+/// # Errors
+/// [`Error::NoSuchTenant`], [`Error::RunDirectory`], [`Error::Io`].
+pub fn explain(registry: &Registry, name: &str) -> Result<Vec<Explanation>, Error> {
+    let (parts, all) = {
+        let lock = registry.lock()?;
+        (lock.tenant(name)?, lock.tenants()?)
+    };
+    let user = crate::registry::acting_user();
+    parts.iter().try_for_each(|part| part.check_of(user))?;
+    // Only root sees the speed of other users' tenants.
+    let all: Vec<Tenant> = all.into_iter().filter(|tenant| tenant.check_of(user).is_ok()).collect();
+    Ok(parts.iter().map(|part| of(part, &all)).collect())
+}
+
+/// The tenants for throughput beside one, with what was measured of them.
+fn others(tenant: &Tenant, all: &[Tenant]) -> Vec<Neighbour> {
+    let is_beside = |other: &&Tenant| {
+        other.gpu_key == tenant.gpu_key
+            && !other.is_of_same(tenant)
+            && other.meta.as_ref().is_ok_and(|meta| meta.goal == Goal::Throughput)
+    };
+    let neighbour = |other: &Tenant| Neighbour {
+        name: other.name_among_all(),
+        tpcs: other.set().ok().map(|set| set.len()),
+        levels: Record::of(other).levels,
+    };
+    let others = all.iter().filter(is_beside).map(neighbour);
+    others.filter(|other| !other.levels.is_empty()).collect()
+}
+
+fn of(tenant: &Tenant, all: &[Tenant]) -> Explanation {
+    let (limits, meta) = (tenant.limits.as_ref().ok(), tenant.meta.as_ref().ok());
+    let asked = LimitSet::of(limits, meta);
+    let record = Record::of(tenant);
+    let slo = meta.and_then(|meta| meta.slo.clone());
+    let is_steered = tenant.is_steered();
+    let is_of_it = is_steered && record.slo == slo;
+    let target = record.target.clone().filter(|_| is_of_it && slo.is_some());
+    let mut explained = Explanation {
+        name: tenant.name.clone(),
+        gpu: tenant.gpu_label().to_owned(),
+        tpcs: tenant.set().ok().map(|set| set.len()),
+        least_tpcs: limits.map(|_| tenant.promised_tpcs()),
+        tpcs_of_device: limits.map(|limits| limits.tpc_count),
+        target: target.or_else(|| slo.is_some().then(TargetRow::default)),
+        slo,
+        goal: asked.goal.map(|goal| goal.to_string()),
+        controller: record.controller.filter(|_| is_of_it),
+        alone_us: record.alone_ns.filter(|_| is_of_it).map(|ns| ns as f64 / 1e3),
+        levels: if is_of_it { record.levels } else { Vec::new() },
+        others: if is_steered { others(tenant, all) } else { Vec::new() },
+        steps: record.steps.into(),
+        why: Vec::new(),
+        what_if: Vec::new(),
+    };
+    if let Some(placed) = meta.and_then(|meta| meta.placed.as_ref()) {
+        explained.why.push(format!("`--gpu any` chose {placed}"));
+    }
+    if is_steered {
+        why_steered(&mut explained);
+        what_if_steered(&mut explained, record.next_trial_s.filter(|_| is_of_it));
+    } else {
+        without_target(&mut explained, tenant, &asked);
+    }
+    explained
+}
+
+fn us(time_us: f64) -> String {
+    Time(((time_us * 10.0).round() * 100.0) as u64).to_string()
+}
+
+fn why_steered(of: &mut Explanation) {
+    let Explanation { tpcs, least_tpcs, controller, .. } = of;
+    let number = |tpcs: &Option<u32>| tpcs.map_or_else(|| "?".to_owned(), |tpcs| tpcs.to_string());
+    of.why.push(format!("it has {} TPCs, and {} at least", number(tpcs), number(least_tpcs)));
+    if controller.is_none() {
+        of.why.push(
+            "no process moves its TPCs: `partita run` or `partitad --system` begins within a second"
+                .to_owned(),
+        );
+    }
+    if let Some(target) = &of.target {
+        let p99 = target.p99_us.map_or_else(|| "not known".to_owned(), us);
+        let bound = target.bound_us.map_or_else(|| "its own time is not learnt yet".to_owned(), us);
+        of.why.push(match (target.holds, target.unmet) {
+            (_, true) => format!("the target is missed with all that it can have: p99 {p99}, bound {bound}"),
+            (Some(true), _) => format!("the target holds: p99 {p99}, bound {bound}"),
+            (Some(false), _) => format!("the target is violated: p99 {p99}, bound {bound}"),
+            (None, _) => format!("whether the target holds is not known: p99 {p99}, bound {bound}"),
+        });
+    }
+    let moved = of.steps.iter().rev().find(|step| step.from_tpcs != step.tpcs);
+    if let Some(step) = moved {
+        of.why.push(format!("it went from {} to {} TPCs: {}", step.from_tpcs, step.tpcs, step.why));
+    }
+}
+
+/// The level next to the present one.
+fn next(levels: &[LevelRow], tpcs: u32, is_more: bool) -> Option<&LevelRow> {
+    match is_more {
+        true => levels.iter().find(|level| level.tpcs > tpcs),
+        false => levels.iter().rev().find(|level| level.tpcs < tpcs),
+    }
+}
+
+fn what_if_steered(of: &mut Explanation, next_trial_s: Option<f64>) {
+    let Some(tpcs) = of.tpcs else { return };
+    let here = of.levels.iter().find(|level| level.tpcs == tpcs).copied();
+    let at = |level: &LevelRow| {
+        format!("p99 {}, mean {} on {} TPCs", us(level.p99_us), us(level.mean_us), level.tpcs)
+    };
+    let beside = here.map_or_else(String::new, |here| format!(", beside {} now", at(&here)));
+    of.what_if.push(match next(&of.levels, tpcs, true) {
+        Some(more) => format!("with more TPCs it had {}{beside}", at(more)),
+        None => "what one more TPC would bring is not known: it has not been tried".to_owned(),
+    });
+    let fewer = next(&of.levels, tpcs, false);
+    of.what_if.push(match fewer {
+        Some(fewer) => format!("with fewer TPCs it had {}{beside}", at(fewer)),
+        None => "what fewer TPCs would cost is not known: it has not been tried".to_owned(),
+    });
+    if let Some(bound_us) = of.target.as_ref().and_then(|target| target.bound_us) {
+        let kind =
+            if of.slo.as_ref().is_some_and(|slo| slo.starts_with("step-")) { "step-p99" } else { "p99" };
+        let looser = of.levels.iter().rev().find(|level| level.tpcs < tpcs && level.p99_us > bound_us);
+        of.what_if.push(match looser {
+            // A sixteenth more: a quantile is known no better.
+            Some(level) => format!(
+                "`partita set {} --slo {kind}={}` would need {} TPCs, as far as is known",
+                of.name,
+                us(level.p99_us * 1.0625),
+                level.tpcs
+            ),
+            None => "what a looser target would free is not known: it has not been tried".to_owned(),
+        });
+    }
+    of.what_if.extend(next_trial_s.map(|seconds| match seconds {
+        seconds if seconds > 0.0 => format!("the next trial is in {seconds:.0} s at the earliest"),
+        _ => "the next trial begins when enough bursts have been in time, and another tenant can use what it frees".to_owned(),
+    }));
+}
+
+/// What limits a tenant without a target, and which command changes that.
+fn without_target(of: &mut Explanation, tenant: &Tenant, asked: &LimitSet) {
+    let name = &tenant.name;
+    let tpcs = of.tpcs.unwrap_or(0);
+    if time::takes_turns(tenant) {
+        of.why.push("it shares its compute units with other tenants, in turns".to_owned());
+        of.what_if.push(format!("`partita set {name} --time` or `--priority` changes its turns"));
+    } else if tenant.rests().is_some() {
+        of.why.push(format!(
+            "it has no --sm: its {tpcs} TPCs are an even part of what the shares of others leave"
+        ));
+        of.what_if.push(format!("`partita set {name} --sm 50%` gives it a share of its own"));
+    } else {
+        let share = asked.share.map_or_else(|| "its share".to_owned(), |share| format!("--sm {share}"));
+        of.why.push(format!("it has {share}: {tpcs} TPCs, whatever it does"));
+        of.what_if.push(format!("`partita set {name} --sm` gives it more or fewer"));
+    }
+    if let Some(share) = asked.time {
+        of.why.push(format!("it has {share} of the GPU's time"));
+        of.what_if.push(format!("`partita set {name} --time` gives it more"));
+    }
+    if asked.priority == Some(Priority::Low) {
+        of.why.push("its priority is low: it waits while a tenant of high priority has work".to_owned());
+        of.what_if.push(format!("`partita set {name} --priority normal` ends that"));
+    }
+    let pace = tenant.usage().ok().and_then(|usage| usage.pace().ok());
+    let bursts = pace.map(|pace| TimesRow::from(pace.bursts)).filter(|bursts| bursts.count > 0);
+    match bursts.and_then(|bursts| bursts.p99_us) {
+        Some(p99_us) => of.what_if.push(format!(
+            "`partita set {name} --slo p99={}` holds the p99 of its bursts that it has now, with as few TPCs as that needs",
+            us(p99_us * 1.125)
+        )),
+        None => of.what_if.push("what more or fewer TPCs would bring is not known: no end of a burst was seen".to_owned()),
+    }
+    debug_assert!(asked.slo.is_none_or(|slo| slo == Slo::None));
+}

@@ -1,0 +1,140 @@
+//! Targets instead of shares: who may have one, and the controller that moves TPCs so that they
+//! hold.
+//!
+//! [`partita_core::slo`] is the law. One process at a time applies it to the tenants of a user on a
+//! GPU ([`Controller`]): a thread of the `partita run` that holds the lock ([`Standby`]), or
+//! `partitad` in system mode, which keeps the tenants of all users. When it ends, the tenants run
+//! on with the last division, and the next one takes over.
+//!
+//! The target itself is in `meta.json`, beside the share: the programs of a tenant never read it,
+//! so the layout of the ledger has no word for it. What the controller finds is in the tenant's
+//! `slo.json`.
+
+mod controller;
+mod record;
+mod remembered;
+mod standby;
+
+use partita_core::slo::{Goal, Slo};
+use partita_core::{Share, Topology};
+use partita_ledger::{Limits, MECHANISM_MASK, MECHANISM_PERSISTENT};
+
+use crate::error::Error;
+use crate::limits::LimitSet;
+use crate::registry::{Isolation, Tenant};
+
+pub use self::controller::Controller;
+pub use self::record::{Decided, LevelRow, Record, StepRow, TargetRow, decided};
+pub use self::standby::{Standby, control_all};
+
+/// Whether a request has a target or a goal.
+pub(crate) fn is_steered(limits: &LimitSet) -> bool {
+    matches!(limits.slo, Some(Slo::Target(_))) || matches!(limits.goal, Some(Goal::Throughput))
+}
+
+fn option(asked: &LimitSet) -> String {
+    match (asked.slo, asked.goal) {
+        (Some(Slo::Target(target)), _) => format!("--slo {target}"),
+        (_, goal) => format!("--goal {}", goal.unwrap_or_default()),
+    }
+}
+
+fn refuse(asked: &LimitSet, reason: &str) -> Error {
+    Error::NotOffered { option: option(asked), reason: reason.to_owned() }
+}
+
+/// Refuses a target or a goal for a tenant whose TPCs cannot be moved. `limits` are those that it
+/// is to have.
+///
+/// # Errors
+/// [`Error::NotOffered`] with the reason and the remedy.
+pub(crate) fn check(asked: &LimitSet, limits: &Limits, isolation: Isolation) -> Result<(), Error> {
+    if !is_steered(asked) {
+        return Ok(());
+    }
+    if asked.slo.is_some_and(|slo| slo != Slo::None) && asked.goal == Some(Goal::Throughput) {
+        return Err(refuse(asked, "a tenant has a target or a goal, not both; leave out --goal"));
+    }
+    if !matches!(limits.mechanism, MECHANISM_MASK | MECHANISM_PERSISTENT) || limits.takes_turns() {
+        return Err(refuse(
+            asked,
+            "it moves compute units, and this tenant has none of its own; leave out --mps-partition, and --time or \
+             --priority without --sm",
+        ));
+    }
+    if isolation == Isolation::Own {
+        return Err(refuse(
+            asked,
+            "with --isolation own tenants take turns, and more compute units do not end the wait for a turn; leave it out",
+        ));
+    }
+    if limits.borrow_tpcs_max != 0 {
+        return Err(refuse(
+            asked,
+            "it moves compute units itself, beside which a tenant cannot borrow any; write --sm without a ceiling, and \
+             leave out --borrow",
+        ));
+    }
+    if matches!(asked.share, Some(Share::Exact(_) | Share::Gpcs(_))) {
+        return Err(refuse(
+            asked,
+            "it chooses the compute units, and --sm is the least number of them; write 30%, 40sm or 20tpc",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a target or a goal on several GPUs, and in containers.
+///
+/// # Errors
+/// [`Error::NotOffered`].
+pub(crate) fn check_gpus(asked: &LimitSet, gpus: usize, is_prepared: bool) -> Result<(), Error> {
+    if is_steered(asked) && is_prepared {
+        return Err(refuse(
+            asked,
+            "the tenant is for containers, where any program can write its bursts; use --sm",
+        ));
+    }
+    if is_steered(asked) && gpus > 1 {
+        return Err(refuse(
+            asked,
+            "a program with several GPUs has no bursts that could be timed; name one GPU with --gpu",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a target beside others that need so much that it could not have its guarantee.
+///
+/// # Errors
+/// [`Error::NotOffered`] with the sum.
+pub(crate) fn check_sum<'a>(
+    asked: &LimitSet,
+    topology: &Topology,
+    here: impl Iterator<Item = &'a Tenant>,
+) -> Result<(), Error> {
+    let Some(Slo::Target(_)) = asked.slo else { return Ok(()) };
+    let least = asked.share.map_or(Ok(1), |share| share.tpcs_wanted(topology));
+    let Ok(least) = least else { return Ok(()) };
+    let with_target = here.filter(|tenant| tenant.meta.as_ref().is_ok_and(|meta| meta.target().is_some()));
+    let needs: Vec<(String, u32)> = with_target
+        .map(|tenant| {
+            let found = Record::of(tenant).target.and_then(|target| target.enough_tpcs);
+            (tenant.name_among_all(), tenant.promised_tpcs().max(found.unwrap_or(0)))
+        })
+        .collect();
+    let sum = needs.iter().fold(least, |sum, (_, tpcs)| sum.saturating_add(*tpcs));
+    if needs.is_empty() || sum <= topology.tpc_count() {
+        return Ok(());
+    }
+    let others: Vec<String> = needs.iter().map(|(name, tpcs)| format!("{name} needs {tpcs}")).collect();
+    Err(refuse(
+        asked,
+        &format!(
+            "the targets exclude each other: {}, this one {least}, {sum} TPCs together of {}; ask for a smaller --sm, \
+             loosen a target with `partita set NAME --slo`, or use another GPU",
+            others.join(", "),
+            topology.tpc_count()
+        ),
+    ))
+}
