@@ -250,11 +250,12 @@ impl Holder {
             self.parts.iter().for_each(|part| _ = part.open_gate());
         }
         self.looks.collect();
+        let can_look = self.can_look();
         let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
         for mut held in std::mem::take(&mut self.held) {
             let because = match held.died {
                 Some(_) if everyone => Some(Because::Asked),
-                Some(_) => self.is_over(&mut held),
+                Some(_) => self.is_over(&mut held, can_look),
                 None => None,
             };
             match because {
@@ -289,8 +290,9 @@ impl Holder {
         }
     }
 
-    /// Why the work of a dead process has ended, if it has.
-    fn is_over(&self, held: &mut Held) -> Option<Because> {
+    /// Why the work of a dead process has ended, if it has. `can_look` is what [`Self::can_look`]
+    /// said with all that are held.
+    fn is_over(&self, held: &mut Held, can_look: bool) -> Option<Because> {
         let ended = self.parts.first().is_some_and(|part| kill::was_work_ended(&part.dir, held.pid));
         let mut page = [0; FLIGHT_BYTES];
         let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
@@ -316,7 +318,7 @@ impl Holder {
                         held.is_running = true;
                         None
                     }
-                    None | Some(Vacancy::Unanswered) if self.can_look() => None,
+                    None | Some(Vacancy::Unanswered) if can_look => None,
                     None | Some(Vacancy::Unanswered | Vacancy::Untold) => {
                         let patience = UNFENCED.max(2 * Duration::from_millis(longest_ms.into()));
                         (since.elapsed() >= patience).then_some(Because::Waited)

@@ -50,6 +50,13 @@ class Program:
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
+    def settle(self, seconds: float) -> None:
+        """Serves for so long before the measured part, and drops the result."""
+        self.process.stdin.write(f"{seconds}\n")
+        self.process.stdin.flush()
+        if not self.process.stdout.readline():
+            raise RuntimeError(f"{self.process.args} ended before its measured part")
+
     def result(self) -> dict:
         """Closes the input and reads the result."""
         with contextlib.suppress(BrokenPipeError):
@@ -105,9 +112,9 @@ class Bench:
         self.sets = {}
 
     def partita(self, name: str, share: str | None, memory: str, program: pathlib.Path, *arguments: str,
-                priority: str = "normal", isolation: str | None = None) -> list[str]:
+                priority: str = "normal", isolation: str | None = None, target: list[str] | None = None) -> list[str]:
         """The command line that puts a program into its partition, or gives it the whole GPU by its priority."""
-        compute = ["--sm", share] if share else ["--via", "time"]
+        compute = target or (["--sm", share] if share else ["--via", "time"])
         if isolation:
             compute += ["--isolation", isolation]
         return [self.options.partita, "run", "--name", name, *compute, "--mem", memory, "--priority", priority, "--",
@@ -121,8 +128,12 @@ class Bench:
         return f"tpc:{self.sets[tenant]}" if tenant in self.sets else "50%"
 
     def measure(self, setting: str, neighbour: str, serve: tuple[list[str], dict] | None,
-                other: tuple[list[str], dict] | None) -> None:
-        """Runs one setting: the neighbour first, until it is warm, then the serving program's window."""
+                other: tuple[list[str], dict] | None, settle: float = 0.0, explain: tuple[str, ...] = ()) -> None:
+        """Runs one setting: the neighbour first, until it is warm, then the serving program's window.
+
+        The serving program works for `settle` seconds before its window. `explain` names the tenants whose
+        explanations are stored with the result.
+        """
         if self.options.only and setting not in self.options.only:
             return
         run: dict = {"setting": setting, "neighbour": neighbour}
@@ -135,6 +146,8 @@ class Bench:
                 listing = subprocess.run([self.options.partita, "ps", "--json"], capture_output=True, text=True, check=True)
                 for tenant in json.loads(listing.stdout):
                     self.sets.setdefault(tenant["name"], tenant["tpcs"])
+            if settle:
+                programs[1].settle(settle)
             with Clocks() if self.options.clocks else contextlib.nullcontext() as clocks:
                 if programs[1]:
                     programs[1].go()
@@ -143,6 +156,10 @@ class Bench:
                     time.sleep(self.options.seconds)
                     now = time.monotonic()
                     run["serve"] = {"start": now - self.options.seconds, "stop": now, "latencies_ms": []}
+            if explain:
+                for tenant in explain:
+                    shown = subprocess.run([self.options.partita, "explain", tenant], capture_output=True, text=True, check=False)
+                    run.setdefault("explained", []).append(shown.stdout + shown.stderr)
             if clocks:
                 run["sm_mhz"], run["watts"] = clocks.mhz, clocks.watts
             if programs[0]:
@@ -204,6 +221,16 @@ class Bench:
                              (self.partita(f"{neighbour}-whole", None, "40GiB", script, priority="low", isolation=isolation),
                               os.environ))
 
+            def target(has_priority: bool, neighbour=neighbour, script=script) -> None:
+                high, low = ("high", "low") if has_priority else ("normal", "normal")
+                names = tuple(f"{program}-target{'-gate' if has_priority else ''}" for program in ("serve", neighbour))
+                self.measure("partita --slo p99=1.1x" + (", gate" if has_priority else ""), neighbour,
+                             (self.partita(names[0], None, "20GiB", SERVE, *self.serving(), priority=high,
+                                           target=["--slo", "p99=1.1x"]), os.environ),
+                             (self.partita(names[1], None, "40GiB", script, priority=low, target=["--goal", "throughput"]),
+                              os.environ),
+                             settle=self.options.settle, explain=names)
+
             def alone(neighbour=neighbour, script=script) -> None:
                 self.measure("partita 50%, neighbour solo", neighbour, None,
                              (self.partita(neighbour, self.share(neighbour), "40GiB", script), os.environ))
@@ -220,6 +247,8 @@ class Bench:
             jobs.append(lambda elastic=elastic: elastic(80))
             jobs.append(lambda gated_whole=gated_whole: gated_whole(None))
             jobs.append(lambda gated_whole=gated_whole: gated_whole("shared"))
+            jobs.append(lambda target=target: target(False))
+            jobs.append(lambda target=target: target(True))
             jobs.append(alone)
         random.shuffle(jobs)
         # The pair tells which TPCs the neighbour has; its solo run needs that.
@@ -241,7 +270,8 @@ def summarise(runs: list[dict]) -> list[dict]:
     order = ["solo, whole GPU", "partita 50%, solo", "neighbour solo, whole GPU", "partita 50%, neighbour solo",
              "time slicing", "MPS", "MPS 50 % / 50 %", "partita gate, whole GPU, MPS", "partita gate, whole GPU",
              "partita 50% / 50%",
-             "partita 50% / 50%, gate", "partita 50% / 50%..100%", "partita 80% / 20%..100%"]
+             "partita 50% / 50%, gate", "partita 50% / 50%..100%", "partita 80% / 20%..100%",
+             "partita --slo p99=1.1x", "partita --slo p99=1.1x, gate"]
     keys = sorted({(run["setting"], run["neighbour"]) for run in runs},
                   key=lambda key: (key[1], order.index(key[0])), reverse=False)
 
@@ -265,6 +295,8 @@ def summarise(runs: list[dict]) -> list[dict]:
             if ratios:
                 row["p99_against_solo"] = {"median": statistics.median(ratios), "least": min(ratios),
                                            "most": max(ratios), "against": "half" if on_half else "whole GPU"}
+        if "explained" in these[-1]:
+            row["explained"] = these[-1]["explained"]
         if "sm_mhz" in these[0]:
             row["sm_mhz"] = statistics.median(run["sm_mhz"] for run in these)
             row["watts"] = statistics.median(run["watts"] for run in these)
@@ -315,6 +347,7 @@ def main() -> None:
     parser.add_argument("--partita", default="partita", help="the partita executable")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=6.0, help="measured window of each setting")
+    parser.add_argument("--settle", type=float, default=45.0, help="work before the window of settings with a target")
     parser.add_argument("--clocks", action="store_true", help="record SM clock and power too")
     parser.add_argument("--neighbours", default="train,burn")
     parser.add_argument("--only", action="append", help="measure this setting alone; may be repeated")
