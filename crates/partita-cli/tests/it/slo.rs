@@ -146,7 +146,7 @@ fn in_turns_a_priority_holds_the_target_and_no_tpc_moves() {
         ("--via time --goal throughput --priority high", "makes way for targets"),
         ("--via time --slo p99=5s --isolation shared", "leave out --isolation shared"),
         // Their compute units are the turns'.
-        ("--via mask --slo p99=5s", "--via time"),
+        ("--via mask --slo p99=5s", "to take turns with tenant"),
     ] {
         let error = world.refused(&format!("run --name other {options} -- true"));
         assert!(error.contains(says), "{options}: {error}");

@@ -18,8 +18,11 @@ const RETURN_S_MAX: f64 = 16.0;
 const PROBATION_S: f64 = 60.0;
 /// Bursts after which an open trial is undone: ten times what a clear one needs.
 const TRIAL_BURSTS_MAX: u64 = 4_000;
-/// A target that gets nothing more and is violated for so long cannot be met.
+/// A target that gets nothing more and is violated for so long cannot be met; with so many bursts,
+/// or after this time without them, since a program that starts up has few and long ones.
 const UNMET_S: f64 = 2.0;
+const UNMET_BURSTS: u64 = 20;
+const UNMET_STUCK_S: f64 = 10.0;
 /// A tenant rests after so long without launches.
 const REST_S: f64 = 1.0;
 /// Work after which a rest is worth a return of 0.2 s: a quarter of one in 100 bursts.
@@ -134,7 +137,8 @@ impl One {
             return (Some(wanted), Some(reason));
         }
         self.unmet_s += passed_s;
-        if self.unmet_s >= UNMET_S {
+        let has_worked = self.here.count() >= UNMET_BURSTS || self.unmet_s >= UNMET_STUCK_S;
+        if self.unmet_s >= UNMET_S && has_worked {
             self.unmet = true;
             self.unmet_most = most;
             let best = self.best();
@@ -144,10 +148,14 @@ impl One {
         (None, None)
     }
 
-    /// The level with the best time that 99 of 100 took at most.
+    /// The level with the best time that 99 of 100 took at most, of those with many bursts; else what
+    /// they take now.
     fn best(&self) -> Option<(u32, u64)> {
-        let levels = self.levels.iter().filter_map(|(tpcs, times)| Some((*tpcs, p99_ns(times)?)));
-        levels.min_by_key(|(tpcs, ns)| (*ns, *tpcs))
+        let late = |ns: &u64| self.bound_ns.is_none_or(|bound| *ns > bound);
+        let many = self.levels.iter().filter(|(_, times)| times.count() >= UNMET_BURSTS);
+        let many = many.filter_map(|(tpcs, times)| Some((*tpcs, p99_ns(times).filter(late)?)));
+        let now = || Some((self.tpcs, p99_ns(&self.here)?));
+        many.min_by_key(|(tpcs, ns)| (*ns, *tpcs)).or_else(now)
     }
 
     fn calm(
