@@ -118,7 +118,7 @@ fn act(
         Request::EndProcesses { name } => end_leftovers(install, &registry, &name)?,
         Request::Clean => {
             let lock = registry.lock_to_plan()?;
-            partition::divide(&lock)?;
+            partition::divide_after_end(&lock)?;
             // One that has given up waiting is ending.
             let is_clients = |waiter: &&Waiter| waiter.user == user && waiter.run.pid == client;
             lock.queue()?.iter().filter(is_clients).try_for_each(|waiter| lock.dequeue(waiter.number))?;

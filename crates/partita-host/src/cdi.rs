@@ -423,7 +423,7 @@ pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Res
         lock.remove(part)?;
     }
     points::reached("cdi-tenant-removed");
-    crate::partition::divide(&lock).map(drop)
+    crate::partition::divide_after_end(&lock)
 }
 
 #[cfg(test)]

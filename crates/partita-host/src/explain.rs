@@ -94,8 +94,8 @@ fn of(tenant: &Tenant, all: &[Tenant]) -> Explanation {
     let asked = LimitSet::of(limits, meta);
     let record = Record::of(tenant);
     let slo = meta.and_then(|meta| meta.slo.clone());
-    let is_steered = tenant.is_steered();
-    let is_of_it = is_steered && record.slo == slo;
+    let is_controlled = tenant.is_controlled();
+    let is_of_it = is_controlled && record.slo == slo;
     let target = record.target.clone().filter(|_| is_of_it && slo.is_some());
     let mut explained = Explanation {
         name: tenant.name.clone(),
@@ -109,7 +109,7 @@ fn of(tenant: &Tenant, all: &[Tenant]) -> Explanation {
         controller: record.controller.filter(|_| is_of_it),
         alone_us: record.alone_ns.filter(|_| is_of_it).map(|ns| ns as f64 / 1e3),
         levels: if is_of_it { record.levels } else { Vec::new() },
-        others: if is_steered { others(tenant, all) } else { Vec::new() },
+        others: if is_controlled { others(tenant, all) } else { Vec::new() },
         steps: record.steps.into(),
         why: Vec::new(),
         what_if: Vec::new(),
@@ -117,9 +117,15 @@ fn of(tenant: &Tenant, all: &[Tenant]) -> Explanation {
     if let Some(placed) = meta.and_then(|meta| meta.placed.as_ref()) {
         explained.why.push(format!("`--gpu any` chose {placed}"));
     }
-    if is_steered {
-        why_steered(&mut explained);
-        what_if_steered(&mut explained, record.next_trial_s.filter(|_| is_of_it));
+    if is_controlled && time::takes_turns(tenant) {
+        why_in_turns(&mut explained);
+        why_target(&mut explained);
+        what_if_in_turns(&mut explained);
+    } else if is_controlled {
+        why_controlled(&mut explained);
+        why_target(&mut explained);
+        why_moved(&mut explained);
+        what_if_controlled(&mut explained, record.next_trial_s.filter(|_| is_of_it));
     } else {
         without_target(&mut explained, tenant, &asked);
     }
@@ -130,7 +136,7 @@ fn us(time_us: f64) -> String {
     Time(((time_us * 10.0).round() * 100.0) as u64).to_string()
 }
 
-fn why_steered(of: &mut Explanation) {
+fn why_controlled(of: &mut Explanation) {
     let Explanation { tpcs, least_tpcs, controller, .. } = of;
     let number = |tpcs: &Option<u32>| tpcs.map_or_else(|| "?".to_owned(), |tpcs| tpcs.to_string());
     of.why.push(format!("it has {} TPCs, and {} at least", number(tpcs), number(least_tpcs)));
@@ -140,6 +146,27 @@ fn why_steered(of: &mut Explanation) {
                 .to_owned(),
         );
     }
+}
+
+fn why_in_turns(of: &mut Explanation) {
+    of.why.push(match of.slo {
+        Some(_) => "it takes turns and goes before tenants of low priority, with the whole GPU".to_owned(),
+        None => "it takes turns and waits while a tenant of high priority works".to_owned(),
+    });
+}
+
+fn what_if_in_turns(of: &mut Explanation) {
+    let is_missed = of.target.as_ref().is_some_and(|target| target.unmet || target.holds == Some(false));
+    of.what_if.push(match (&of.slo, is_missed) {
+        (Some(_), true) => "fewer neighbours, or ones with shorter kernels, disturb it less".to_owned(),
+        (Some(_), false) => {
+            "a looser target would free nothing: the others have all the time that it leaves".to_owned()
+        }
+        (None, _) => "it gets more time when the tenants of high priority work less".to_owned(),
+    });
+}
+
+fn why_target(of: &mut Explanation) {
     if let Some(target) = &of.target {
         let p99 = target.p99_us.map_or_else(|| "not known".to_owned(), us);
         let bound = target.bound_us.map_or_else(|| "its own time is not learnt yet".to_owned(), us);
@@ -150,6 +177,9 @@ fn why_steered(of: &mut Explanation) {
             (None, _) => format!("whether the target holds is not known: p99 {p99}, bound {bound}"),
         });
     }
+}
+
+fn why_moved(of: &mut Explanation) {
     let moved = of.steps.iter().rev().find(|step| step.from_tpcs != step.tpcs);
     if let Some(step) = moved {
         of.why.push(format!("it went from {} to {} TPCs: {}", step.from_tpcs, step.tpcs, step.why));
@@ -164,7 +194,7 @@ fn next(levels: &[LevelRow], tpcs: u32, is_more: bool) -> Option<&LevelRow> {
     }
 }
 
-fn what_if_steered(of: &mut Explanation, next_trial_s: Option<f64>) {
+fn what_if_controlled(of: &mut Explanation, next_trial_s: Option<f64>) {
     let Some(tpcs) = of.tpcs else { return };
     let here = of.levels.iter().find(|level| level.tpcs == tpcs).copied();
     let at = |level: &LevelRow| {
@@ -194,6 +224,12 @@ fn what_if_steered(of: &mut Explanation, next_trial_s: Option<f64>) {
             ),
             None => "what a looser target would free is not known: it has not been tried".to_owned(),
         });
+    }
+    if of.target.as_ref().is_some_and(|target| target.unmet) {
+        of.what_if.push(
+            "`partita run --via time --slo` holds a target in turns, in which no neighbour uses caches and memory meanwhile"
+                .to_owned(),
+        );
     }
     of.what_if.extend(next_trial_s.map(|seconds| match seconds {
         seconds if seconds > 0.0 => format!("the next trial is in {seconds:.0} s at the earliest"),

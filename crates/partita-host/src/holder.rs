@@ -42,6 +42,7 @@ use crate::kill;
 use crate::mps::incident::{self, Because, Incident, What};
 use crate::mps::vacancy::Vacancy;
 use crate::mps::{self, DETACH_SUBCOMMAND, ready, recover};
+use crate::partition;
 use crate::process::ProcessId;
 use crate::registry::{LEDGER_VARIABLE, OwnedTenant, Registry, Tenant};
 
@@ -250,6 +251,7 @@ impl Holder {
             self.parts.iter().for_each(|part| _ = part.open_gate());
         }
         self.looks.collect();
+        let held_before = self.held.len();
         let can_look = self.can_look();
         let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
         for mut held in std::mem::take(&mut self.held) {
@@ -273,6 +275,11 @@ impl Holder {
                 Vec::into_iter(dead).for_each(|held| self.let_go(held, Because::Alone));
             }
             self.looked = Some(Instant::now());
+        }
+        if self.held.len() < held_before && !self.registry.is_client() {
+            // What the dead had is free: others without a share get a part of it. The next command
+            // does that, too.
+            let _ = self.registry.lock_to_plan().and_then(|lock| partition::divide_after_end(&lock));
         }
         self.show();
     }

@@ -32,7 +32,8 @@ pub fn check(via: Via, takes_turns: bool, has_share: bool) -> Result<(), Error> 
     match via {
         Via::Time if !takes_turns => refuse(
             "--via time",
-            "neither a share of time nor a priority was asked for; add one, as --time 30% or --priority low",
+            "neither a share of time nor a priority was asked for, nor a target or a goal; add one, as --time 30%, \
+             --priority low or --slo p99=2.5ms",
         ),
         Via::Time if has_share => refuse(
             "--via time with --sm",

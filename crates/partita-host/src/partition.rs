@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::registry::{RegistryLock, Tenant, acting_user};
+use crate::site::{self, Site};
 use crate::time;
 
 /// Clusters came with compute capability 9.0.
@@ -303,6 +304,47 @@ fn plan_among(wanted: &Wanted<'_>, present: &[Present]) -> Result<Compaction, Er
 pub(crate) fn divide(lock: &RegistryLock<'_>) -> Result<(), Error> {
     level(&lock.tenants()?)?;
     lock.divide()
+}
+
+/// The same after a tenant has ended: those that take turns beside partitions get what it had, too.
+/// (A partition that was made smaller has made room for another one.)
+///
+/// # Errors
+/// As [`divide`].
+pub(crate) fn divide_after_end(lock: &RegistryLock<'_>) -> Result<(), Error> {
+    widen(&lock.tenants()?)?;
+    divide(lock)
+}
+
+/// Gives the tenants that take turns beside partitions what these do not have. What a reservation
+/// holds stays free, and a tenant without masks has all.
+fn widen(tenants: &[Tenant]) -> Result<(), Error> {
+    let is_mine = |tenant: &&Tenant| {
+        let is_masked = tenant.limits().is_ok_and(|limits| limits.mechanism == MECHANISM_MASK);
+        is_masked && time::takes_turns(tenant) && tenant.is_kept_here()
+    };
+    for tenant in tenants.iter().filter(is_mine) {
+        let (limits, held) = (tenant.limits()?, tenant.set()?);
+        let topology = limits.topology().map_err(|error| tenant.damaged_limits(&error.to_string()))?;
+        let reserved = site::present_rules()?.reserved_for_others(&Site {
+            topology: &topology,
+            gpu: &tenant.meta()?.gpu,
+            gpu_key: &tenant.gpu_key,
+            memory_bytes: limits.memory_total_bytes,
+            driver_bytes: limits.driver_allowance_bytes,
+            tenants,
+            changed: Some(tenant),
+        });
+        let is_firm =
+            |other: &&Tenant| other.gpu_key == tenant.gpu_key && other.counts() && !time::takes_turns(other);
+        let firm = tenants.iter().filter(is_firm).filter_map(|other| other.set().ok());
+        let left = topology.all() - firm.fold(TpcSet::EMPTY, |all, set| all | set);
+        if reserved.is_empty() && left != held && (held - left).is_empty() {
+            let store = Store { tenant: tenant.name_among_all(), set: left };
+            self::store(&[store], tenants, &tenant.gpu_key, &topology)?;
+        }
+    }
+    Ok(())
 }
 
 /// Gives the tenants without a share of each GPU even parts of what the others leave.

@@ -13,8 +13,8 @@ use crate::limits::LimitSet;
 use crate::mps::ready::READY_LIMIT;
 use crate::offered::Via;
 use crate::registry::{Registry, Tenant};
-use crate::text;
 use crate::time::{self, Turn};
+use crate::{slo, text};
 
 /// What to run and how. A command sends its serialized form to `partitad` in system mode.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -71,7 +71,8 @@ impl RunRequest {
     ///
     /// Where tenants that take turns leave no compute units, a request without `--sm` takes turns
     /// too. Its isolation is settled if it takes turns without `--via time`: it has the whole GPU
-    /// in its turns, or runs at the same time as the tenants with masks.
+    /// in its turns, or runs at the same time as the tenants with masks. In turns a target or a goal
+    /// settles its priority.
     ///
     /// # Errors
     /// As [`Registry::lock`].
@@ -83,8 +84,12 @@ impl RunRequest {
             let turns =
                 keys().find_map(|key| time::join(tenants.iter().filter(|tenant| tenant.gpu_key == key)));
             match turns {
+                // A share of time holds no target.
+                Some(Turn::Time(_)) if slo::is_asked(&self.limits) => {}
                 Some(Turn::Time(share)) => settled.limits.time = Some(share),
-                Some(Turn::Priority(priority)) => settled.limits.priority = Some(priority),
+                Some(Turn::Priority(priority)) => {
+                    settled.limits.priority = slo::priority_in_turns(&self.limits).or(Some(priority));
+                }
                 None => {}
             }
         }
@@ -97,6 +102,9 @@ impl RunRequest {
             if !registry.lock()?.tenants()?.iter().any(has_own) {
                 settled.limits.via = Some(Via::Time);
             }
+        }
+        if settled.takes_turns() {
+            settled.limits.priority = slo::priority_in_turns(&settled.limits);
         }
         Ok(settled)
     }

@@ -139,6 +139,7 @@ fn make_after_others(
 ) -> Result<OwnedTenant, Error> {
     let begin = Instant::now();
     let mut waits_for = None;
+    let mut is_last = false;
     loop {
         let made = make();
         if let (Ok(_), Some(name)) = (&made, waits_for.take())
@@ -161,8 +162,14 @@ fn make_after_others(
         let left =
             |tenant: &&Tenant| tenant.meta().is_ok_and(|meta| !meta.run.lives() && !meta.is_prepared());
         let Some(leaves) = tenants.iter().find(left).filter(|_| begin.elapsed() < LEAVING_LIMIT) else {
-            return Err(error);
+            if is_last {
+                return Err(error);
+            }
+            // The last one may have left since the refusal.
+            is_last = true;
+            continue;
         };
+        is_last = false;
         waits_for = Some(leaves.meta()?.name.clone());
         thread::sleep(LEAVING_LOOK);
     }
@@ -405,7 +412,7 @@ fn clean(registry: &Registry) {
     if registry.is_client() {
         let _ = system::clean(registry);
     } else if let Ok(lock) = registry.lock_to_plan() {
-        let _ = partition::divide(&lock);
+        let _ = partition::divide_after_end(&lock);
     }
 }
 

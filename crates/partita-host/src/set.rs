@@ -117,6 +117,9 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     let several = tenant.len() > 1;
     let parts = meant(tenant, request.gpus.as_ref())?;
     let tenants = lock.tenants()?;
+    for part in &parts {
+        slo::check_multiple(&request.limits, time::takes_turns(part), registry.is_system())?;
+    }
     let changes = parts.iter().map(|part| {
         Change::plan(part, request, &tenants).map_err(|error| match several {
             true => error.on_gpu(part.gpu_label()),
@@ -125,7 +128,7 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     });
     // All are planned, and all files open, before the first is changed.
     let changes = changes.collect::<Result<Vec<_>, Error>>()?;
-    if slo::is_steered(&request.limits) {
+    if slo::is_asked(&request.limits) {
         parts.iter().try_for_each(|part| lock.make_control(&part.gpu_key))?;
     }
     let outcomes = changes.into_iter().map(|change| change.make(request, &tenants)).collect();
@@ -291,7 +294,9 @@ impl<'a> Change<'a> {
             slo::check(&asked, &changed, isolation)?;
             let others =
                 tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));
-            slo::check_sum(&asked, &topology, others)?;
+            if !time::takes_turns(part) {
+                slo::check_sum(&asked, &topology, others)?;
+            }
         }
         // Without a description of the tenant, its processes may be clients of MPS.
         time::check_law(&changed, part.meta().map_or(Isolation::Shared, |meta| meta.isolation))?;

@@ -1,6 +1,9 @@
 //! Targets instead of shares: who may have one, and the controller that moves TPCs so that they
 //! hold.
 //!
+//! Tenants that take turns have targets, too: all have the whole GPU, and those for throughput wait
+//! while one with a target works. There is nothing to move; the controller says whether it holds.
+//!
 //! [`partita_core::slo`] is the law. One process at a time applies it to the tenants of a user on a
 //! GPU ([`Controller`]): a thread of the `partita run` that holds the lock ([`Standby`]), or
 //! `partitad` in system mode, which keeps the tenants of all users. When it ends, the tenants run
@@ -13,11 +16,13 @@
 mod controller;
 mod record;
 mod remembered;
+mod silence;
 mod standby;
 
-use partita_core::slo::{Goal, Slo};
+use partita_core::slo::{Bound, Goal, Slo, Target};
+use partita_core::time::Priority;
 use partita_core::{Share, Topology};
-use partita_ledger::{Limits, MECHANISM_MASK, MECHANISM_PERSISTENT};
+use partita_ledger::{FLAG_TIMED, Limits, MECHANISM_MASK, MECHANISM_PERSISTENT};
 
 use crate::error::Error;
 use crate::limits::LimitSet;
@@ -28,7 +33,8 @@ pub use self::record::{Decided, LevelRow, Record, StepRow, TargetRow, decided};
 pub use self::standby::{Standby, control_all};
 
 /// Whether a request has a target or a goal.
-pub(crate) fn is_steered(limits: &LimitSet) -> bool {
+#[must_use]
+pub fn is_asked(limits: &LimitSet) -> bool {
     matches!(limits.slo, Some(Slo::Target(_))) || matches!(limits.goal, Some(Goal::Throughput))
 }
 
@@ -49,23 +55,26 @@ fn refuse(asked: &LimitSet, reason: &str) -> Error {
 /// # Errors
 /// [`Error::NotOffered`] with the reason and the remedy.
 pub(crate) fn check(asked: &LimitSet, limits: &Limits, isolation: Isolation) -> Result<(), Error> {
-    if !is_steered(asked) {
+    if !is_asked(asked) {
         return Ok(());
     }
     if asked.slo.is_some_and(|slo| slo != Slo::None) && asked.goal == Some(Goal::Throughput) {
         return Err(refuse(asked, "a tenant has a target or a goal, not both; leave out --goal"));
     }
-    if !matches!(limits.mechanism, MECHANISM_MASK | MECHANISM_PERSISTENT) || limits.takes_turns() {
+    if limits.takes_turns() {
+        return check_turns(asked, limits, isolation);
+    }
+    if !matches!(limits.mechanism, MECHANISM_MASK | MECHANISM_PERSISTENT) {
         return Err(refuse(
             asked,
-            "it moves compute units, and this tenant has none of its own; leave out --mps-partition, and --time or \
-             --priority without --sm",
+            "it moves compute units, and this tenant has none of its own; leave out --mps-partition",
         ));
     }
     if isolation == Isolation::Own {
         return Err(refuse(
             asked,
-            "with --isolation own tenants take turns, and more compute units do not end the wait for a turn; leave it out",
+            "with --isolation own tenants take turns, and more compute units do not end the wait for a turn; leave it \
+             out, or hold the target in turns with --via time",
         ));
     }
     if limits.borrow_tpcs_max != 0 {
@@ -84,18 +93,77 @@ pub(crate) fn check(asked: &LimitSet, limits: &Limits, isolation: Isolation) -> 
     Ok(())
 }
 
+/// The priority by which a tenant that takes turns holds its target, or works for throughput; that
+/// which it asks for in all other cases.
+pub(crate) fn priority_in_turns(asked: &LimitSet) -> Option<Priority> {
+    let wanted = match (asked.slo, asked.goal) {
+        (Some(Slo::Target(_)), _) => Some(Priority::High),
+        (_, Some(Goal::Throughput)) => Some(Priority::Low),
+        _ => None,
+    };
+    asked.priority.or(wanted)
+}
+
+fn check_turns(asked: &LimitSet, limits: &Limits, isolation: Isolation) -> Result<(), Error> {
+    if limits.flags & FLAG_TIMED != 0 {
+        return Err(refuse(
+            asked,
+            "in turns a priority holds targets, and this tenant has a share of time; leave out --time",
+        ));
+    }
+    if isolation != Isolation::Own {
+        return Err(refuse(
+            asked,
+            "in turns only the GPU's own time slices can interrupt a neighbour's kernel; leave out --isolation shared, \
+             and start it on a GPU without tenants that have compute units of their own",
+        ));
+    }
+    let priority = Priority::from_number(limits.priority);
+    let (needed, others) = match asked.goal {
+        Some(Goal::Throughput) => (Priority::Low, "makes way for targets"),
+        _ => (Priority::High, "goes before others"),
+    };
+    if priority != needed {
+        return Err(refuse(
+            asked,
+            &format!(
+                "in turns only a tenant of {needed} priority {others}, and this one has {priority} priority; start it with \
+                 {} --via time",
+                option(asked)
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a multiple of the tenant's own time in turns in system mode.
+///
+/// # Errors
+/// [`Error::NotOffered`].
+pub(crate) fn check_multiple(asked: &LimitSet, takes_turns: bool, is_system: bool) -> Result<(), Error> {
+    let is_multiple = matches!(asked.slo, Some(Slo::Target(Target { bound: Bound::Alone { .. }, .. })));
+    match is_multiple && takes_turns && is_system {
+        true => Err(refuse(
+            asked,
+            "to learn its own time the others must wait, and partitad never writes the gate that users have for \
+             that; write a time: p99=2.5ms",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Refuses a target or a goal on several GPUs, and in containers.
 ///
 /// # Errors
 /// [`Error::NotOffered`].
 pub(crate) fn check_gpus(asked: &LimitSet, gpus: usize, is_prepared: bool) -> Result<(), Error> {
-    if is_steered(asked) && is_prepared {
+    if is_asked(asked) && is_prepared {
         return Err(refuse(
             asked,
             "the tenant is for containers, where any program can write its bursts; use --sm",
         ));
     }
-    if is_steered(asked) && gpus > 1 {
+    if is_asked(asked) && gpus > 1 {
         return Err(refuse(
             asked,
             "a program with several GPUs has no bursts that could be timed; name one GPU with --gpu",
@@ -104,7 +172,8 @@ pub(crate) fn check_gpus(asked: &LimitSet, gpus: usize, is_prepared: bool) -> Re
     Ok(())
 }
 
-/// Refuses a target beside others that need so much that it could not have its guarantee.
+/// Refuses a target beside others that need so much that it could not have its guarantee. Tenants
+/// that take turns need no compute units of each other.
 ///
 /// # Errors
 /// [`Error::NotOffered`] with the sum.
@@ -116,7 +185,8 @@ pub(crate) fn check_sum<'a>(
     let Some(Slo::Target(_)) = asked.slo else { return Ok(()) };
     let least = asked.share.map_or(Ok(1), |share| share.tpcs_wanted(topology));
     let Ok(least) = least else { return Ok(()) };
-    let with_target = here.filter(|tenant| tenant.meta.as_ref().is_ok_and(|meta| meta.target().is_some()));
+    let has_target = |tenant: &&Tenant| tenant.meta.as_ref().is_ok_and(|meta| meta.target().is_some());
+    let with_target = here.filter(|tenant| tenant.is_steered() && has_target(tenant));
     let needs: Vec<(String, u32)> = with_target
         .map(|tenant| {
             let found = Record::of(tenant).target.and_then(|target| target.enough_tpcs);

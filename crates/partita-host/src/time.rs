@@ -41,7 +41,7 @@ pub(crate) fn row(tenant: &Tenant, limits: &Limits) -> Option<TimeRow> {
 }
 
 /// The clock by which tenants keep their accounts.
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let part = |number: i64| u64::try_from(number).unwrap_or(0);
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)

@@ -114,11 +114,10 @@ class Bench:
     def partita(self, name: str, share: str | None, memory: str, program: pathlib.Path, *arguments: str,
                 priority: str = "normal", isolation: str | None = None, target: list[str] | None = None) -> list[str]:
         """The command line that puts a program into its partition, or gives it the whole GPU by its priority."""
-        compute = target or (["--sm", share] if share else ["--via", "time"])
+        compute = target or [*(["--sm", share] if share else ["--via", "time"]), "--priority", priority]
         if isolation:
             compute += ["--isolation", isolation]
-        return [self.options.partita, "run", "--name", name, *compute, "--mem", memory, "--priority", priority, "--",
-                "python3", str(program), *arguments]
+        return [self.options.partita, "run", "--name", name, *compute, "--mem", memory, "--", "python3", str(program), *arguments]
 
     def serving(self) -> list[str]:
         return ["--seconds", str(self.options.seconds)]
@@ -221,14 +220,13 @@ class Bench:
                              (self.partita(f"{neighbour}-whole", None, "40GiB", script, priority="low", isolation=isolation),
                               os.environ))
 
-            def target(has_priority: bool, neighbour=neighbour, script=script) -> None:
-                high, low = ("high", "low") if has_priority else ("normal", "normal")
-                names = tuple(f"{program}-target{'-gate' if has_priority else ''}" for program in ("serve", neighbour))
-                self.measure("partita --slo p99=1.1x" + (", gate" if has_priority else ""), neighbour,
-                             (self.partita(names[0], None, "20GiB", SERVE, *self.serving(), priority=high,
-                                           target=["--slo", "p99=1.1x"]), os.environ),
-                             (self.partita(names[1], None, "40GiB", script, priority=low, target=["--goal", "throughput"]),
-                              os.environ),
+            def target(in_turns: bool, neighbour=neighbour, script=script) -> None:
+                way = ["--via", "time"] if in_turns else []
+                names = tuple(f"{program}-target{'-turns' if in_turns else ''}" for program in ("serve", neighbour))
+                self.measure("partita --slo p99=1.1x" + (", turns" if in_turns else ""), neighbour,
+                             (self.partita(names[0], None, "20GiB", SERVE, *self.serving(),
+                                           target=[*way, "--slo", "p99=1.1x"]), os.environ),
+                             (self.partita(names[1], None, "40GiB", script, target=[*way, "--goal", "throughput"]), os.environ),
                              settle=self.options.settle, explain=names)
 
             def alone(neighbour=neighbour, script=script) -> None:
@@ -271,7 +269,7 @@ def summarise(runs: list[dict]) -> list[dict]:
              "time slicing", "MPS", "MPS 50 % / 50 %", "partita gate, whole GPU, MPS", "partita gate, whole GPU",
              "partita 50% / 50%",
              "partita 50% / 50%, gate", "partita 50% / 50%..100%", "partita 80% / 20%..100%",
-             "partita --slo p99=1.1x", "partita --slo p99=1.1x, gate"]
+             "partita --slo p99=1.1x", "partita --slo p99=1.1x, turns"]
     keys = sorted({(run["setting"], run["neighbour"]) for run in runs},
                   key=lambda key: (key[1], order.index(key[0])), reverse=False)
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use partita::install::Install;
 use partita::limits::LIMITS;
+use partita::offered::Via;
 use partita::registry::Registry;
 use partita::run::{self, DryRun, RunRequest};
-use partita::{detached, mig, offered};
+use partita::{detached, mig, offered, slo};
 use partita_console::{Failure, print, print_json, select_several, selectors, tell};
 use partita_core::time::Priority;
 use serde_json::json;
@@ -63,7 +64,8 @@ pub fn attend(arguments: &Run) -> Result<ExitCode, Failure> {
 /// The request of a command line.
 fn request_of(arguments: &Run) -> Result<RunRequest, Failure> {
     let limits = arguments.limits.read()?;
-    let takes_turns = limits.time.is_some() || limits.priority() != Priority::Normal;
+    let is_ranked = limits.time.is_some() || limits.priority() != Priority::Normal;
+    let takes_turns = is_ranked || (limits.via() == Via::Time && slo::is_asked(&limits));
     offered::check(limits.via(), takes_turns, limits.share.is_some())?;
     Ok(RunRequest {
         gpus: selectors(arguments.gpu.gpu.as_deref())?,

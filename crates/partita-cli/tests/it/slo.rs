@@ -117,6 +117,69 @@ fn a_target_gets_what_it_needs_from_a_tenant_for_throughput() {
 }
 
 #[test]
+fn in_turns_a_priority_holds_the_target_and_no_tpc_moves() {
+    let world = World::in_memory();
+    let train = serve(&world, "train", "--via time --goal throughput", 20, 0);
+    let serving = serve(&world, "serve", "--via time --slo p99=5s", 10, 10);
+    wait_until("the target holds", || world.row("serve")["target"]["holds"] == true);
+    for (name, priority) in [("serve", "high"), ("train", "low")] {
+        let row = world.row(name);
+        assert_eq!((&row["priority"], &row["sms"]), (&priority.into(), &132.into()), "{row}");
+    }
+    let told = world.ok("explain serve");
+    assert!(
+        told.contains("goes before tenants of low priority") && told.contains("the target holds"),
+        "{told}"
+    );
+    let told = world.ok("explain train");
+    assert!(told.contains("waits while a tenant of high priority works"), "{told}");
+    // No kernel is that short.
+    world.ok("set serve --slo p99=3us");
+    wait_until("it is missed", || has_step(&explain(&world, "serve"), "unmet"));
+    let explained = explain(&world, "serve");
+    let steps = explained["steps"].as_array().unwrap();
+    assert!(steps.iter().all(|step| step["from_tpcs"] == step["tpcs"]), "{explained}");
+    let why = steps.last().unwrap()["why"].as_str().unwrap();
+    assert!(why.contains("partita set serve --slo p99=") && why.contains("or end another tenant"), "{why}");
+    for (options, says) in [
+        ("--via time --slo p99=5s --priority low", "goes before others, and this one has low priority"),
+        ("--via time --goal throughput --priority high", "makes way for targets"),
+        ("--via time --slo p99=5s --isolation shared", "leave out --isolation shared"),
+        // Their compute units are the turns'.
+        ("--via mask --slo p99=5s", "to take turns with tenant"),
+    ] {
+        let error = world.refused(&format!("run --name other {options} -- true"));
+        assert!(error.contains(says), "{options}: {error}");
+    }
+    // Without --via it joins those who take turns.
+    let late = serve(&world, "late", "--slo p99=5s", 10, 10);
+    assert_eq!((&world.row("late")["via"], &world.row("late")["priority"]), (&"time".into(), &"high".into()));
+    drop((train, serving, late));
+}
+
+#[test]
+fn in_turns_its_own_time_is_learnt_while_those_of_low_priority_wait() {
+    let world = World::in_memory();
+    if common::is_system() {
+        let error = world.refused("run --via time --slo p99=2x -- true");
+        assert!(error.contains("write a time"), "{error}");
+        return;
+    }
+    let train = serve(&world, "train", "--via time --goal throughput", 20, 0);
+    let serving = serve(&world, "serve", "--via time --slo p99=2x", 5, 1);
+    wait_until("it is learnt", || has_step(&explain(&world, "serve"), "learnt"));
+    let explained = explain(&world, "serve");
+    assert!(explained["alone_us"].as_f64() > Some(4_900.0), "{explained}");
+    let why = explained["steps"].to_string();
+    assert!(!why.contains("others worked meanwhile"), "{why}");
+    // Those who waited go on.
+    let launches = || world.row("train")["bursts"]["count"].as_u64();
+    let before = launches();
+    wait_until("the other works", || launches() > before);
+    drop((train, serving));
+}
+
+#[test]
 fn another_process_takes_over_when_the_controller_is_killed() {
     if needs_user_mode("there `partitad` controls") {
         return;
@@ -261,8 +324,8 @@ fn what_is_no_target_is_refused_with_the_remedy() {
         ("--slo p99=2ms --sm 30%..100%", "ceiling"),
         ("--slo p99=2ms --sm 30% --borrow", "ceiling"),
         ("--slo p99=2ms --sm tpc:0-9", "30%"),
-        ("--slo p99=2ms --time 50%", "none of its own"),
-        ("--slo p99=2ms --sm 50% --isolation own", "take turns"),
+        ("--slo p99=2ms --time 50%", "leave out --time"),
+        ("--slo p99=2ms --sm 50% --isolation own", "--via time"),
     ] {
         let output = world.line(&format!("run {options} -- true"));
         let said = common::text(&output.stderr);
@@ -270,7 +333,7 @@ fn what_is_no_target_is_refused_with_the_remedy() {
     }
     assert!(world.ok("run --dry-run --sm 10% --slo p99=2ms -- true").contains("slo p99=2ms"));
     let _turns = world.idle("--name turns --time 50% --isolation own");
-    assert!(world.refused("set turns --slo p99=2ms").contains("none of its own"));
+    assert!(world.refused("set turns --slo p99=2ms").contains("leave out --time"));
     assert!(world.refused("explain nobody").contains("no tenant nobody"));
 }
 

@@ -3,7 +3,9 @@
 
 use crate::common;
 
-use common::{Answering, World, compile, gpu_program, text, tpcs};
+use std::time::{Duration, Instant};
+
+use common::{Answering, PATIENCE, World, compile, gpu_program, text, tpcs};
 
 /// The commands that a message tells the user to type.
 fn advised(message: &str) -> Vec<String> {
@@ -23,6 +25,24 @@ fn shares_of_time_and_priorities_alone_take_turns_with_each_other() {
         let _second = world.idle(&format!("--name second {second}"));
         assert_eq!((&world.row("first")["sms"], &world.row("second")["sms"]), (&132.into(), &132.into()));
     }
+}
+
+#[test]
+fn those_who_take_turns_get_what_an_ended_partition_had() {
+    let world = World::in_memory();
+    let masked = world.idle("--name masked --sm 20tpc");
+    let _one = world.idle("--name one --via time --priority low");
+    let _two = world.idle("--name two --priority low");
+    let tpcs_of = |name: &str| tpcs(world.row(name)["tpcs"].as_str().unwrap()).len();
+    assert_eq!((tpcs_of("one"), tpcs_of("two")), (46, 46));
+    drop(masked);
+    let deadline = Instant::now() + PATIENCE;
+    while (tpcs_of("one"), tpcs_of("two")) != (66, 66) {
+        assert!(Instant::now() < deadline, "{:?}", world.ps());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // They keep it against a later partition, as before.
+    assert!(world.refused("run --sm 10% -- true").contains("take turns"));
 }
 
 #[test]

@@ -112,6 +112,12 @@ impl Law {
         look
     }
 
+    /// Whether a tenant learns its own time now, for which it should be alone.
+    #[must_use]
+    pub fn is_learning(&self, id: u64) -> bool {
+        self.ones.iter().any(|one| one.id == id && one.is_learning())
+    }
+
     /// How a tenant stands; `None` for one that was not in the last look.
     #[must_use]
     pub fn standing(&self, id: u64) -> Option<Standing> {

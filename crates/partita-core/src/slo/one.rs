@@ -40,8 +40,12 @@ pub(super) enum Trial {
 
 #[derive(Debug, Clone)]
 pub(super) struct Calibration {
-    times: Histogram,
+    /// Work in all, and in this batch of bursts, in seconds.
     worked_s: f64,
+    batch_s: f64,
+    /// What 99 of 100 took in the batch before, and in the best one.
+    last_ns: Option<u64>,
+    best_ns: Option<u64>,
     /// The TPCs before it.
     before: u32,
 }
@@ -252,6 +256,10 @@ impl One {
         self.failures = (self.failures + doublings).min(DOUBLINGS_MAX);
         self.step = (self.step / 2).max(1);
         self.next_trial_s = time_s + self.interval_s();
+    }
+
+    pub fn is_learning(&self) -> bool {
+        self.calibration.is_some()
     }
 
     pub fn standing(&self, time_s: f64) -> Standing {

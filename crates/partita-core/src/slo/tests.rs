@@ -445,7 +445,7 @@ fn a_program_gets_the_fewest_tpcs_on_which_it_is_as_fast() {
 fn a_multiple_is_learnt_first() {
     let mut gpu = pair(5, 40.0);
     gpu.tenants[0].1 = Wanted::OfAlone(2_000);
-    gpu.run(10.0);
+    gpu.run(25.0);
     let learnt = gpu.events.iter().find_map(|(_, _, event)| match event {
         Event::Learnt { alone_ns } => Some(*alone_ns),
         _ => None,
@@ -455,6 +455,32 @@ fn a_multiple_is_learnt_first() {
     assert_eq!(gpu.orders[0].1.tpcs, 58);
     assert!((0.7 * MS..3.0 * MS).contains(&(alone_ns as f64)), "{alone_ns}");
     assert_eq!(gpu.law.standing(0).unwrap().bound_ns, Some(2 * alone_ns));
+}
+
+/// A program that starts up has bursts unlike those to come.
+#[test]
+fn what_is_learnt_is_not_of_the_start() {
+    for seed in 0..20 {
+        let learnt = |longer: f64| {
+            let mut server = Server::new(seed, 150.0, 0.05);
+            let work = server.work;
+            server.work *= longer;
+            let other = Server::new(seed + 100, 1.0, 0.001);
+            let mut gpu = Gpu::new(
+                66,
+                alloc::vec![(server, Wanted::OfAlone(1_100), 4, 33), (other, Wanted::Throughput, 8, 33)],
+            );
+            gpu.run(1.7);
+            gpu.tenants[0].0.work = work;
+            gpu.run(20.0);
+            gpu.events.iter().find_map(|(_, _, event)| match event {
+                Event::Learnt { alone_ns } => Some(*alone_ns as f64),
+                _ => None,
+            })
+        };
+        let (without, with) = (learnt(1.0).unwrap(), learnt(5.0).unwrap());
+        assert!((0.7..1.5).contains(&(with / without)), "{with} of {without}");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub unsafe fn synchronize_context(real: prototypes::cuCtxSynchronize_v2, context
 pub unsafe fn synchronize_stream(real: prototypes::cuStreamSynchronize, stream: *mut c_void) -> CuResult {
     before_waiting(Some(stream));
     // SAFETY: the caller's handle, passed on.
-    finished::reported(Covers::Stream, || unsafe { pools::synchronize(real, stream) })
+    finished::reported(Covers::Stream(Some(stream.addr())), || unsafe { pools::synchronize(real, stream) })
 }
 
 /// Wraps `cuCtxSynchronize`.
@@ -68,7 +68,7 @@ pub unsafe fn query_stream(real: prototypes::cuStreamQuery, stream: *mut c_void)
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(stream) };
     if result.is_ok() {
-        finished::answered();
+        finished::answered(Some(stream.addr()));
     }
     result
 }
@@ -87,13 +87,13 @@ pub unsafe fn query_event(real: prototypes::cuEventQuery, event: *mut c_void) ->
         if holds && !waits {
             lanes::open_each(|_| true);
         }
-        finished::answered();
+        finished::answered(None);
     }
     result
 }
 
 macro_rules! copies {
-    ($($covers:ident $name:ident($($argument:ident: $type:ident),*);)*) => {
+    ($($covers:expr, $name:ident($($argument:ident: $type:ident),*);)*) => {
         $(
             /// Wraps copies that the program waits for.
             pub unsafe fn $name<$($type),*>(
@@ -102,7 +102,7 @@ macro_rules! copies {
             ) -> CuResult {
                 before_waiting(None);
                 // SAFETY: the caller's arguments, passed on.
-                finished::reported(Covers::$covers, || unsafe { real($($argument),*) })
+                finished::reported($covers, || unsafe { real($($argument),*) })
             }
         )*
     };
@@ -110,11 +110,11 @@ macro_rules! copies {
 
 copies! {
     // A copy to the host waits for its stream; copies within the device do not.
-    Stream copy_to_host(to: A, from: B, bytes: C);
-    Part copy(to: A, from: B, bytes: C);
-    Part copy_array(to: A, from: B, offset: C, bytes: D);
-    Part copy_peer(to: A, of: B, from: C, other: D, bytes: E);
-    Part copy_as_told(what: A);
+    Covers::Stream(None), copy_to_host(to: A, from: B, bytes: C);
+    Covers::Part, copy(to: A, from: B, bytes: C);
+    Covers::Part, copy_array(to: A, from: B, offset: C, bytes: D);
+    Covers::Part, copy_peer(to: A, of: B, from: C, other: D, bytes: E);
+    Covers::Part, copy_as_told(what: A);
 }
 
 /// Of the stream alone that is asked about, and so is not being captured: other threads may begin a

@@ -37,6 +37,8 @@ const LOOK_NS: u64 = 10_000_000;
 /// Fences in flight, of all streams together, up to which there are rounds while the gate is
 /// closed: a quarter of a channel. An endless kernel closes the gate for ever, and needs its fence.
 const AT_GATE_MAX: usize = 256;
+/// A fence in an idle stream has passed after so long.
+const SHORT_NS: u64 = 50_000;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 /// The place of the default stream of the context; others follow.
@@ -83,6 +85,8 @@ static BLOCKING: AtomicUsize = AtomicUsize::new(0);
 static IS_BLOCKING: [AtomicBool; FENCES] = [const { AtomicBool::new(false) }; FENCES];
 /// Whether [`count_other`] gets the launches of a tenant without a mask.
 static COUNTED: AtomicBool = AtomicBool::new(false);
+/// When the last round was put, by the clock of the hook.
+static PUT_NS: AtomicU64 = AtomicU64::new(0);
 /// The thread's notes.
 static NOTES: Mutex<Notes> = Mutex::new(Notes::NEW);
 
@@ -111,6 +115,7 @@ in_child! {
     }
     CONTEXT.store(0, Ordering::Relaxed);
     COUNTED.store(false, Ordering::Relaxed);
+    PUT_NS.store(0, Ordering::Relaxed);
     BLOCKING.store(0, Ordering::Relaxed);
     STREAMS.iter().for_each(|stream| stream.store(0, Ordering::Relaxed));
 }
@@ -187,6 +192,11 @@ pub fn count_other() {
 /// From now on [`count_other`] gets the launches that no mask counts.
 pub fn launches_are_counted() {
     COUNTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether fences were put so lately that a stream may have nothing else to do.
+pub fn were_just_put() -> bool {
+    now_ns().saturating_sub(PUT_NS.load(Ordering::Relaxed)) < SHORT_NS
 }
 
 /// The program launches in a stream that gets no fence.
@@ -305,6 +315,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
             page.cover(counted);
             let (timed, _) = *notes.timed.get_or_insert((round, now));
             let end = now_ns();
+            PUT_NS.store(end, Ordering::Relaxed);
             notes.next_ns = end + round_pause_ns(end.saturating_sub(now), round.wrapping_sub(timed));
         }
     }

@@ -69,8 +69,8 @@ pub fn launches_uncounted(gpu: &Gpu) {
 pub enum Covers {
     /// Everything in a context.
     Context,
-    /// One stream.
-    Stream,
+    /// One stream: its handle, where it is known.
+    Stream(Option<usize>),
     /// Not known.
     Part,
 }
@@ -91,7 +91,7 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
     }
     let is_all = match covers {
         Covers::Context => true,
-        Covers::Stream => !seen::counts() && !seen::were_made(),
+        Covers::Stream(_) => !seen::counts() && !seen::were_made(),
         Covers::Part => false,
     };
     if knows(tenant) {
@@ -106,29 +106,35 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
             gpu.slot.show_waited(Waited::Unknown, 0);
         }
     }
-    look(tenant, is_all, uncounted, launches);
+    let waited = match covers {
+        _ if is_all => rest::Waited::ForAll,
+        Covers::Stream(stream) => rest::Waited::ForStream(stream),
+        _ => rest::Waited::ForStream(None),
+    };
+    look(tenant, waited, uncounted, launches);
     result
 }
 
-/// The program has asked whether some work is done, and it is.
+/// The program has asked whether some work is done, and it is: all of a stream, if it has a handle.
 #[inline]
-pub fn answered() {
+pub fn answered(stream: Option<usize>) {
     if let Some(tenant) = tenant::current()
         && rest::is_awaited(tenant.first())
     {
-        look(tenant, false, UNCOUNTED.load(Ordering::SeqCst), tenant.first().slot.launches());
+        let waited = rest::Waited::ForStream(stream);
+        look(tenant, waited, UNCOUNTED.load(Ordering::SeqCst), tenant.first().slot.launches());
     }
 }
 
 /// Looks whether the process rests, with nothing launched since those numbers.
-fn look(tenant: &Tenant, is_all: bool, uncounted: u32, launches: u64) {
+fn look(tenant: &Tenant, waited: rest::Waited, uncounted: u32, launches: u64) {
     if !has_one_context() || tenant.places().is_some() {
         // One wait tells of one context.
         return bursts::lose_sight();
     }
     let gpu = tenant.first();
     let is_still = || UNCOUNTED.load(Ordering::SeqCst) == uncounted && gpu.slot.launches() == launches;
-    rest::look(gpu, is_all, is_still);
+    rest::look(gpu, waited, is_still);
 }
 
 fn has_one_context() -> bool {

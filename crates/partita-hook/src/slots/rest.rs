@@ -2,7 +2,8 @@
 //!
 //! The program's own waits tell, and its questions whether work is done. After each one that
 //! succeeds, the streams that it launches in ([`in_use`]) are asked, unless it was a wait for
-//! everything. Nothing is asked while a stream is captured. A process that launches in more streams
+//! everything. The stream that it waited for is not asked: the answer would cost time, and while a
+//! fence is in it ([`fences`](crate::holder::fences)) it would be wrong. Nothing is asked while a stream is captured. A process that launches in more streams
 //! than that list holds, or in per-thread default streams, rests after waits for its whole context
 //! alone, and one with several contexts or GPUs never is seen to.
 
@@ -13,6 +14,7 @@ use crate::account::gpu::Gpu;
 use crate::account::presence::Presence;
 use crate::driver::calls::{Kept, calls};
 use crate::driver::{capture, quiet};
+use crate::holder::fences;
 use crate::slots::{bursts, in_use};
 use crate::sys::fork::in_child;
 
@@ -63,6 +65,14 @@ pub fn is_awaited(gpu: &Gpu) -> bool {
     bursts::is_open() || gpu.presence.as_ref().is_some_and(Presence::is_at_work)
 }
 
+/// What the program has waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    ForAll,
+    /// A stream, or some work if there is no handle.
+    ForStream(Option<usize>),
+}
+
 /// What the streams answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Streams {
@@ -75,12 +85,17 @@ enum Streams {
 /// The program has waited, for everything or for a part: the process rests if all of its streams
 /// are idle. `is_still` says whether nothing was launched since, as far as launches are counted.
 #[cold]
-pub fn look(gpu: &Gpu, was_for_all: bool, is_still: impl Fn() -> bool) {
+pub fn look(gpu: &Gpu, waited: Waited, is_still: impl Fn() -> bool) {
     if !is_awaited(gpu) || !is_still() {
         return;
     }
+    let was_for_all = waited == Waited::ForAll;
     // Without a mask launches are not counted, and other threads may have launched meanwhile.
-    let streams = if was_for_all && gpu.mask.is_some() { Streams::Idle } else { ask() };
+    let streams = match waited {
+        _ if gpu.mask.is_none() => ask(None),
+        Waited::ForAll => Streams::Idle,
+        Waited::ForStream(stream) => ask(stream),
+    };
     match streams {
         Streams::AtWork => return,
         Streams::Unseen if !was_for_all => return bursts::tear(),
@@ -95,12 +110,16 @@ pub fn look(gpu: &Gpu, was_for_all: bool, is_still: impl Fn() -> bool) {
     bursts::end(gpu, is_still);
 }
 
-fn ask() -> Streams {
+/// Asks the streams, but for an idle one.
+fn ask(idle: Option<usize>) -> Streams {
     if UNSEEN.load(Ordering::Relaxed) || !in_use::knows_all() || capture::is_any() {
         return Streams::Unseen;
     }
+    let streams = in_use::streams().filter(move |stream| Some(*stream) != idle);
+    if streams.clone().next().is_none() {
+        return Streams::Idle;
+    }
     let (Some(_asking), Some(calls)) = (quiet::ask_soon(), calls()) else { return Streams::Unseen };
-    let streams = in_use::streams();
     let busy = BUSY.load(Ordering::Relaxed);
     // It may have ended since, and is asked only while it is in use.
     let first = streams.clone().find(|stream| *stream == busy);
@@ -111,5 +130,5 @@ fn ask() -> Streams {
     });
     let Some(at_work) = at_work else { return Streams::Idle };
     BUSY.store(at_work, Ordering::Relaxed);
-    Streams::AtWork
+    if fences::were_just_put() { Streams::Unseen } else { Streams::AtWork }
 }

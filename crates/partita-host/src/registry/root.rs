@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use partita_ledger::{GATE_FILE_NAME, GateMap};
 use rustix::io::Errno;
 
 use super::dir::{Dir, own_user};
@@ -204,6 +205,14 @@ impl Registry {
             }
         }
         Ok(found)
+    }
+
+    /// The current user's gate on a GPU, if there is one.
+    pub(crate) fn gate(&self, gpu_key: &str) -> Option<GateMap> {
+        let homes = homes(open_root(&self.root).ok()?).ok()?;
+        let home = homes.into_iter().find(|home| home.dir.is_own())?;
+        let gpu = home.dir.sub_of_owner(gpu_key).ok()?;
+        GateMap::open(gpu.at(GATE_FILE_NAME)).ok()
     }
 
     /// The directories that may be tenants', living or not: the GPU's key, the tenant's name, the

@@ -20,16 +20,21 @@ pub(crate) const SLO_RECORD: &str = "slo.json";
 pub(crate) const SLO_RECORD_BYTES_MAX: u64 = 256 * 1024;
 
 impl Tenant {
-    /// Whether this process, or the one that keeps all tenants here, moves its TPCs.
+    /// Whether a controller looks at it: it has a target or a goal.
+    pub(crate) fn is_controlled(&self) -> bool {
+        self.meta.as_ref().is_ok_and(super::Meta::is_controlled)
+    }
+
+    /// Whether the controller moves its TPCs, too. Those of tenants that take turns stay.
     pub(crate) fn is_steered(&self) -> bool {
-        self.meta.as_ref().is_ok_and(super::Meta::is_steered)
+        self.is_controlled() && !crate::time::takes_turns(self)
     }
 
     /// The TPCs that it has at least: those of its share, and one without a share. Of a tenant that
     /// is not steered, all that it has.
     pub(crate) fn promised_tpcs(&self) -> u32 {
         let (Ok(meta), Ok(limits), Ok(set)) = (&self.meta, &self.limits, self.set()) else { return 0 };
-        if !meta.is_steered() {
+        if !self.is_steered() {
             return set.len();
         }
         let share = meta.share.as_deref().and_then(|share| share.parse::<Share>().ok());

@@ -197,8 +197,8 @@ impl Meta {
         }
     }
 
-    /// Whether the controller moves its TPCs: it has a target or a goal.
-    pub fn is_steered(&self) -> bool {
+    /// Whether a controller looks at it: it has a target or a goal.
+    pub fn is_controlled(&self) -> bool {
         self.goal != Goal::None || self.target().is_some()
     }
 }
@@ -405,7 +405,7 @@ impl Tenant {
     pub(crate) fn rests(&self) -> Option<Placement> {
         let (Ok(meta), Ok(limits)) = (&self.meta, &self.limits) else { return None };
         let is_masked = matches!(limits.mechanism, MECHANISM_MASK | MECHANISM_PERSISTENT);
-        let is_without = meta.share.is_none() && meta.mps_partition.is_none() && !meta.is_steered();
+        let is_without = meta.share.is_none() && meta.mps_partition.is_none() && !meta.is_controlled();
         (is_without && is_masked && !limits.takes_turns() && self.is_kept_here()).then_some(meta.place)
     }
 

@@ -94,6 +94,7 @@ fn plan<'a>(
         parts.collect::<Result<Vec<_>, Error>>()
     };
     slo::check_gpus(&request.limits, gpus.len(), request.is_prepared)?;
+    slo::check_multiple(&request.limits, request.takes_turns(), registry.is_system())?;
     let (waited, parts) = match (name, run) {
         (Some(name), Some(run)) => {
             turn::plan_in_turn(&lock, request, gpus, name, run, &tenants, plan_beside)?
@@ -168,7 +169,9 @@ fn plan_on(
         compact: request.compact,
         reserved: &rules.reserved_for_others(&site),
     };
-    slo::check_sum(&request.limits, &topology, here())?;
+    if !takes_turns {
+        slo::check_sum(&request.limits, &topology, here())?;
+    }
     let chosen = partition::plan(&wanted).map_err(or_turns)?;
     let label = gpu.label();
     let kept = rules.kept_memory(&site);
@@ -231,9 +234,9 @@ pub(crate) fn make(
             Meta { task_slots: part.task_slots, ..new_meta(&part.request, gpu, gpus, name, run, tpcs) };
         NewPart { gpu_key: gpu.key(), meta, limits: part.limits }
     };
-    let is_steered = slo::is_steered(&request.limits);
+    let is_controlled = slo::is_asked(&request.limits);
     let made = lock.create(gpus.iter().zip(parts).map(new).collect());
-    if made.is_ok() && is_steered {
+    if made.is_ok() && is_controlled {
         gpus.iter().try_for_each(|gpu| lock.make_control(&gpu.key()))?;
     }
     if made.is_ok()

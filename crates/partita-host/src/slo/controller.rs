@@ -1,5 +1,5 @@
 //! [`Controller`]: looks at the tenants of a GPU, asks the law, and moves TPCs as `partita set`
-//! does.
+//! does. Of tenants that take turns it only says how their targets stand.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,14 @@ use partita_ledger::{Pace, UsageView};
 
 use super::record::Record;
 use super::remembered;
+use super::silence::Silence;
 use crate::error::Error;
 use crate::mps::incident::now_unix_ms;
 use crate::partition;
 use crate::process::ProcessId;
 use crate::registry::{ControlTurn, Registry, Tenant};
 use crate::site::{self, Site};
+use crate::time;
 
 /// How often it looks.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
@@ -31,6 +33,10 @@ pub struct Controller {
     /// `None` in system mode, where `partitad` alone controls.
     turn: Option<ControlTurn>,
     law: Law,
+    /// For tenants that take turns: none of their TPCs moves.
+    law_of_turns: Law,
+    /// While one of these learns its own time.
+    silence: Option<Silence>,
     begun: Instant,
     scanned: Option<Instant>,
     written: Instant,
@@ -47,6 +53,7 @@ struct Part {
     run: ProcessId,
     target: Option<Target>,
     wanted: Wanted,
+    takes_turns: bool,
     /// By the policy of the site.
     most_tpcs: u32,
     view: UsageView,
@@ -59,6 +66,19 @@ struct Part {
 impl Part {
     fn held(&self) -> u32 {
         self.tenant.set().map_or(0, |set| set.len())
+    }
+
+    fn seen(&self) -> Seen<'_> {
+        let held_tpcs = self.held();
+        Seen {
+            id: self.id,
+            wanted: self.wanted,
+            least_tpcs: self.tenant.promised_tpcs(),
+            most_tpcs: if self.takes_turns { held_tpcs } else { self.most_tpcs },
+            held_tpcs,
+            times: if self.is_of_steps() { &self.pace.steps } else { &self.pace.bursts },
+            launches: self.launches,
+        }
     }
 
     fn is_of_steps(&self) -> bool {
@@ -94,6 +114,8 @@ impl Controller {
             gpu_key: gpu_key.to_owned(),
             turn,
             law: Law::new(),
+            law_of_turns: Law::new(),
+            silence: None,
             begun: now,
             scanned: None,
             written: now,
@@ -126,27 +148,32 @@ impl Controller {
                 (part.pace, part.launches) = (pace, launches);
             }
         }
-        let seen: Vec<Seen<'_>> = self
-            .parts
-            .iter()
-            .map(|part| Seen {
-                id: part.id,
-                wanted: part.wanted,
-                least_tpcs: part.tenant.promised_tpcs(),
-                most_tpcs: part.most_tpcs,
-                held_tpcs: part.held(),
-                times: if part.is_of_steps() { &part.pace.steps } else { &part.pace.bursts },
-                launches: part.launches,
-            })
-            .collect();
         let now_ns = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let look = self.law.look(now_ns, self.room, &seen);
-        for (id, event) in look.events {
+        let (in_turns, others): (Vec<&Part>, Vec<&Part>) =
+            self.parts.iter().partition(|part| part.takes_turns);
+        // Each has all TPCs, as if they were its own: there is nothing to give.
+        let tpcs = in_turns.iter().map(|part| part.held()).fold(0, u32::saturating_add);
+        let in_turns: Vec<Seen<'_>> = in_turns.into_iter().map(Part::seen).collect();
+        let events = self.law_of_turns.look(now_ns, Room { tpcs, resting: 0 }, &in_turns).events;
+        let others: Vec<Seen<'_>> = others.into_iter().map(Part::seen).collect();
+        let look = self.law.look(now_ns, self.room, &others);
+        for (id, event) in events.into_iter().chain(look.events) {
             self.note(id, event);
         }
+        self.keep_silence();
         let made = if look.orders.is_empty() { Ok(()) } else { self.apply(&look.orders) };
         self.write(now);
         made.map(|()| true)
+    }
+
+    /// Has tenants of low priority wait while one that takes turns learns its own time.
+    fn keep_silence(&mut self) {
+        let learns = self.parts.iter().any(|part| self.law_of_turns.is_learning(part.id));
+        match (learns, &self.silence) {
+            (true, None) => self.silence = Silence::begin(&self.registry, &self.gpu_key),
+            (false, Some(_)) => self.silence = None,
+            _ => {}
+        }
     }
 
     /// Reads the tenants, and how many TPCs there are to divide.
@@ -160,9 +187,12 @@ impl Controller {
         let most_tpcs = most_of_policy(tenants);
         let here: Vec<Tenant> =
             tenants.iter().filter(|tenant| tenant.gpu_key == self.gpu_key).cloned().collect();
-        let is_mine = |tenant: &Tenant| tenant.is_steered() && tenant.is_kept_here() && tenant.limits.is_ok();
+        let is_mine =
+            |tenant: &Tenant| tenant.is_controlled() && tenant.is_kept_here() && tenant.limits.is_ok();
         let counts = here.iter().filter(|tenant| tenant.counts() && tenant.rests().is_none());
-        let firm = counts.filter(|tenant| !is_mine(tenant)).filter_map(|tenant| tenant.set().ok());
+        let firm = counts
+            .filter(|tenant| !is_mine(tenant) || !tenant.is_steered())
+            .filter_map(|tenant| tenant.set().ok());
         let firm = firm.fold(TpcSet::EMPTY, |all, set| all | set);
         let all = here
             .iter()
@@ -175,12 +205,13 @@ impl Controller {
         let mut before = std::mem::take(&mut self.parts);
         for tenant in here.into_iter().filter(is_mine) {
             let Ok(meta) = tenant.meta() else { continue };
+            let takes_turns = time::takes_turns(&tenant);
             let most_tpcs = most_tpcs(&tenant);
             let (run, target, slo) = (meta.run, meta.target(), meta.slo.clone());
             debug_assert!(target.is_some() || meta.goal == Goal::Throughput);
             let known = before.iter().position(|part| part.run == run && part.tenant.is_of_same(&tenant));
             let mut part = match known.map(|at| before.swap_remove(at)) {
-                Some(part) => Part { tenant, most_tpcs, ..part },
+                Some(part) => Part { tenant, takes_turns, most_tpcs, ..part },
                 None => {
                     let Ok(view) = tenant.usage() else { continue };
                     let record = Record::of(&tenant);
@@ -195,6 +226,7 @@ impl Controller {
                         run,
                         target: None,
                         wanted,
+                        takes_turns,
                         most_tpcs,
                         view,
                         pace,
@@ -239,6 +271,9 @@ impl Controller {
                     None => "; for this run only, as there is no directory of state that can be written"
                         .to_owned(),
                 });
+                if part.takes_turns && self.silence.is_none() {
+                    why.push_str("; others worked meanwhile, as the gate had no lane left");
+                }
             }
             Event::Unmet { best_ns, .. } => {
                 let loose = best_ns.map(|ns| partita_core::slo::Time(ns + ns / 8));
@@ -249,8 +284,9 @@ impl Controller {
                         format!("{step}p99={loose}")
                     },
                 );
+                let others = if part.takes_turns { "end" } else { "end or shrink" };
                 why.push_str(&format!(
-                    "; loosen it with `partita set {} --slo {slo}`, or end or shrink another tenant",
+                    "; loosen it with `partita set {} --slo {slo}`, or {others} another tenant",
                     part.tenant.name
                 ));
             }
@@ -297,7 +333,8 @@ impl Controller {
     fn write(&mut self, now: Instant) {
         let is_due = now - self.written >= WRITE;
         for part in self.parts.iter_mut().filter(|part| part.is_changed || is_due) {
-            if let Some(standing) = self.law.standing(part.id) {
+            let law = if part.takes_turns { &self.law_of_turns } else { &self.law };
+            if let Some(standing) = law.standing(part.id) {
                 part.record.stand(&standing, part.target.is_some());
             }
             // The tenant may have ended; else the next look writes it.

@@ -1,6 +1,8 @@
 //! How fast programs are alone, by their command lines: `alone.json` in the directory of state.
 
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -58,8 +60,7 @@ pub(super) fn key(tenant: &Tenant, is_of_steps: bool) -> String {
 }
 
 fn file() -> Option<PathBuf> {
-    // Made by those who keep more than this there.
-    state::dir().ok().filter(|dir| dir.is_dir()).map(|dir| dir.join("alone.json"))
+    state::dir().ok().map(|dir| dir.join("alone.json"))
 }
 
 fn read(file: &Path) -> Programs {
@@ -75,6 +76,8 @@ pub(super) fn recall(key: &str) -> Option<u64> {
 /// written.
 pub(super) fn remember(key: &str, alone_ns: u64) -> Option<PathBuf> {
     let file = file()?;
+    // For this user alone: it names command lines.
+    DirBuilder::new().recursive(true).mode(0o700).create(file.parent()?).ok()?;
     let mut programs = read(&file);
     let bytes = programs.add(key, Program { alone_ns, at_unix_ms: now_unix_ms() })?;
     files::replace(&file, &bytes, 0o644, Durable::No).ok()?;

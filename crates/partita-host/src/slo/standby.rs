@@ -77,7 +77,7 @@ impl Drop for Standby {
 pub fn control_all(registry: &Registry, is_over: impl FnMut() -> bool, tell: impl FnMut(&Error)) {
     let steered = || {
         let tenants = registry.lock()?.tenants()?;
-        Ok(tenants.into_iter().filter(|it| it.is_steered()).map(|it| it.gpu_key).collect())
+        Ok(tenants.into_iter().filter(|it| it.is_controlled()).map(|it| it.gpu_key).collect())
     };
     control(registry, steered, is_over, tell);
 }

@@ -26,6 +26,8 @@ const SPIN_NS: u64 = 30_000;
 const VALUE_POLL_NS: u64 = 20_000;
 /// Passes between polls of the sockets while the rings are never empty.
 const PASSES_PER_POLL: u32 = 64;
+/// The most time between two polls of sockets, but for one long pass, in nanoseconds.
+const POLL_NS: u64 = 1_000_000;
 
 /// Set by the handler of SIGTERM and SIGINT.
 static ENDING: AtomicU32 = AtomicU32::new(0);
@@ -76,6 +78,7 @@ impl Board {
         let mut alone_since = monotonic_ns();
         let mut had_clients = false;
         let mut active_at = monotonic_ns();
+        let mut polled_at = active_at;
         let mut passes = 0u32;
         loop {
             if self.pass() {
@@ -94,8 +97,9 @@ impl Board {
             passes += 1;
             let next_ns = self.next_wake_ns();
             let busy = now - active_at < SPIN_NS || next_ns.is_some_and(|ns| ns < SPIN_NS);
-            // A pass that runs blocks is long.
-            if busy && self.executions.is_empty() && !passes.is_multiple_of(PASSES_PER_POLL) {
+            // A pass that runs blocks is long, also if it has run all of them.
+            let is_due = passes.is_multiple_of(PASSES_PER_POLL) || now - polled_at >= POLL_NS;
+            if busy && self.executions.is_empty() && !is_due {
                 std::hint::spin_loop();
                 continue;
             }
@@ -107,6 +111,7 @@ impl Board {
             if self.sleep(listener, limit) {
                 active_at = monotonic_ns();
             }
+            polled_at = monotonic_ns();
         }
     }
 

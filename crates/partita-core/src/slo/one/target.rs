@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::super::evidence::{ALARM, CALM, Evidence, SEVERE};
 use super::super::said::{Event, Reason};
 use super::super::seen::{Seen, Wanted};
-use super::{Around, Calibration, One, Trial, p99_ns};
+use super::{Around, Calibration, One, SETTLE_LOOKS, Trial, p99_ns};
 use crate::histogram::Histogram;
 
 /// A second violation within this time takes all.
@@ -18,8 +18,11 @@ const RETURN_S_MAX: f64 = 16.0;
 const PROBATION_S: f64 = 60.0;
 /// Bursts after which an open trial is undone: ten times what a clear one needs.
 const TRIAL_BURSTS_MAX: u64 = 4_000;
-/// A target that gets nothing more and is violated for so long cannot be met.
+/// A target that gets nothing more and is violated for so long cannot be met; with so many bursts,
+/// or after this time without them, since a program that starts up has few and long ones.
 const UNMET_S: f64 = 2.0;
+const UNMET_BURSTS: u64 = 20;
+const UNMET_STUCK_S: f64 = 10.0;
 /// A tenant rests after so long without launches.
 const REST_S: f64 = 1.0;
 /// Work after which a rest is worth a return of 0.2 s: a quarter of one in 100 bursts.
@@ -28,10 +31,13 @@ const WORK_S: f64 = 80.0;
 const STUCK_LOOKS: u32 = 2;
 /// After this time they are bursts whose end is not seen.
 const UNSEEN_S: f64 = 5.0;
-/// Bursts and seconds of a calibration; the second pair is for slow programs.
+/// Bursts and seconds of a batch of a calibration; the second pair is for slow programs.
 const CALIBRATION: [(u64, f64); 2] = [(200, 1.0), (30, 5.0)];
-/// The longest one, and the pause after one that came to nothing.
-const CALIBRATION_S_MAX: f64 = 10.0;
+/// Two batches agree if they differ by an eighth at most: a program that starts up, or is disturbed,
+/// has some long bursts that are not like those to come.
+const AGREE: u64 = 8;
+/// The longest calibration, and the pause after one that came to nothing.
+const CALIBRATION_S_MAX: f64 = 20.0;
 const CALIBRATION_PAUSE_S: f64 = 60.0;
 
 impl One {
@@ -131,7 +137,8 @@ impl One {
             return (Some(wanted), Some(reason));
         }
         self.unmet_s += passed_s;
-        if self.unmet_s >= UNMET_S {
+        let has_worked = self.here.count() >= UNMET_BURSTS || self.unmet_s >= UNMET_STUCK_S;
+        if self.unmet_s >= UNMET_S && has_worked {
             self.unmet = true;
             self.unmet_most = most;
             let best = self.best();
@@ -141,10 +148,14 @@ impl One {
         (None, None)
     }
 
-    /// The level with the best time that 99 of 100 took at most.
+    /// The level with the best time that 99 of 100 took at most, of those with many bursts; else what
+    /// they take now.
     fn best(&self) -> Option<(u32, u64)> {
-        let levels = self.levels.iter().filter_map(|(tpcs, times)| Some((*tpcs, p99_ns(times)?)));
-        levels.min_by_key(|(tpcs, ns)| (*ns, *tpcs))
+        let late = |ns: &u64| self.bound_ns.is_none_or(|bound| *ns > bound);
+        let many = self.levels.iter().filter(|(_, times)| times.count() >= UNMET_BURSTS);
+        let many = many.filter_map(|(tpcs, times)| Some((*tpcs, p99_ns(times).filter(late)?)));
+        let now = || Some((self.tpcs, p99_ns(&self.here)?));
+        many.min_by_key(|(tpcs, ns)| (*ns, *tpcs)).or_else(now)
     }
 
     fn calm(
@@ -193,7 +204,8 @@ impl One {
         Some((Some(seen.least_tpcs.max(1)), Some(Reason::Resting)))
     }
 
-    /// Learns its own time on all that it can have.
+    /// Learns its own time on all that it can have: when two batches of bursts in a row agree, or the
+    /// best one after a while.
     fn calibrate(
         &mut self,
         around: &Around,
@@ -207,24 +219,34 @@ impl One {
             if self.idle_s > 0.0 || self.worked_s == 0.0 {
                 return (None, None);
             }
-            let (times, before) = (Histogram::default(), self.tpcs);
-            self.calibration = Some(Calibration { times, worked_s: 0.0, before });
+            let before = self.tpcs;
+            self.calibration =
+                Some(Calibration { worked_s: 0.0, batch_s: 0.0, last_ns: None, best_ns: None, before });
             self.here = Histogram::default();
+            self.settle = SETTLE_LOOKS;
             return (Some(around.most.max(self.tpcs)), Some(Reason::Calibrating));
         };
         if self.idle_s == 0.0 {
             calibration.worked_s += around.passed_s;
+            calibration.batch_s += around.passed_s;
         }
-        calibration.times = self.here;
-        let (count, worked_s) = (calibration.times.count(), calibration.worked_s);
-        let is_enough = CALIBRATION.iter().any(|(least, least_s)| count >= *least && worked_s >= *least_s);
-        if !is_enough && worked_s < CALIBRATION_S_MAX {
+        let (count, batch_s) = (self.here.count(), calibration.batch_s);
+        let is_batch = CALIBRATION.iter().any(|(least, least_s)| count >= *least && batch_s >= *least_s);
+        let mut learnt = None;
+        if let Some(ns) = p99_ns(&self.here).filter(|_| is_batch) {
+            let last = calibration.last_ns.replace(ns);
+            learnt = last.filter(|last| last.abs_diff(ns) <= ns.min(*last) / AGREE).map(|last| last.max(ns));
+            calibration.best_ns = Some(calibration.best_ns.map_or(ns, |best| best.min(ns)));
+            calibration.batch_s = 0.0;
+            self.here = Histogram::default();
+        }
+        let is_over = calibration.worked_s >= CALIBRATION_S_MAX;
+        let (before, best) = (calibration.before, calibration.best_ns);
+        if learnt.is_none() && !is_over {
             return (None, None);
         }
-        let before = calibration.before;
-        let alone_ns = p99_ns(&calibration.times).filter(|_| is_enough);
         self.calibration = None;
-        let Some(alone_ns) = alone_ns else {
+        let Some(alone_ns) = learnt.or(best) else {
             self.calibrates_from_s = around.time_s + CALIBRATION_PAUSE_S;
             return (Some(before.min(self.tpcs)), Some(Reason::Unseen));
         };
