@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use partita_core::Share;
+use partita_ledger::Limits;
 use rustix::fs::FlockOperation;
 
 use super::layout::{CONTROL, make_own};
@@ -27,7 +28,7 @@ impl Tenant {
 
     /// Whether the controller moves its TPCs, too. Those of tenants that take turns stay.
     pub(crate) fn is_steered(&self) -> bool {
-        self.is_controlled() && !crate::time::takes_turns(self)
+        self.is_controlled() && !self.limits().is_ok_and(Limits::takes_turns)
     }
 
     /// The TPCs that it has at least: those of its share, and one without a share. Of a tenant that
