@@ -33,8 +33,8 @@ const STUCK_LOOKS: u32 = 2;
 const UNSEEN_S: f64 = 5.0;
 /// Bursts and seconds of a batch of a calibration; the second pair is for slow programs.
 const CALIBRATION: [(u64, f64); 2] = [(200, 1.0), (30, 5.0)];
-/// Two batches agree if they differ by an eighth at most: a program that starts up, or is disturbed,
-/// has some long bursts that are not like those to come.
+/// Two batches agree if they differ by an eighth at most: a program that starts up, or is
+/// disturbed, has some long bursts that are not like those to come.
 const AGREE: u64 = 8;
 /// The longest calibration, and the pause after one that came to nothing.
 const CALIBRATION_S_MAX: f64 = 20.0;
@@ -148,8 +148,8 @@ impl One {
         (None, None)
     }
 
-    /// The level with the best time that 99 of 100 took at most, of those with many bursts; else what
-    /// they take now.
+    /// The level with the best time that 99 of 100 took at most, of those with many bursts; else
+    /// what they take now.
     fn best(&self) -> Option<(u32, u64)> {
         let late = |ns: &u64| self.bound_ns.is_none_or(|bound| *ns > bound);
         let many = self.levels.iter().filter(|(_, times)| times.count() >= UNMET_BURSTS);
@@ -204,8 +204,8 @@ impl One {
         Some((Some(seen.least_tpcs.max(1)), Some(Reason::Resting)))
     }
 
-    /// Learns its own time on all that it can have: when two batches of bursts in a row agree, or the
-    /// best one after a while.
+    /// Learns its own time on all that it can have: when two batches of bursts in a row agree, or
+    /// the best one after a while.
     fn calibrate(
         &mut self,
         around: &Around,
