@@ -71,8 +71,8 @@ impl RunRequest {
     ///
     /// Where tenants that take turns leave no compute units, a request without `--sm` takes turns
     /// too. Its isolation is settled if it takes turns without `--via time`: it has the whole GPU
-    /// in its turns, or runs at the same time as the tenants with masks. In turns a target or a goal
-    /// settles its priority.
+    /// in its turns, or runs at the same time as the tenants with masks. In turns a target or a
+    /// goal settles its priority.
     ///
     /// # Errors
     /// As [`Registry::lock`].

@@ -3,9 +3,10 @@
 //! The program's own waits tell, and its questions whether work is done. After each one that
 //! succeeds, the streams that it launches in ([`in_use`]) are asked, unless it was a wait for
 //! everything. The stream that it waited for is not asked: the answer would cost time, and while a
-//! fence is in it ([`fences`](crate::holder::fences)) it would be wrong. Nothing is asked while a stream is captured. A process that launches in more streams
-//! than that list holds, or in per-thread default streams, rests after waits for its whole context
-//! alone, and one with several contexts or GPUs never is seen to.
+//! fence is in it ([`fences`](crate::holder::fences)) it would be wrong. Nothing is asked while a
+//! stream is captured. A process that launches in more streams than that list holds, or in
+//! per-thread default streams, rests after waits for its whole context alone, and one with several
+//! contexts or GPUs never is seen to.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
