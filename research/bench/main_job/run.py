@@ -147,6 +147,9 @@ class Bench:
                     self.sets.setdefault(tenant["name"], tenant["tpcs"])
             if settle:
                 programs[1].settle(settle)
+            for tenant in explain:
+                shown = subprocess.run([self.options.partita, "explain", tenant], capture_output=True, text=True, check=False)
+                run.setdefault("explained", []).append(shown.stdout + shown.stderr)
             with Clocks() if self.options.clocks else contextlib.nullcontext() as clocks:
                 if programs[1]:
                     programs[1].go()
@@ -155,10 +158,6 @@ class Bench:
                     time.sleep(self.options.seconds)
                     now = time.monotonic()
                     run["serve"] = {"start": now - self.options.seconds, "stop": now, "latencies_ms": []}
-            if explain:
-                for tenant in explain:
-                    shown = subprocess.run([self.options.partita, "explain", tenant], capture_output=True, text=True, check=False)
-                    run.setdefault("explained", []).append(shown.stdout + shown.stderr)
             if clocks:
                 run["sm_mhz"], run["watts"] = clocks.mhz, clocks.watts
             if programs[0]:
