@@ -149,9 +149,13 @@ fn why_controlled(of: &mut Explanation) {
 }
 
 fn why_in_turns(of: &mut Explanation) {
+    let has = match of.tpcs {
+        Some(tpcs) if of.tpcs != of.tpcs_of_device => format!("with the {tpcs} TPCs that partitions leave"),
+        _ => "with the whole GPU".to_owned(),
+    };
     of.why.push(match of.slo {
-        Some(_) => "it takes turns and goes before tenants of low priority, with the whole GPU".to_owned(),
-        None => "it takes turns and waits while a tenant of high priority works".to_owned(),
+        Some(_) => format!("it takes turns and goes before tenants of low priority, {has}"),
+        None => format!("it takes turns and waits while a tenant of high priority works, {has}"),
     });
 }
 
