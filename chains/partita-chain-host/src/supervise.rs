@@ -295,12 +295,13 @@ impl Running {
             if changed {
                 self.show(say);
             }
+            // Before its end: a chain may have few frames.
+            self.say_who_is_reached_by_host(say);
             // A component that exits with 0 has no more frames for the others, or wants no more.
             if self.members.iter().any(Process::has_ended_well) {
                 self.shared.note("a component exited with 0: the chain ends".to_owned());
                 return Ok(0);
             }
-            self.say_who_is_reached_by_host(say);
             self.shared.take_log_end().iter().for_each(|line| say(line));
             self.wait();
         }
