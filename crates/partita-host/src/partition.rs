@@ -323,10 +323,15 @@ fn widen(tenants: &[Tenant]) -> Result<(), Error> {
         let is_masked = tenant.limits().is_ok_and(|limits| limits.mechanism == MECHANISM_MASK);
         is_masked && time::takes_turns(tenant) && tenant.is_kept_here()
     };
-    for tenant in tenants.iter().filter(is_mine) {
+    let mine: Vec<&Tenant> = tenants.iter().filter(is_mine).collect();
+    if mine.is_empty() {
+        return Ok(());
+    }
+    let rules = site::present_rules()?;
+    for tenant in mine {
         let (limits, held) = (tenant.limits()?, tenant.set()?);
         let topology = limits.topology().map_err(|error| tenant.damaged_limits(&error.to_string()))?;
-        let reserved = site::present_rules()?.reserved_for_others(&Site {
+        let reserved = rules.reserved_for_others(&Site {
             topology: &topology,
             gpu: &tenant.meta()?.gpu,
             gpu_key: &tenant.gpu_key,

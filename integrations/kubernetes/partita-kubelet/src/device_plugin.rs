@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status};
 use crate::journal::Entry;
 use crate::metrics::{list, pod_resources_socket};
 use crate::plan::Definition;
-use crate::plugin::{identity, listen, until_replaced};
+use crate::plugin::{identity, listen, to_its_end, until_replaced};
 use crate::prepare::Tenants;
 use crate::shares::{self, Offer, Offered};
 use crate::wire::deviceplugin as wire;
@@ -324,10 +324,8 @@ impl DevicePlugin for Service {
         let mut container_responses = Vec::new();
         for asked in request.into_inner().container_requests {
             let service = self.clone();
-            // A task of its own: a kubelet that hangs up does not leave a tenant half made.
             let work = async move { service.plugin.allocate(service.resource, &asked.devices_ids).await };
-            let done = tokio::spawn(work).await;
-            let done = done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")));
+            let done = to_its_end(work).await;
             let cdi_devices = done.map_err(|reason| refused(self.resource, "not allocated", reason))?;
             container_responses.push(wire::ContainerAllocateResponse { cdi_devices });
         }
@@ -340,8 +338,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
         let service = self.clone();
         let ids = request.into_inner().devices_ids;
-        let done = tokio::spawn(async move { service.plugin.start(service.resource, &ids).await }).await;
-        let done = done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")));
+        let done = to_its_end(async move { service.plugin.start(service.resource, &ids).await }).await;
         done.map_err(|reason| refused(self.resource, "not started", reason))?;
         Ok(Response::new(wire::PreStartContainerResponse {}))
     }

@@ -194,6 +194,14 @@ impl Driver {
     }
 }
 
+/// Runs work in a task of its own: a kubelet that hangs up leaves nothing half made.
+pub(crate) async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, String>> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")))
+}
+
 /// The services on `dra.sock`.
 #[derive(Clone)]
 struct Plugin(Arc<Driver>);
@@ -208,10 +216,8 @@ impl DraPlugin for Plugin {
         for claim in request.into_inner().claims {
             let driver = self.0.clone();
             let asked = claim.clone();
-            // A task of its own: a kubelet that hangs up does not leave a claim half prepared.
             let begin = Instant::now();
-            let done = tokio::spawn(async move { driver.prepare(&asked).await }).await;
-            let done = done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")));
+            let done = to_its_end(async move { driver.prepare(&asked).await }).await;
             self.0.calls.count(Call::Prepare, done.is_ok(), begin.elapsed());
             if let Err(reason) = &done {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, reason, "not prepared");
@@ -234,8 +240,7 @@ impl DraPlugin for Plugin {
             let driver = self.0.clone();
             let asked = claim.clone();
             let begin = Instant::now();
-            let done = tokio::spawn(async move { driver.unprepare(&asked).await }).await;
-            let done = done.unwrap_or_else(|error| Err(format!("the work did not end: {error}")));
+            let done = to_its_end(async move { driver.unprepare(&asked).await }).await;
             self.0.calls.count(Call::Unprepare, done.is_ok(), begin.elapsed());
             if let Err(reason) = &done {
                 tracing::warn!(claim.uid, claim.namespace, claim.name, reason, "not ended");
