@@ -239,7 +239,7 @@ impl Running {
             if gpus.len() > 1 {
                 command.env(VISIBLE_VARIABLE, &gpus[of[role]].visible);
             }
-            Process::new(format!("component {}", component.name), command)
+            Process::new(format!("component {}", component.name), command, tenant)
         });
         let members = members.collect();
         let ending = Arc::new(AtomicBool::new(false));

@@ -137,7 +137,9 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
     };
     loop {
         holder.wait(run_exit.as_ref().filter(|_| run.lives())).map_err(Error::io("the holder's wait"))?;
+        let found = holder.looks.ended();
         holder.take_all();
+        found.into_iter().for_each(|found| holder.looks.note(found));
         holder.look();
         if holder.held.is_empty() && !run.lives() && !holder.is_needed(name, run) {
             holder.looks.finish();
@@ -231,6 +233,7 @@ impl Holder {
         let page = inode(&held.page);
         self.held.retain(|old| inode(&old.page) != page);
         self.held.push(held);
+        self.looks.joined();
     }
 
     /// Looks after the dead: lets go of those whose work has ended, and shows the others.
@@ -250,7 +253,6 @@ impl Holder {
             // Without a share of time there is no gate.
             self.parts.iter().for_each(|part| _ = part.open_gate());
         }
-        self.looks.collect();
         let held_before = self.held.len();
         let can_look = self.can_look();
         let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
@@ -300,7 +302,8 @@ impl Holder {
     /// Why the work of a dead process has ended, if it has. `can_look` is what [`Self::can_look`]
     /// said with all that are held.
     fn is_over(&self, held: &mut Held, can_look: bool) -> Option<Because> {
-        let ended = self.parts.first().is_some_and(|part| kill::was_work_ended(&part.dir, held.pid));
+        let process = ProcessId { pid: held.pid, start_ticks: held.owner.1 };
+        let ended = self.parts.first().is_some_and(|part| kill::was_work_ended(&part.dir, process));
         let mut page = [0; FLIGHT_BYTES];
         let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
         let flight = |launches| if is_read { Flight::read(&page, launches) } else { None };
@@ -341,17 +344,20 @@ impl Holder {
         self.service.is_some() && self.held.iter().all(|held| held.died.is_some())
     }
 
-    /// Has a look at the compute units if work without a fence may run there.
+    /// Has a look at the compute units if work without a fence may run there. Beside a living
+    /// process of the tenant only if such work was found to run before: free compute units tell
+    /// then that it has ended.
     fn look_at_units(&mut self) {
-        let is_open = |since: Instant| {
-            let is_told = matches!(self.looks.since(since), Some(Vacancy::Free | Vacancy::Untold));
-            since.elapsed() >= SETTLE && !is_told
+        let can_look = self.can_look();
+        let is_open = |since: Instant| match self.looks.since(since) {
+            Some(Vacancy::Free | Vacancy::Untold) => false,
+            Some(Vacancy::Taken) => true,
+            Some(Vacancy::Unanswered) | None => can_look && since.elapsed() >= SETTLE,
         };
-        if self.can_look()
-            && self.held.iter().filter_map(|held| held.unfenced).any(is_open)
+        if self.held.iter().filter_map(|held| held.unfenced).any(is_open)
             && let Some(service) = &self.service
         {
-            self.looks.begin(&self.install, service, &self.parts);
+            self.looks.begin(&self.install, service, &self.parts, !can_look);
         }
     }
 

@@ -120,17 +120,18 @@ pub fn was_asked_for(dir: &std::path::Path) -> bool {
 }
 
 /// Notes that the server has ended the work of a process.
-pub(crate) fn note_work_ended(dir: &std::path::Path, pid: u32) {
-    let _ = std::fs::File::create(dir.join(work_mark(pid)));
+pub(crate) fn note_work_ended(dir: &std::path::Path, process: ProcessId) {
+    let _ = std::fs::File::create(dir.join(work_mark(process)));
 }
 
 /// Whether it has.
-pub(crate) fn was_work_ended(dir: &std::path::Path, pid: u32) -> bool {
-    dir.join(work_mark(pid)).exists()
+pub(crate) fn was_work_ended(dir: &std::path::Path, process: ProcessId) -> bool {
+    dir.join(work_mark(process)).exists()
 }
 
-fn work_mark(pid: u32) -> String {
-    format!("{ENDED_MARK}-{pid}")
+/// With the start, because a later process of the tenant may have the same number.
+fn work_mark(ProcessId { pid, start_ticks }: ProcessId) -> String {
+    format!("{ENDED_MARK}-{pid}-{start_ticks}")
 }
 
 /// Ends every process of the tenant but the caller's, its work on the GPU first.

@@ -51,7 +51,7 @@ impl Keeper {
             }
             None => "the keeper of the chain's memory".to_owned(),
         };
-        let process = Process::new(title, command);
+        let process = Process::new(title, command, tenant);
         Ok(Self { process, socket, started: Instant::now() })
     }
 

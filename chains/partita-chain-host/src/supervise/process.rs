@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ pub(super) struct Process {
     pub incarnation_before: u64,
     program: OsString,
     command: Command,
+    /// The directory of the chain's tenant.
+    tenant: PathBuf,
     child: Option<(Child, Option<OwnedFd>, Instant)>,
     /// When it is to start; `None` if it runs or shall not run.
     due: Option<Instant>,
@@ -44,13 +47,14 @@ pub(super) struct Process {
 
 impl Process {
     /// A process that is due at once.
-    pub(super) fn new(title: String, command: Command) -> Self {
+    pub(super) fn new(title: String, command: Command, tenant: &Path) -> Self {
         Self {
             title,
             restarts: 0,
             incarnation_before: 0,
             program: command.get_program().to_owned(),
             command,
+            tenant: tenant.to_owned(),
             child: None,
             due: Some(Instant::now()),
             pause: PAUSE,
@@ -138,7 +142,7 @@ impl Process {
             && let Some(process) = ProcessId::living(child.id())
         {
             if let Some(service) = service {
-                end_work_before(service, signal, process);
+                end_work_before(service, signal, process, &self.tenant);
             }
             let _ = process.signal(signal);
         }

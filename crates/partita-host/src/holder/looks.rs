@@ -29,11 +29,25 @@ struct Place {
     set: TpcSet,
 }
 
+/// A look that goes on.
+struct Look {
+    began: Instant,
+    /// A process of the tenant lived when it began.
+    is_beside: bool,
+    thread: JoinHandle<Vacancy>,
+}
+
+/// What a look has found.
+pub(super) struct Found {
+    began: Instant,
+    is_beside: bool,
+    vacancy: Vacancy,
+}
+
 /// The looks of one holder.
 #[derive(Default)]
 pub(super) struct Looks {
-    /// One that goes on, and when it began.
-    present: Option<(Instant, JoinHandle<Vacancy>)>,
+    present: Option<Look>,
     /// The last one that ended, and when it began.
     last: Option<(Instant, Vacancy)>,
     /// Whether one that has not begun is to begin.
@@ -41,6 +55,8 @@ pub(super) struct Looks {
     first: Option<Instant>,
     next: Option<Instant>,
     unanswered: u32,
+    /// When a process of the tenant last said that it uses the GPU.
+    joined: Option<Instant>,
 }
 
 impl Looks {
@@ -49,15 +65,30 @@ impl Looks {
         self.last.as_ref().filter(|(began, _)| *began >= since).map(|(_, found)| found)
     }
 
-    /// Takes the result of a look that has ended.
-    pub fn collect(&mut self) {
-        let Some((began, thread)) = self.present.take_if(|(_, thread)| thread.is_finished()) else { return };
-        let found = thread.join().unwrap_or(Vacancy::Unanswered);
-        self.unanswered = if found == Vacancy::Unanswered { self.unanswered + 1 } else { 0 };
-        let found = if self.unanswered >= UNANSWERED_MAX { Vacancy::Untold } else { found };
+    /// A process of the tenant has said that it uses the GPU.
+    pub fn joined(&mut self) {
+        self.joined = Some(Instant::now());
+    }
+
+    /// The result of a look that has ended. A process says that it uses the GPU before its first
+    /// launch, so what it has said must be read between this call and [`Self::note`].
+    pub fn ended(&mut self) -> Option<Found> {
+        let Look { began, is_beside, thread } = self.present.take_if(|look| look.thread.is_finished())?;
+        let vacancy = thread.join().unwrap_or(Vacancy::Unanswered);
+        Some(Found { began, is_beside, vacancy })
+    }
+
+    /// Notes what a look has found. What it found taken beside a living process of the tenant may
+    /// be taken by that one, and tells nothing of the dead.
+    pub fn note(&mut self, Found { began, is_beside, vacancy }: Found) {
         let first = *self.first.get_or_insert(began);
         self.next = Some(Instant::now() + (first.elapsed() / PAUSE_PART).clamp(PAUSE, PAUSE_MAX));
-        self.last = Some((began, found));
+        if vacancy == Vacancy::Taken && (is_beside || self.joined.is_some_and(|joined| joined >= began)) {
+            return;
+        }
+        self.unanswered = if vacancy == Vacancy::Unanswered { self.unanswered + 1 } else { 0 };
+        let vacancy = if self.unanswered >= UNANSWERED_MAX { Vacancy::Untold } else { vacancy };
+        self.last = Some((began, vacancy));
     }
 
     /// From now on none begins, until it is asked for again.
@@ -69,13 +100,14 @@ impl Looks {
     /// control daemon hang (seen twice on an H100, driver 580.159.04).
     pub fn finish(&mut self) {
         self.cancel();
-        if let Some((_, thread)) = self.present.take() {
-            let _ = thread.join();
+        if let Some(look) = self.present.take() {
+            let _ = look.thread.join();
         }
     }
 
     /// Begins a look at the tenant's compute units, unless one goes on or ended just now.
-    pub fn begin(&mut self, install: &Install, service: &Service, parts: &[Tenant]) {
+    /// `is_beside` says whether a process of the tenant lives.
+    pub fn begin(&mut self, install: &Install, service: &Service, parts: &[Tenant], is_beside: bool) {
         if self.present.is_some() || self.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
@@ -87,7 +119,7 @@ impl Looks {
             let found = places.and_then(|places| look_at(&install, &service, &places, &wanted));
             found.unwrap_or(Vacancy::Unanswered)
         });
-        self.present = Some((began, thread));
+        self.present = Some(Look { began, is_beside, thread });
     }
 }
 

@@ -1,11 +1,13 @@
 //! Ends a client's GPU work, before its process is ended.
 
+use std::path::Path;
 use std::time::Duration;
 
 use partita_mps::{Control, MpsError, Pid, Service};
 use rustix::process::Signal;
 
 use crate::error::Error;
+use crate::kill;
 use crate::process::{ProcessId, user_name};
 
 /// How long each command to the service may take before a signal is sent on.
@@ -49,18 +51,21 @@ pub fn end_work(control: &Control, server: Pid, client: Pid) -> Result<bool, Mps
 }
 
 /// To be called before a client of the service gets a signal: if the process would die of it at
-/// once, its work on the GPU is ended first. Returns whether the server has done that.
-pub fn end_work_before(service: &Service, signal: Signal, process: ProcessId) -> bool {
+/// once, its work on the GPU is ended first. No fence of it is passed then, so a note in the
+/// tenant's directory, `dir`, tells the holder.
+pub fn end_work_before(service: &Service, signal: Signal, process: ProcessId, dir: &Path) {
     if !dies_of(process.pid, signal) {
-        return false;
+        return;
     }
     // A service that does not answer must not keep the signal from it for long.
     let service = service.clone().with_command_limit(BEFORE_SIGNAL_LIMIT);
-    let Ok(clients) = service.clients() else { return false };
-    let own = clients.into_iter().filter(|(_, client)| *client == process.pid);
     // Whatever goes wrong, the signal is not kept from it.
-    let ended = own.map(|(server, client)| end_work(&service.control(), server, client));
-    ended.fold(false, |any, ended| any | ended.is_ok_and(|ended| ended))
+    let clients = service.clients().unwrap_or_default();
+    for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
+        if end_work(&service.control(), server, client).is_ok_and(|is_ended| is_ended) {
+            kill::note_work_ended(dir, process);
+        }
+    }
 }
 
 /// Whether a process neither catches nor ignores a signal.

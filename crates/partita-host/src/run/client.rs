@@ -53,9 +53,7 @@ impl Attended<'_> {
     /// is ended first, because a client that dies with work in flight takes its neighbours with it.
     /// A program with a signal handler is left alone: it may want to save its results.
     pub fn before(&self, signal: Signal, process: ProcessId) {
-        if end_work_before(self.watch.service(), signal, process) {
-            kill::note_work_ended(self.dir, process.pid);
-        }
+        end_work_before(self.watch.service(), signal, process, self.dir);
     }
 
     /// Call it after the program has ended: reports why, if the service is involved, records it,

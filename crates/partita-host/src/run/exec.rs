@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::ffi::{CString, OsString};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,7 +101,7 @@ pub fn exec(
     if signals.take_over_job().map_err(Error::io("signal handlers"))? {
         command.process_group(0);
     }
-    let life = Life { registry: &registry, name, run: meta.run, child: OnceLock::new() };
+    let life = Life { registry: &registry, name, dir: &first.dir, run: meta.run, child: OnceLock::new() };
     if !life.lasts() {
         return Err(gone(name));
     }
@@ -201,6 +202,7 @@ fn admit(registry: &Registry, service: &Service, gpus: &[Gpu]) -> Result<(), Err
 struct Life<'a> {
     registry: &'a Registry,
     name: &'a str,
+    dir: &'a Path,
     run: ProcessId,
     /// The first program, read after the end of `run`, which may restart it.
     child: OnceLock<Option<ProcessId>>,
@@ -236,7 +238,7 @@ impl Life<'_> {
         say(&format!("tenant {}: its first program has ended, and this one ends with it", self.name));
         for signal in [Signal::TERM, Signal::KILL] {
             // A client that dies with work in flight takes its neighbours with it.
-            service.iter().for_each(|service| _ = end_work_before(service, signal, process));
+            service.iter().for_each(|service| end_work_before(service, signal, process, self.dir));
             // It may end at any moment; then there is no receiver.
             let _ = process.signal(signal);
             let begin = Instant::now();
