@@ -1,6 +1,7 @@
 /* Dies with work on the GPU, as told.
  *   deaths WORKLOADS WORK DEATH
- * WORK: `none`, `finite` (8 kernels of some 100 ms), `endless`; and `streams`, finite work in several streams.
+ * WORK: `none`, `brief` (a kernel of some 1 ms), `finite` (8 kernels of some 100 ms), `endless`;
+ * `copies` (a brief kernel and 4 GiB from pinned host memory behind it); `streams`, finite work in several streams.
  * With `sudden-` before it the work begins at that line, and the program dies right behind its last launch.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
  * Says `ready` when the work is there and, with a holder, behind it the fences; dies at the next line of its input. */
@@ -27,6 +28,19 @@ static int covered_page(void) {
         if (length > 0 && !strncmp(target, "/memfd:partita-flight", 21)) return number;
     }
     return -1;
+}
+
+/* Copies that take longer than the way to the death, right behind a kernel. */
+static void copy_much(void *function) {
+    size_t bytes = 64 << 20;
+    void *host = aligned_alloc(4096, bytes);
+    address device;
+    OK("cuMemHostRegister_v2", CALL(int (*)(void *, size_t, unsigned), "cuMemHostRegister_v2")(host, bytes, 0));
+    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&device, bytes));
+    memset(host, 1, bytes);
+    walk(function, NULL, 40000);
+    for (int i = 0; i < 64; i++)
+        OK("cuMemcpyHtoDAsync_v2", CALL(int (*)(address, void *, size_t, void *), "cuMemcpyHtoDAsync_v2")(device, host, bytes, NULL));
 }
 
 static void await_fences(void) {
@@ -58,6 +72,10 @@ int main(int count, char **arguments) {
     }
     if (!strcmp(work, "endless"))
         walk(function, NULL, 1ull << 50);
+    else if (!strcmp(work, "brief"))
+        walk(function, NULL, 40000);
+    else if (!strcmp(work, "copies"))
+        copy_much(function);
     else if (!strcmp(work, "finite"))
         for (int i = 0; i < 8; i++) walk(function, NULL, 4000000);
     else if (!strcmp(work, "streams"))

@@ -6,6 +6,7 @@
 
 use crate::common;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -148,7 +149,11 @@ fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
     for death in rounds() {
-        let work = if death == "abort" { "streams" } else { "finite" };
+        let work = match death {
+            "abort" => "streams",
+            "segv" => "copies",
+            _ => "finite",
+        };
         let mut dying = scene.dying(work, death, "on");
         die(&mut dying, death);
         scene.eventually(death, &mut neighbour, || !scene.has_tenant());
@@ -259,6 +264,36 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
         let mut neighbour = scene.neighbour();
         die(&mut scene.dying("sudden-finite", death, "on"), death);
         scene.eventually(death, &mut neighbour, || !scene.has_tenant());
+    }
+}
+
+/// The holder looks at the compute units of the first process, and another one of the tenant begins
+/// meanwhile. If that one works, a look finds them taken by it. If it does nothing, looks go on
+/// until the work has ended, which was found to run.
+#[test]
+fn the_dead_are_released_though_another_process_of_their_tenant_begins() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    // The first look begins 200 to 300 ms after the death, and takes as long at least.
+    const TWO: &str = r#""$1" "$2" sudden-$3 kill; sleep 0.35; shift 3; exec "$@""#;
+    for (work, next) in [("brief", "loop"), ("finite", "idle")] {
+        let scene = Scene::new();
+        let mut neighbour = scene.neighbour();
+        let (program, workloads) = (scene.program.as_os_str(), scene.workloads.as_os_str());
+        let (busy, kernels) = common::gpu_program();
+        let second: &[&OsStr] = match next {
+            "loop" => &[busy.as_os_str(), kernels.as_os_str(), "loop".as_ref()],
+            _ => &[program, workloads, "none".as_ref(), "kill".as_ref()],
+        };
+        let mut command = scene.world.partita("run --name dies --sm 10% -- sh -c".split(' '));
+        command.arg(TWO).args(["sh".as_ref(), program, workloads, work.as_ref()]).args(second);
+        let mut tenant = Tenant::start(command.stdin(Stdio::piped()));
+        assert_eq!(tenant.next_line(), "ready");
+        tenant.child.stdin.as_mut().unwrap().write_all(b"die\n").unwrap();
+        let line = tenant.next_line();
+        assert!(line == "ready" || line.starts_with("sms"), "{line}");
+        scene.eventually(work, &mut neighbour, || scene.problem().is_empty());
     }
 }
 

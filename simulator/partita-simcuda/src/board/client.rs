@@ -1,7 +1,7 @@
 //! The board's state of one connected process.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use partita_core::TpcSet;
@@ -13,6 +13,7 @@ use super::graph::Graph;
 use super::space::Space;
 use crate::shared::channel::{Channel, Consumer, STREAMS_MAX, push_host_work};
 use crate::shared::protocol::{FunctionSpec, MpsIdentity, StreamKind};
+use crate::shared::sys::{is_readable, pidfd};
 
 /// The priorities of streams: -5 to 0.
 const STREAM_LEVELS: i32 = 6;
@@ -59,6 +60,8 @@ pub struct Function {
 pub struct Client {
     /// The process.
     pub pid: u32,
+    /// Readable when the process has ended; `None` if it had ended when it came.
+    exit: Option<OwnedFd>,
     /// Its name.
     pub command: String,
     /// The slow path.
@@ -97,6 +100,8 @@ pub struct Client {
     pub backlog: VecDeque<u64>,
     /// Host work that the client is doing.
     pub host: HashMap<u64, WorkId>,
+    /// Those works of `host` that are copies.
+    pub copies: HashSet<u64>,
     /// Events that it created or opened.
     pub events: Vec<u32>,
     /// The error that ended its work, or 0.
@@ -135,6 +140,7 @@ impl Client {
     pub fn new(arrival: Arrival) -> Self {
         Self {
             pid: arrival.pid,
+            exit: pidfd(arrival.pid).ok(),
             command: arrival.command,
             socket: arrival.socket,
             channel: arrival.channel,
@@ -154,6 +160,7 @@ impl Client {
             handles: HashMap::new(),
             backlog: VecDeque::new(),
             host: HashMap::new(),
+            copies: HashSet::new(),
             events: Vec::new(),
             fault: 0,
             next_ctx: 1,
@@ -189,6 +196,11 @@ impl Client {
             Some(MpsIdentity { is_below_normal: true, .. }) => priority.saturating_add(STREAM_LEVELS),
             _ => priority,
         }
+    }
+
+    /// Whether its process has ended. Its connection may be held by another one.
+    pub fn is_dead(&self) -> bool {
+        self.exit.as_ref().is_none_or(|exit| is_readable(exit.as_fd()))
     }
 
     /// Bytes that an MPS memory limit leaves to this process, if there is a limit.

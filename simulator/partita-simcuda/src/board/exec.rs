@@ -32,6 +32,7 @@ impl Board {
             self.catch_up();
         }
         any |= self.look_at_words();
+        any |= self.finish_copies_of_the_dead();
         for id in std::mem::take(&mut self.dirty) {
             if let Some(client) = self.clients.get_mut(&id) {
                 client.channel.announce_progress();
@@ -106,9 +107,12 @@ impl Board {
         }
         match on_start {
             OnStart::Nothing => {}
-            OnStart::Host(token) => {
+            OnStart::Host(token) | OnStart::HostCopy(token) => {
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.host.insert(token, work);
+                    if matches!(on_start, OnStart::HostCopy(_)) {
+                        client.copies.insert(token);
+                    }
                     client.queue_host(token);
                 }
             }
@@ -233,6 +237,20 @@ impl Board {
         any
     }
 
+    /// Ends the copies of processes that have died: on hardware the GPU copies by itself. Nothing
+    /// is left that could see the memory of the host.
+    fn finish_copies_of_the_dead(&mut self) -> bool {
+        let mut ended = Vec::new();
+        for client in self.clients.values_mut().filter(|client| !client.copies.is_empty()) {
+            if client.is_dead() {
+                let (copies, host) = (std::mem::take(&mut client.copies), &mut client.host);
+                ended.extend(copies.iter().filter_map(|token| host.remove(token)));
+            }
+        }
+        ended.iter().for_each(|work| self.end(*work));
+        !ended.is_empty()
+    }
+
     /// Refuses a client's further calls, and breaks nobody at its end. Its work goes on as long as
     /// some process holds its connection, as on hardware.
     pub(super) fn leave(&mut self, id: ClientId) {
@@ -266,6 +284,7 @@ impl Board {
             .collect();
         client.backlog.clear();
         client.host.clear();
+        client.copies.clear();
         self.executions.retain(|_, execution| execution.client != id);
         for stream in streams {
             // A stream that is already removed has nothing to kill.
@@ -326,6 +345,7 @@ impl Board {
             _ => return Err(CuResult::LAUNCH_FAILED),
         };
         if let Command::HostDone { token } = command {
+            client.copies.remove(&token);
             if let Some(work) = client.host.remove(&token) {
                 self.end(work);
             }
@@ -423,7 +443,7 @@ impl Board {
                 if token == 0 {
                     return Ok(copied);
                 }
-                self.submit(stream, Work::External, job(seq, OnStart::Host(token), Effect::Nothing))
+                self.submit(stream, Work::External, job(seq, OnStart::HostCopy(token), Effect::Nothing))
             }
             Command::Copy { route, rect } => {
                 self.submit(stream, transfer(route, rect.bytes()), job(seq, nothing(), Effect::Copy(rect)))

@@ -48,8 +48,10 @@ type ClientId = u64;
 enum OnStart {
     /// Nothing.
     Nothing,
-    /// The client's worker does its part.
+    /// The client's worker calls a function.
     Host(u64),
+    /// The client's worker does its part of a copy.
+    HostCopy(u64),
     /// The work ends with an event's recording.
     Event { slot: u32, count: u64 },
     /// The work ends when a word has a value.

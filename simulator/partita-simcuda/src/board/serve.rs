@@ -140,7 +140,9 @@ impl Board {
         }
         let event = self.engine.next_event().map(|at| self.page.real_ns_until(at));
         let word = (!self.value_waits.is_empty()).then_some(VALUE_POLL_NS);
-        event.into_iter().chain(word).chain(self.next_interpretation_ns()).min()
+        let is_copying = self.clients.values().any(|client| !client.copies.is_empty());
+        let copy = is_copying.then_some(POLL_NS);
+        event.into_iter().chain(word).chain(copy).chain(self.next_interpretation_ns()).min()
     }
 
     /// Whether no client is coming: while this holds the lock no new board can start, and a client

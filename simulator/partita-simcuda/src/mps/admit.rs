@@ -9,11 +9,11 @@ use partita_abi::CuResult;
 use super::daemon::{Daemon, board, client_name, has_fault, number_of};
 use super::peer::{Candidate, Member, PeerId, Phase, Role, Server};
 use super::script::Failure;
-use super::wait::pidfd;
 use super::wire::{Answer, Attach};
 use super::{clients_max, is_before_volta};
 use crate::shared::place::Place;
 use crate::shared::protocol::MpsIdentity;
+use crate::shared::sys::pidfd;
 use crate::shared::visible::{device_uuid, is_visible, uuid_text};
 
 impl Daemon {

@@ -26,12 +26,6 @@ pub(super) fn signals() -> io::Result<OwnedFd> {
     owned(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })
 }
 
-/// A descriptor that becomes readable when a process ends.
-pub(super) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers; the descriptor is close-on-exec by itself.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)
-}
-
 /// Waits until something is readable or closed, and returns which. A signal can end the wait early.
 pub(super) fn poll<'a>(
     sources: impl Iterator<Item = BorrowedFd<'a>>,

@@ -166,6 +166,22 @@ pub fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// A descriptor that becomes readable when a process ends.
+///
+/// # Errors
+/// Those of `pidfd_open`.
+pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers; the descriptor is close-on-exec by itself.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as RawFd)
+}
+
+/// Whether a descriptor is readable now.
+pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, a local.
+    unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
+}
+
 /// Turns the -1 of a system call into its error.
 ///
 /// # Errors
