@@ -37,7 +37,7 @@ struct Look {
     thread: JoinHandle<Vacancy>,
 }
 
-/// What a look has found.
+/// What a look has found, and when it began.
 pub(super) struct Found {
     began: Instant,
     is_beside: bool,
@@ -151,4 +151,51 @@ fn look_at(
         }
     }
     Ok(Vacancy::Free)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(began: Instant, is_beside: bool, vacancy: Vacancy) -> Found {
+        Found { began, is_beside, vacancy }
+    }
+
+    #[test]
+    fn a_look_beside_a_living_process_tells_only_that_the_compute_units_are_free() {
+        let (mut looks, died) = (Looks::default(), Instant::now());
+        looks.note(found(died, false, Vacancy::Taken));
+        assert_eq!(looks.since(died), Some(&Vacancy::Taken));
+        // The next one is not of the dead alone.
+        looks.joined();
+        let (next_died, next_began) = (Instant::now(), Instant::now());
+        looks.note(found(next_began, true, Vacancy::Taken));
+        assert_eq!(looks.since(died), Some(&Vacancy::Taken));
+        assert_eq!(looks.since(next_died), None);
+        looks.note(found(Instant::now(), true, Vacancy::Free));
+        assert_eq!(looks.since(died), Some(&Vacancy::Free));
+        assert_eq!(looks.since(next_died), Some(&Vacancy::Free));
+    }
+
+    #[test]
+    fn a_process_that_begins_during_a_look_may_have_what_it_finds_taken() {
+        let (mut looks, died) = (Looks::default(), Instant::now());
+        looks.joined();
+        looks.note(found(died, false, Vacancy::Taken));
+        assert_eq!(looks.since(died), None);
+        // It is over before the next look begins.
+        looks.note(found(Instant::now() + Duration::from_millis(1), false, Vacancy::Taken));
+        assert_eq!(looks.since(died), Some(&Vacancy::Taken));
+    }
+
+    #[test]
+    fn looks_without_an_answer_end_in_a_row_of_five() {
+        let (mut looks, died) = (Looks::default(), Instant::now());
+        for _ in 1..UNANSWERED_MAX {
+            looks.note(found(died, false, Vacancy::Unanswered));
+            assert_eq!(looks.since(died), Some(&Vacancy::Unanswered));
+        }
+        looks.note(found(died, false, Vacancy::Unanswered));
+        assert_eq!(looks.since(died), Some(&Vacancy::Untold));
+    }
 }
