@@ -7,11 +7,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, Durable};
+use crate::process::ProcessId;
 
 /// The file in the tenant's directory.
 pub(crate) const FILE: &str = "dead.json";
 /// The most that is read of it, in bytes.
 pub(crate) const BYTES_MAX: u64 = 1 << 20;
+
+/// Notes in a tenant's directory that the server has ended the work of a process.
+pub(crate) fn note_work_ended(dir: &Path, process: ProcessId) {
+    let _ = fs::File::create(dir.join(work_mark(process)));
+}
+
+/// Whether it has.
+pub(crate) fn was_work_ended(dir: &Path, process: ProcessId) -> bool {
+    dir.join(work_mark(process)).exists()
+}
+
+/// With the start, because a later process of the tenant may have the same number.
+fn work_mark(ProcessId { pid, start_ticks }: ProcessId) -> String {
+    format!("ended-{pid}-{start_ticks}")
+}
 
 /// A dead process that the tenant's holder holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,7 +35,7 @@ use rustix::net::{
 use rustix::process::PidfdFlags;
 
 use self::looks::Looks;
-use crate::dead::DeadProcess;
+use crate::dead::{self, DeadProcess};
 use crate::error::Error;
 use crate::install::Install;
 use crate::kill;
@@ -303,7 +303,7 @@ impl Holder {
     /// said with all that are held.
     fn is_over(&self, held: &mut Held, can_look: bool) -> Option<Because> {
         let process = ProcessId { pid: held.pid, start_ticks: held.owner.1 };
-        let ended = self.parts.first().is_some_and(|part| kill::was_work_ended(&part.dir, process));
+        let ended = self.parts.first().is_some_and(|part| dead::was_work_ended(&part.dir, process));
         let mut page = [0; FLIGHT_BYTES];
         let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
         let flight = |launches| if is_read { Flight::read(&page, launches) } else { None };

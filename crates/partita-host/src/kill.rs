@@ -119,21 +119,6 @@ pub fn was_asked_for(dir: &std::path::Path) -> bool {
     dir.join(ENDED_MARK).exists()
 }
 
-/// Notes that the server has ended the work of a process.
-pub(crate) fn note_work_ended(dir: &std::path::Path, process: ProcessId) {
-    let _ = std::fs::File::create(dir.join(work_mark(process)));
-}
-
-/// Whether it has.
-pub(crate) fn was_work_ended(dir: &std::path::Path, process: ProcessId) -> bool {
-    dir.join(work_mark(process)).exists()
-}
-
-/// With the start, because a later process of the tenant may have the same number.
-fn work_mark(ProcessId { pid, start_ticks }: ProcessId) -> String {
-    format!("{ENDED_MARK}-{pid}-{start_ticks}")
-}
-
 /// Ends every process of the tenant but the caller's, its work on the GPU first.
 ///
 /// # Errors

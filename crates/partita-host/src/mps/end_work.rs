@@ -6,8 +6,8 @@ use std::time::Duration;
 use partita_mps::{Control, MpsError, Pid, Service};
 use rustix::process::Signal;
 
+use crate::dead;
 use crate::error::Error;
-use crate::kill;
 use crate::process::{ProcessId, user_name};
 
 /// How long each command to the service may take before a signal is sent on.
@@ -63,7 +63,7 @@ pub fn end_work_before(service: &Service, signal: Signal, process: ProcessId, di
     let clients = service.clients().unwrap_or_default();
     for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
         if end_work(&service.control(), server, client).is_ok_and(|is_ended| is_ended) {
-            kill::note_work_ended(dir, process);
+            dead::note_work_ended(dir, process);
         }
     }
 }
