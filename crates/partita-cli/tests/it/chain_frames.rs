@@ -64,25 +64,29 @@ pub fn view_of(world: &World, name: &str) -> Option<Value> {
 }
 
 /// The chain's state when this many more frames than `before` are finished.
-fn advanced(world: &World, before: u64) -> Value {
+/// The chain's state when some more frames than before are finished.
+pub fn advanced(world: &World, before: u64) -> Value {
     advanced_of(world, "images", before)
 }
 
 fn advanced_of(world: &World, name: &str, before: u64) -> Value {
-    let deadline = Instant::now() + PATIENCE;
+    eventually(world, name, |view| finished(view) >= before + 3)
+}
+
+/// The chain's state once the condition holds.
+pub fn eventually(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + 2 * PATIENCE;
     loop {
         let view = view_of(world, name);
-        if let Some(view) =
-            view.as_ref().filter(|view| view["frames_finished"].as_u64().unwrap() >= before + 3)
-        {
+        if let Some(view) = view.as_ref().filter(|view| is_so(view)) {
             return view.clone();
         }
-        assert!(Instant::now() < deadline, "no frame comes out any more: {view:?}");
+        assert!(Instant::now() < deadline, "{name}: {view:#?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn finished(view: &Value) -> u64 {
+pub fn finished(view: &Value) -> u64 {
     view["frames_finished"].as_u64().unwrap()
 }
 

@@ -14,7 +14,7 @@ use common::{PATIENCE, Tenant, World, is_real, tpcs};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::chain_frames::{start, view_of as view};
+use crate::chain_frames::{advanced, eventually, finished, start, view_of as view};
 use crate::multi_gpu::needs_two_gpus;
 
 /// A component that does nothing.
@@ -75,29 +75,6 @@ fn images(world: &World, head: &str, options: &[&str]) -> String {
     define(world, "images", &head, &components)
 }
 
-/// The chain's state once the condition holds.
-fn eventually(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + 2 * PATIENCE;
-    loop {
-        let now = view(world, name);
-        if let Some(now) = now.as_ref().filter(|now| is_so(now)) {
-            return now.clone();
-        }
-        assert!(Instant::now() < deadline, "{now:#?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn finished(view: &Value) -> u64 {
-    view["frames_finished"].as_u64().unwrap()
-}
-
-/// The chain's state when some more frames than in `before` are finished.
-fn advanced(world: &World, before: Option<&Value>) -> Value {
-    let before = before.map_or(0, finished);
-    eventually(world, "images", |now| finished(now) >= before + 3)
-}
-
 fn kill(pid: i64) {
     rustix::process::kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
 }
@@ -146,7 +123,7 @@ fn the_way_of_frames_and_each_component_s_gpu_are_shown() {
     for (peers, way) in [(true, "peer"), (false, "host")] {
         let world = two_gpus(peers);
         let mut tenant = Tenant::start(&mut start(&world, &images(&world, "frame = \"64KiB\"", &[])));
-        let now = advanced(&world, None);
+        let now = advanced(&world, 0);
         let ways = [0, 1, 2].map(|role| now["roles"][role]["frames_by"].clone());
         if !is_real() {
             assert_eq!(ways, [Value::Null, way.into(), way.into()]);
@@ -173,10 +150,10 @@ fn any_process_may_die_and_no_memory_is_lost() {
     for peers in [true, false] {
         let world = two_gpus(peers);
         let mut tenant = Tenant::start(&mut start(&world, &images(&world, "frame = \"8MiB\"", &[])));
-        let mut now = advanced(&world, None);
+        let mut now = advanced(&world, 0);
         for at in [1, 0, 2] {
             kill(pid(&now, at).expect("it runs"));
-            advanced(&world, Some(&now));
+            advanced(&world, finished(&now));
             now = eventually(&world, "images", |now| (0..3).all(|at| pid(now, at).is_some()));
             assert_eq!(now["frames_lost"], 0, "{now:#}");
         }
@@ -230,10 +207,10 @@ fn dropped_frames_leave_their_gpu_in_good_order() {
         let world = two_gpus(true);
         let head = format!("frame = \"64KiB\"\nalgorithm = \"none\"\npolicy = \"{policy}\"");
         let mut tenant = Tenant::start(&mut start(&world, &images(&world, &head, &[])));
-        let mut now = advanced(&world, None);
+        let mut now = advanced(&world, 0);
         for tpcs in ["66,1,66", "66,66,1"] {
             world.ok(&format!("chain steer images --tpcs {tpcs}"));
-            now = advanced(&world, Some(&now));
+            now = advanced(&world, finished(&now));
         }
         // A wrong frame would have ended the last component.
         assert_eq!((&now["components"][2]["restarts"], &now["frames_lost"]), (&0.into(), &0.into()));
