@@ -63,7 +63,6 @@ pub fn view_of(world: &World, name: &str) -> Option<Value> {
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// The chain's state when this many more frames than `before` are finished.
 /// The chain's state when some more frames than before are finished.
 pub fn advanced(world: &World, before: u64) -> Value {
     advanced_of(world, "images", before)
