@@ -352,9 +352,11 @@ fn a_hostile_ledger() {
     // Pipes instead of files: no command waits for a writer.
     for file in ["owner", "meta.json", "limits", "usage"] {
         let mut tenant = world.idle("--name piper --sm 10%");
-        let path = world.gpu_dir().join("piper").join(file);
-        fs::remove_file(&path).unwrap();
-        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let dir = world.gpu_dir().join("piper");
+        let pipe = dir.join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        // Replaced in one call: a tenant without its owner file counts as dead and is removed.
+        fs::rename(&pipe, dir.join(file)).unwrap();
         world.ps();
         let _ = world.line("kill piper");
         tenant.signal(rustix::process::Signal::TERM);
