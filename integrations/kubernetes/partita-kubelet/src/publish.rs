@@ -3,12 +3,14 @@
 //! The kubelet deletes them when it starts, and 30 s after it lost this driver; people delete and
 //! edit them. So they are watched, and what differs is written again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -18,12 +20,14 @@ use tokio::sync::watch;
 use crate::DRIVER;
 use crate::device::{Board, slices};
 use crate::prepare::Tenants;
+use crate::quantity::{count, whole};
 
 /// Time in which several events become one look.
 const SETTLE: Duration = Duration::from_millis(100);
 /// A look without an event, in case one was lost.
 const LOOK: Duration = Duration::from_secs(300);
-/// After an error: the first pause, and the longest.
+/// After an error or a write: the first pause, and the longest. A look that finds everything as it
+/// should be ends them.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
 /// What to do with the slices that are there.
@@ -37,19 +41,51 @@ pub struct Changes {
     pub delete: Vec<ResourceSlice>,
 }
 
+/// A spec as the API server's answers are compared: it shortens quantities (`1024Mi` to `1Gi`) and
+/// notes when a taint was added.
+fn comparable(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
+    let mut spec = spec.clone();
+    let plain = |quantity: &mut Quantity| {
+        if let Ok(number) = whole(quantity) {
+            *quantity = count(number);
+        }
+    };
+    for set in spec.shared_counters.iter_mut().flatten() {
+        set.counters.values_mut().for_each(|counter| plain(&mut counter.value));
+    }
+    for device in spec.devices.iter_mut().flatten() {
+        for consumed in device.consumes_counters.iter_mut().flatten() {
+            consumed.counters.values_mut().for_each(|counter| plain(&mut counter.value));
+        }
+        device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
+        for capacity in device.capacity.iter_mut().flat_map(BTreeMap::values_mut) {
+            plain(&mut capacity.value);
+            let Some(policy) = &mut capacity.request_policy else { continue };
+            policy.default.iter_mut().for_each(plain);
+            policy.valid_values.iter_mut().flatten().for_each(plain);
+            if let Some(range) = &mut policy.valid_range {
+                plain(&mut range.min);
+                range.max.iter_mut().chain(&mut range.step).for_each(plain);
+            }
+        }
+    }
+    spec
+}
+
 /// From what is there to what should be. A pool that changes gets a new generation in all its
 /// slices, because the scheduler believes only slices of one generation. Pure.
 #[must_use]
 pub fn changes(node: &str, boards: &[Board], present: &[ResourceSlice]) -> Changes {
     let generation = present.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0);
     let as_they_are = slices(node, boards, generation);
-    let same: Vec<bool> =
-        as_they_are.iter().map(|spec| present.iter().any(|one| one.spec == *spec)).collect();
+    let wanted: Vec<ResourceSliceSpec> = as_they_are.iter().map(comparable).collect();
+    let found: Vec<ResourceSliceSpec> = present.iter().map(|slice| comparable(&slice.spec)).collect();
+    let same: Vec<bool> = wanted.iter().map(|spec| found.contains(spec)).collect();
     if same.iter().all(|&is_same| is_same) && present.len() == as_they_are.len() {
         return Changes::default();
     }
     // Slices that were deleted alone come back as they were: the rest of the pool still stands.
-    let all_known = present.iter().all(|one| as_they_are.contains(&one.spec));
+    let all_known = found.iter().all(|spec| wanted.contains(spec));
     let is_distinct = same.iter().filter(|&&is_same| is_same).count() == present.len();
     if !present.is_empty() && all_known && is_distinct {
         let missing = as_they_are.into_iter().zip(same).filter(|(_, is_same)| !is_same);
@@ -145,7 +181,9 @@ impl Publisher {
                 Ok(0) => pause = PAUSES.0,
                 Ok(count) => {
                     tracing::info!(count, "slices written");
-                    pause = PAUSES.0;
+                    // Something else may write them again and again.
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSES.1);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the slices are not as they should be; tried again");
@@ -177,6 +215,8 @@ impl Publisher {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
     use crate::device::tests::h200;
 
@@ -198,6 +238,19 @@ mod tests {
         let gone = present.pop().unwrap();
         let again = changes("n", &boards, &present);
         assert_eq!((again.create.clone(), again.replace.len()), (vec![gone.spec], 0));
+    }
+
+    #[test]
+    fn what_the_server_writes_in_its_own_way_is_the_same() {
+        let ill = Board { fault: Some("it fell off the bus".to_owned()), ..h200(0) };
+        let mut present = published(slices("n", std::slice::from_ref(&ill), 3));
+        let device = &mut present[1].spec.devices.as_mut().unwrap()[0];
+        let time = "2026-11-28T01:20:14Z".parse().unwrap();
+        device.taints.as_mut().unwrap()[0].time_added = Some(Time(time));
+        let capacity = device.capacity.as_mut().unwrap().get_mut("memory").unwrap();
+        let least = &mut capacity.request_policy.as_mut().unwrap().valid_range.as_mut().unwrap().min;
+        assert_eq!(std::mem::replace(&mut least.0, "1Gi".to_owned()), "1024Mi");
+        assert_eq!(changes("n", std::slice::from_ref(&ill), &present), Changes::default());
     }
 
     #[test]

@@ -429,6 +429,39 @@ async fn patch_status(
     Json(store.claims[&key].clone()).into_response()
 }
 
+/// Writes quantities as the real server does, with the largest suffix, and the times of taints.
+fn rewrite(value: &mut Value) {
+    const QUANTITIES: [&str; 6] = ["value", "default", "min", "max", "step", "validValues"];
+    if let Value::Object(fields) = value {
+        for (name, field) in fields.iter_mut() {
+            match field {
+                Value::String(text) if QUANTITIES.contains(&name.as_str()) => *text = shortest(text),
+                Value::Array(taints) if name == "taints" => {
+                    taints.iter_mut().for_each(|taint| taint["timeAdded"] = "2026-11-28T01:20:14Z".into());
+                }
+                _ => rewrite(field),
+            }
+        }
+    } else if let Value::Array(all) = value {
+        all.iter_mut().for_each(rewrite);
+    }
+}
+
+/// A whole number with the largest suffix of its kind.
+fn shortest(text: &str) -> String {
+    let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
+    let (mut number, suffix) = (text[..end].parse::<u64>().unwrap(), &text[end..]);
+    let (suffixes, base) = match suffix.ends_with('i') {
+        true => (&["Ki", "Mi", "Gi", "Ti"][..], 1024),
+        false => (&["", "k", "M", "G"][..], 1000),
+    };
+    let mut at = suffixes.iter().position(|one| *one == suffix).unwrap();
+    while number != 0 && number.is_multiple_of(base) && at + 1 < suffixes.len() {
+        (number, at) = (number / base, at + 1);
+    }
+    format!("{number}{}", suffixes[at])
+}
+
 fn refuse(store: &mut Store, slice: &Value) -> Option<Response> {
     if store.conflicts > 0 {
         store.conflicts -= 1;
@@ -445,6 +478,7 @@ async fn create(State(store): State<Shared>, Json(mut slice): Json<Value>) -> Re
         return refused;
     }
     let name = format!("{}{:05}", slice["metadata"]["generateName"].as_str().unwrap(), store.version);
+    rewrite(&mut slice["spec"]);
     slice["metadata"]["name"] = name.clone().into();
     slice["metadata"]["uid"] = format!("uid-{name}").into();
     store.note("resourceslices", "ADDED", &mut slice);
@@ -467,6 +501,7 @@ async fn replace(
     if old["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"] {
         return status(StatusCode::CONFLICT, "Conflict", "the object has been modified");
     }
+    rewrite(&mut slice["spec"]);
     store.note("resourceslices", "MODIFIED", &mut slice);
     store.slices.insert(name, slice.clone());
     Json(slice).into_response()

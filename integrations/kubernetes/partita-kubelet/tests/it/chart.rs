@@ -23,7 +23,7 @@ use crate::api::Right;
 use crate::helm::render;
 use crate::world::World;
 
-const NAMESPACE: &str = "gpus";
+pub const NAMESPACE: &str = "gpus";
 
 fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../chart")
@@ -49,7 +49,7 @@ fn merge(values: &mut Value, changes: &Value) {
     }
 }
 
-fn rendered(changes: &Value) -> String {
+pub fn rendered(changes: &Value) -> String {
     let mut values = parsed(&std::fs::read_to_string(dir().join("values.yaml")).unwrap());
     merge(&mut values, changes);
     let context = json!({"Values": values, "Release": {"Namespace": NAMESPACE}});
@@ -66,7 +66,7 @@ fn rendered(changes: &Value) -> String {
     all
 }
 
-fn objects(yaml: &str) -> Vec<Value> {
+pub fn objects(yaml: &str) -> Vec<Value> {
     yaml.split("---\n").filter(|text| !text.trim().is_empty()).map(parsed).collect()
 }
 

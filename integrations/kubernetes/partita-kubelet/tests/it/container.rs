@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 /// An ordinary CUDA program, and its kernels.
-fn program() -> &'static (PathBuf, PathBuf) {
+pub fn program() -> &'static (PathBuf, PathBuf) {
     static BUILT: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
         let dir =
             tempfile::Builder::new().prefix("pkgpu").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep();

@@ -15,7 +15,7 @@ use crate::kubelet::{Kubelet, PATIENCE};
 pub const NODE: &str = "node-a";
 
 /// The directory of Partita's own programs. `PARTITA_TEST_LIB_DIR` names one where they are built.
-fn parts() -> &'static Path {
+pub fn parts() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         if let Some(dir) = std::env::var_os("PARTITA_TEST_LIB_DIR") {
             return std::path::absolute(dir).unwrap();
