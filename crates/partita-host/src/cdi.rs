@@ -269,6 +269,33 @@ fn write(
     let line = format!("{}\n", library_in_container().display());
     replace(&preload, line.as_bytes(), "cdi-preload-half-written")?;
     points::reached("cdi-preload-written");
+    let (simulated, variables) = of_gpus(install, gpus)?;
+    let prepared = Prepared {
+        name: first.name.clone(),
+        dirs: parts.iter().map(|part| part.dir.clone()).collect(),
+        library: run::hook(install)?,
+        preload,
+        pipe,
+        shared_memory,
+        variables,
+        simulated,
+    };
+    put(&spec(&prepared), dir)
+}
+
+/// Writes a device's file.
+fn put(spec: &Spec, dir: &Path) -> Result<PathBuf, Error> {
+    let json = serde_json::to_vec_pretty(spec)
+        .map_err(|error| Error::io("the CDI device")(io::Error::other(error)))?;
+    fs::create_dir_all(dir).map_err(Error::io(dir.display().to_string()))?;
+    let path = dir.join(file_name(&spec.devices[0].name));
+    replace(&path, &json, "cdi-device-half-written")?;
+    points::reached("cdi-written");
+    Ok(path)
+}
+
+/// The mounts of simulated GPUs, and the variables with which containers see GPUs.
+fn of_gpus(install: &Install, gpus: &[Gpu]) -> Result<(Vec<Mount>, Vec<(String, String)>), Error> {
     let mut simulated = Vec::new();
     if let Some(sim) = gpus.first().and_then(Gpu::sim) {
         gpus.iter().try_for_each(|gpu| sim.start_board(gpu.facts.index))?;
@@ -292,23 +319,50 @@ fn write(
             _ => (key.to_owned(), value.to_string_lossy().into_owned()),
         })
         .collect();
-    let prepared = Prepared {
-        name: first.name.clone(),
-        dirs: parts.iter().map(|part| part.dir.clone()).collect(),
-        library: run::hook(install)?,
-        preload,
-        pipe,
-        shared_memory,
-        variables,
-        simulated,
-    };
-    let json = serde_json::to_vec_pretty(&spec(&prepared))
-        .map_err(|error| Error::io("the CDI device")(io::Error::other(error)))?;
-    fs::create_dir_all(dir).map_err(Error::io(dir.display().to_string()))?;
-    let path = dir.join(file_name(&first.name));
-    replace(&path, &json, "cdi-device-half-written")?;
-    points::reached("cdi-written");
-    Ok(path)
+    Ok((simulated, variables))
+}
+
+/// Writes a device named `name` with MIG instances of a simulated GPU, and returns its file. It is
+/// no tenant: the containers have the whole instances. Those of a real GPU have devices of NVIDIA's
+/// toolkit, so `None`.
+///
+/// # Errors
+/// Those of the file system; [`Error::InvalidName`].
+pub fn write_instances(
+    install: &Install,
+    gpu: &Gpu,
+    uuids: &[String],
+    name: &str,
+    dir: &Path,
+) -> Result<Option<PathBuf>, Error> {
+    check_name(name)?;
+    if gpu.sim().is_none() {
+        return Ok(None);
+    }
+    let (mounts, mut variables) = of_gpus(install, std::slice::from_ref(gpu))?;
+    variables.retain(|(key, _)| key != "CUDA_VISIBLE_DEVICES");
+    variables.push(("CUDA_VISIBLE_DEVICES".to_owned(), uuids.join(",")));
+    let env = variables.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let device = Device { name: name.to_owned(), container_edits: Edits { env, mounts } };
+    put(&Spec { cdi_version: VERSION.to_owned(), kind: KIND.to_owned(), devices: vec![device] }, dir)
+        .map(Some)
+}
+
+/// Removes the file of a device, and what a killed call left beside it.
+///
+/// # Errors
+/// Those of the file system.
+pub fn remove_file(name: &str, dir: &Path) -> Result<(), Error> {
+    let path = dir.join(file_name(name));
+    for path in [path.clone()].into_iter().chain(half_written(&path)) {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io(path.display().to_string())(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// What a killed [`replace`] left beside this file.
@@ -408,15 +462,7 @@ pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Res
     }
     points::reached("cdi-processes-ended");
     // The device first: no new container starts with it then.
-    let path = dir.join(file_name(name));
-    for path in [path.clone()].into_iter().chain(half_written(&path)) {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io(path.display().to_string())(error));
-            }
-            _ => {}
-        }
-    }
+    remove_file(name, dir)?;
     points::reached("cdi-device-removed");
     let lock = registry.lock_to_plan()?;
     for part in &parts {

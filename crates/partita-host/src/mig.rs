@@ -11,6 +11,8 @@ mod report;
 mod run;
 mod work;
 
+use std::fs::File;
+
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
@@ -39,6 +41,15 @@ pub fn show(install: &Install, registry: &Registry, gpu: &Gpu) -> Result<MigRepo
 /// As [`show`]; the reason why there is no way, with what would make room.
 pub fn plan(install: &Install, registry: &Registry, gpu: &Gpu, target: &Target) -> Result<MigChange, Error> {
     ask(install, gpu, &Request::plan(registry, gpu, target))
+}
+
+/// Takes an instance, `MIG-…`, as `partita run --mig` does: neither that nor a change of instances
+/// touches it while the file is open. `None` while another process has it.
+///
+/// # Errors
+/// Those of the run directory.
+pub fn take_instance(registry: &Registry, uuid: &str) -> Result<Option<File>, Error> {
+    registry.try_lock_mig(uuid)
 }
 
 /// Changes the instances. If a step fails, those from before are restored. If the process is

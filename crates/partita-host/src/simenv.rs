@@ -47,9 +47,10 @@ pub const DEVICES: [&str; 17] = [
 /// The device that is simulated where no GPU is found.
 pub const DEFAULT_DEVICE: &str = "h200";
 
-/// How many GPUs the machine has, without which a container does not find the second one; the
-/// failures of its MPS service, and that one's version.
-const MACHINE_VARIABLES: [&str; 3] = [GPUS_VARIABLE, "PARTITA_SIM_MPS_SCRIPT", "PARTITA_SIM_MPS_VERSION"];
+/// How many GPUs the machine has and how MIG divides them, without which a container finds neither
+/// the second GPU nor an instance; the failures of its MPS service, and that one's version.
+const MACHINE_VARIABLES: [&str; 4] =
+    [GPUS_VARIABLE, "PARTITA_SIM_MIG", "PARTITA_SIM_MPS_SCRIPT", "PARTITA_SIM_MPS_VERSION"];
 
 /// A simulated GPU that programs can be put on.
 #[derive(Debug, Clone, PartialEq, Eq)]

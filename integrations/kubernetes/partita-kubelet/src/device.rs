@@ -35,7 +35,7 @@ pub const TAINT: &str = "partita.dev/unusable";
 const COUNTER_SETS_MAX: usize = 8;
 const DEVICES_MAX: usize = 64;
 
-/// A GPU as this module needs it.
+/// A GPU as this module needs it, or an instance of one with MIG.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Board {
     /// `GPU-…`.
@@ -66,6 +66,17 @@ pub struct Board {
     pub is_simulated: bool,
     /// Why nothing can run on it now.
     pub fault: Option<String>,
+    /// What makes it an instance.
+    pub mig: Option<Mig>,
+}
+
+/// A MIG instance. Its UUID is `MIG-…`, and its TPCs and memory are its own.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Mig {
+    /// Its GPU, `GPU-…`.
+    pub parent: String,
+    /// The name of its profile, as `3g.71gb`.
+    pub profile: String,
 }
 
 impl Board {
@@ -74,9 +85,12 @@ impl Board {
         self.tpcs * self.sms_per_tpc
     }
 
-    /// What tenants may have, in whole MiB.
+    /// What tenants may have, in whole MiB. An instance is given whole.
     pub fn memory_mib(&self) -> u64 {
-        self.memory_bytes.saturating_sub(RESERVE_BYTES) >> 20
+        match self.mig {
+            Some(_) => self.memory_bytes >> 20,
+            None => self.memory_bytes.saturating_sub(RESERVE_BYTES) >> 20,
+        }
     }
 
     /// The name of the whole device. It is made of the UUID: an index would name another GPU after
@@ -88,6 +102,14 @@ impl Board {
     /// The name of the shared device.
     pub fn shared_device(&self) -> String {
         format!("{}-shared", self.device())
+    }
+
+    /// The names of its devices.
+    pub fn devices(&self) -> Vec<String> {
+        match self.mig {
+            Some(_) => vec![self.device()],
+            None => vec![self.shared_device(), self.device()],
+        }
     }
 
     fn architecture(&self) -> &'static str {
@@ -123,12 +145,15 @@ impl Board {
                 ("smsPerTpc", number(self.sms_per_tpc)),
                 ("tpcs", number(self.tpcs)),
                 ("simulated", flag(self.is_simulated)),
-                // The calibration proves masks, or there is no device.
-                ("maskProved", flag(true)),
-                ("gpcsProved", flag(self.gpcs.is_some())),
             ]
             .map(|(name, value)| (name.to_owned(), value)),
         );
+        let own = match &self.mig {
+            Some(mig) => [("profile", text(&mig.profile)), ("parentUUID", text(&mig.parent))],
+            // The calibration proves masks, or there is no device.
+            None => [("maskProved", flag(true)), ("gpcsProved", flag(self.gpcs.is_some()))],
+        };
+        attributes.extend(own.map(|(name, value)| (name.to_owned(), value)));
         attributes.extend(semantic(&self.driver).map(|text| ("driverVersion".to_owned(), version(text))));
         attributes.extend(self.gpcs.map(|gpcs| ("gpcs".to_owned(), number(gpcs))));
         let pci = self.pci.as_deref().map(|pci| ("resource.kubernetes.io/pciBusID".to_owned(), text(pci)));
@@ -138,7 +163,11 @@ impl Board {
 
     /// The attributes of one of its devices.
     pub fn attributes_of(&self, device: &str) -> BTreeMap<String, DeviceAttribute> {
-        self.attributes(if device == self.device() { "gpu" } else { "shared" })
+        self.attributes(match device == self.device() {
+            true if self.mig.is_some() => "mig",
+            true => "gpu",
+            false => "shared",
+        })
     }
 
     fn consumption(&self) -> Vec<DeviceCounterConsumption> {
@@ -198,9 +227,10 @@ impl Board {
         ];
         Device {
             name: self.device(),
-            attributes: Some(self.attributes("gpu")),
+            attributes: Some(self.attributes_of(&self.device())),
             capacity: Some(capacity.map(|(name, value)| (name.to_owned(), value)).into()),
-            consumes_counters: Some(self.consumption()),
+            // Instances exclude nothing: the hardware divides the GPU.
+            consumes_counters: self.mig.is_none().then(|| self.consumption()),
             taints: self.taints(),
             ..Device::default()
         }
@@ -220,9 +250,14 @@ fn semantic(build: &str) -> Option<String> {
 
 /// The slices of a node, in order. Counters have slices of their own, as the API requires.
 pub fn slices(node: &str, boards: &[Board], generation: i64) -> Vec<ResourceSliceSpec> {
-    let devices: Vec<Device> = boards.iter().flat_map(|board| [board.shared(), board.whole()]).collect();
+    let of_board = |board: &Board| match board.mig {
+        Some(_) => vec![board.whole()],
+        None => vec![board.shared(), board.whole()],
+    };
+    let devices: Vec<Device> = boards.iter().flat_map(of_board).collect();
+    let counted = boards.iter().filter(|board| board.mig.is_none());
     let sets: Vec<CounterSet> =
-        boards.iter().map(|board| CounterSet { name: board.device(), counters: counters() }).collect();
+        counted.map(|board| CounterSet { name: board.device(), counters: counters() }).collect();
     let count = sets.chunks(COUNTER_SETS_MAX).count() + devices.chunks(DEVICES_MAX).count();
     let empty = || ResourceSliceSpec {
         driver: DRIVER.to_owned(),
@@ -260,6 +295,19 @@ pub(crate) mod tests {
             clients: 48,
             is_simulated: false,
             fault: None,
+            mig: None,
+        }
+    }
+
+    pub(crate) fn instance(which: u32) -> Board {
+        Board {
+            uuid: format!("MIG-0022{which:04}-2233-4455-6677-8899aabbccdd"),
+            tpcs: 8,
+            gpcs: None,
+            memory_bytes: 16 << 30,
+            clients: 0,
+            mig: Some(Mig { parent: h200(9).uuid, profile: "1g.18gb".to_owned() }),
+            ..h200(9)
         }
     }
 
@@ -300,6 +348,30 @@ pub(crate) mod tests {
             );
         }
         assert_ne!(devices[0].consumes_counters, devices[2].consumes_counters);
+    }
+
+    #[test]
+    fn an_instance_is_one_device_that_excludes_none() {
+        let specs = slices("n", &[h200(0), instance(0), instance(1)], 1);
+        assert_eq!(specs[0].shared_counters.as_ref().unwrap().len(), 1);
+        let devices = specs[1].devices.as_ref().unwrap();
+        assert_eq!(devices.len(), 4);
+        for device in &devices[2..] {
+            assert!(device.name.starts_with("mig-") && device.consumes_counters.is_none());
+            assert_eq!(device.allow_multiple_allocations, None);
+            let attributes = device.attributes.as_ref().unwrap();
+            let text = |name: &str| attributes[name].string.clone().unwrap();
+            assert_eq!(
+                (text("type"), text("profile"), text("parentUUID")),
+                ("mig".into(), "1g.18gb".into(), h200(9).uuid)
+            );
+            assert!(!attributes.contains_key("maskProved"));
+            let capacity = device.capacity.as_ref().unwrap();
+            assert_eq!(whole(&capacity[MULTIPROCESSORS].value), Ok(16));
+            assert_eq!(whole(&capacity[MEMORY].value), Ok(16 << 30));
+        }
+        // Alone they need no slice of counters.
+        assert_eq!(slices("n", &[instance(0)], 1).len(), 1);
     }
 
     #[test]

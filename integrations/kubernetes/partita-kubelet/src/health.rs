@@ -47,8 +47,8 @@ pub fn report(boards: &[Board], pool: &str, looked_at_s: i64, look_s: u64) -> No
         health_check_timeout_seconds: timeout_s,
         message: board.fault.iter().flat_map(|fault| fault.chars()).take(MESSAGE_CHARS_MAX).collect(),
     };
-    let devices = |board: &Board| [board.shared_device(), board.device()].map(|device| health(board, device));
-    NodeWatchResourcesResponse { devices: boards.iter().flat_map(devices).collect() }
+    let devices = boards.iter().flat_map(|board| board.devices().into_iter().map(|one| health(board, one)));
+    NodeWatchResourcesResponse { devices: devices.collect() }
 }
 
 /// The service.

@@ -172,6 +172,7 @@ mod tests {
             tenant: format!("{uid}-1"),
             selectors: vec!["0".to_owned()],
             size: None,
+            is_mig: false,
             limits: BTreeMap::new(),
             allocated: Vec::new(),
         };

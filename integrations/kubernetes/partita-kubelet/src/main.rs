@@ -8,12 +8,12 @@ use anyhow::{Context, anyhow};
 use clap::Parser;
 use partita::gpus::Selectors;
 use partita_kubelet::args::{Args, Command, DevicePluginArgs, NodeArgs, WebhookArgs};
-use partita_kubelet::device::Board;
 use partita_kubelet::device_plugin::Plugin;
 use partita_kubelet::events::Events;
 use partita_kubelet::journal::Journal;
 use partita_kubelet::metadata::Files;
 use partita_kubelet::metrics::{Calls, Page};
+use partita_kubelet::node::Found;
 use partita_kubelet::plugin::{Driver, serve};
 use partita_kubelet::prepare::{Tenants, install};
 use partita_kubelet::publish::Publisher;
@@ -111,23 +111,33 @@ impl Node {
             journal,
             metadata: metadata.transpose()?,
             boards: RwLock::new(Vec::new()),
+            instances: std::sync::Mutex::default(),
         });
         let (boards_changed, looked_at_s) = (watch::Sender::new(0), watch::Sender::new(0));
         let node = Self { tenants, selectors, boards_changed, looked_at_s, _alone: alone };
-        let (boards, left_out) = node.look().await.map_err(|error| anyhow!(error))?;
-        for reason in left_out {
+        let found = node.look().await.map_err(|error| anyhow!(error))?;
+        for reason in &found.left_out {
             tracing::error!(reason, "a GPU is not offered");
         }
-        tracing::info!(gpus = boards.len(), "starts");
-        node.tenants.set_boards(node::merge(&[], boards));
+        tracing::info!(gpus = found.boards.len(), "starts");
+        node.tenants.set_boards(node::merge(&[], found));
+        node.tenants.take_all_instances();
         node.looked_at_s.send_replace(unix_s());
         Ok(node)
     }
 
-    async fn look(&self) -> Result<(Vec<Board>, Vec<String>), String> {
+    async fn look(&self) -> Result<Found, String> {
         let (tenants, selectors) = (self.tenants.clone(), self.selectors.clone());
         let read = tokio::task::spawn_blocking(move || node::read(&tenants.install, &selectors));
-        read.await.unwrap_or_else(|error| Err(error.to_string()))
+        let mut found = read.await.unwrap_or_else(|error| Err(error.to_string()))?;
+        // A device plugin offers shares of GPUs.
+        if self.tenants.metadata.is_none() && !found.divided.is_empty() {
+            found.boards.retain(|board| board.mig.is_none());
+            found
+                .left_out
+                .push(format!("{} with MIG; a DRA driver offers instances", found.divided.join(", ")));
+        }
+        Ok(found)
     }
 
     /// Looks at the GPUs until the process ends.
@@ -136,8 +146,9 @@ impl Node {
         loop {
             tokio::time::sleep(pause).await;
             match self.look().await {
-                Ok((boards, left_out)) => {
-                    if self.tenants.set_boards(node::merge(&self.tenants.boards(), boards)) {
+                Ok(found) => {
+                    let left_out = found.left_out.clone();
+                    if self.tenants.set_boards(node::merge(&self.tenants.boards(), found)) {
                         tracing::warn!(?left_out, "the GPUs changed");
                         self.boards_changed.send_modify(|count| *count += 1);
                     } else if left_out != left_out_before {
@@ -146,7 +157,7 @@ impl Node {
                     left_out_before = left_out;
                 }
                 Err(error) => {
-                    if self.tenants.set_boards(node::merge(&self.tenants.boards(), Vec::new())) {
+                    if self.tenants.set_boards(node::merge(&self.tenants.boards(), Found::default())) {
                         tracing::error!(error, "the GPUs cannot be listed");
                         self.boards_changed.send_modify(|count| *count += 1);
                     }

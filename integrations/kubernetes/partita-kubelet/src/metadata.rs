@@ -199,6 +199,7 @@ mod tests {
             tenant: "t-1".to_owned(),
             selectors: vec!["0".to_owned()],
             size,
+            is_mig: false,
             limits: BTreeMap::new(),
             allocated: vec![allocated],
         };

@@ -403,6 +403,7 @@ mod tests {
             tenant: tenant.to_owned(),
             selectors: Vec::new(),
             size: None,
+            is_mig: false,
             limits: BTreeMap::new(),
             allocated: Vec::new(),
         };

@@ -5,31 +5,80 @@ use partita::control::admission::Capacity;
 use partita::gpu::Gpu;
 use partita::gpus::{self, Selectors};
 use partita::install::Install;
+use partita::mig;
+use partita::registry::Registry;
 
-use crate::device::Board;
+use crate::device::{Board, Mig};
 
-/// Reads the GPUs, and calibrates those that were not. The second value says which GPUs are not
-/// offered, and why.
+/// Of every GPU that has MIG.
+const SMS_PER_TPC: u32 = 2;
+
+/// What the GPUs are now.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// GPUs without MIG, and the instances of those with MIG.
+    pub boards: Vec<Board>,
+    /// The GPUs with MIG whose instances were read, `GPU-…`.
+    pub divided: Vec<String>,
+    /// Which GPUs are not offered, and why.
+    pub left_out: Vec<String>,
+}
+
+/// Reads the GPUs, calibrates those that were not, and reads the instances of those with MIG.
 ///
 /// # Errors
 /// Why the GPUs cannot be listed.
-pub fn read(install: &Install, selectors: &Selectors) -> Result<(Vec<Board>, Vec<String>), String> {
+pub fn read(install: &Install, selectors: &Selectors) -> Result<Found, String> {
     let gpus = gpus::select(install, Some(selectors)).map_err(|error| error.to_string())?.gpus;
     let cache = Cache::open();
-    let (mut boards, mut left_out) = (Vec::new(), Vec::new());
+    let mut found = Found::default();
     for gpu in gpus {
-        match board(install, &cache, &gpu) {
-            Ok(board) => boards.push(board),
-            Err(reason) => left_out.push(format!("{}: {reason}", gpu.label())),
+        let read = match gpu.facts.mig_enabled {
+            Some(true) => instances(install, &gpu).inspect(|_| found.divided.push(gpu.facts.uuid.clone())),
+            _ => board(install, &cache, &gpu).map(|board| vec![board]),
+        };
+        match read {
+            Ok(all) => found.boards.extend(all),
+            Err(reason) => found.left_out.push(format!("{}: {reason}", gpu.label())),
         }
     }
-    Ok((boards, left_out))
+    Ok(found)
+}
+
+/// The instances of a GPU with MIG.
+fn instances(install: &Install, gpu: &Gpu) -> Result<Vec<Board>, String> {
+    let registry = Registry::open().map_err(|error| error.to_string())?;
+    let report = mig::show(install, &registry, gpu).map_err(|error| error.to_string())?;
+    let present = report.instances.ok_or("only root may list its MIG instances")?;
+    let mut all = Vec::new();
+    for instance in present {
+        let profile = report.profiles.iter().find(|profile| profile.name == instance.profile);
+        let profile = profile.ok_or_else(|| format!("the profile {} is not known", instance.profile))?;
+        for compute in instance.compute_instances {
+            let sms = profile.sms * compute.slices / profile.slices.max(1);
+            all.push(Board {
+                uuid: compute.uuid,
+                selector: gpu.selector().to_string(),
+                product: gpu.facts.name.clone(),
+                pci: gpu.facts.pci.clone(),
+                driver: gpu.driver_version.clone(),
+                cuda: gpu.cuda_version,
+                compute_capability: gpu.facts.compute_capability,
+                sms_per_tpc: SMS_PER_TPC,
+                tpcs: sms / SMS_PER_TPC,
+                gpcs: None,
+                memory_bytes: profile.memory_bytes,
+                clients: 0,
+                is_simulated: gpu.sim().is_some(),
+                fault: None,
+                mig: Some(Mig { parent: gpu.facts.uuid.clone(), profile: profile.name.clone() }),
+            });
+        }
+    }
+    Ok(all)
 }
 
 fn board(install: &Install, cache: &Cache, gpu: &Gpu) -> Result<Board, String> {
-    if gpu.facts.mig_enabled == Some(true) {
-        return Err("MIG is on, and masks are not proved in MIG instances".to_owned());
-    }
     let measured = cache.get(install, gpu).map_err(|error| error.to_string())?;
     let topology = measured.topology()?;
     Ok(Board {
@@ -48,16 +97,20 @@ fn board(install: &Install, cache: &Cache, gpu: &Gpu) -> Result<Board, String> {
         clients: Capacity::of(gpu.facts.compute_capability, None).contexts_max,
         is_simulated: gpu.sim().is_some(),
         fault: None,
+        mig: None,
     })
 }
 
-/// The boards that the node offers now: those that were read, and those that were there before,
-/// with a fault. A device that has claims does not vanish without a word.
+/// The boards that the node offers now: those that were found, and those that were there before,
+/// with a fault. A device that has claims does not vanish without a word. But instances come and go
+/// while their GPU is there.
 #[must_use]
-pub fn merge(before: &[Board], read: Vec<Board>) -> Vec<Board> {
-    let mut now = read;
+pub fn merge(before: &[Board], found: Found) -> Vec<Board> {
+    let Found { boards: mut now, divided, .. } = found;
     for old in before {
-        if !now.iter().any(|board| board.uuid == old.uuid) {
+        let gpu = old.mig.as_ref().map_or(&old.uuid, |mig| &mig.parent);
+        let is_there = |board: &Board| board.uuid == old.uuid || board.uuid == *gpu;
+        if !divided.contains(gpu) && !now.iter().any(is_there) {
             let fault =
                 Some("the driver does not report it any more, or it failed its calibration".to_owned());
             now.push(Board { fault, ..old.clone() });
@@ -70,15 +123,36 @@ pub fn merge(before: &[Board], read: Vec<Board>) -> Vec<Board> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::tests::h200;
+    use crate::device::tests::{h200, instance};
+
+    fn found(boards: &[Board]) -> Found {
+        let mut divided: Vec<String> =
+            boards.iter().filter_map(|board| Some(board.mig.as_ref()?.parent.clone())).collect();
+        divided.dedup();
+        Found { boards: boards.to_vec(), divided, left_out: Vec::new() }
+    }
 
     #[test]
     fn what_vanished_stays_with_a_fault_and_heals() {
-        let both = merge(&[], vec![h200(1), h200(0)]);
+        let both = merge(&[], found(&[h200(1), h200(0)]));
         assert_eq!(both, [h200(0), h200(1)]);
-        let one = merge(&both, vec![h200(1)]);
+        let one = merge(&both, found(&[h200(1)]));
         assert!(one[0].fault.is_some() && one[0].uuid == h200(0).uuid);
         assert_eq!(one[1], h200(1));
-        assert_eq!(merge(&one, vec![h200(0), h200(1)]), both);
+        assert_eq!(merge(&one, found(&[h200(0), h200(1)])), both);
+    }
+
+    #[test]
+    fn instances_come_and_go_while_their_gpu_is_there() {
+        let both = [instance(0), instance(1)];
+        // MIG is turned on, instances change, all are destroyed, and MIG is turned off.
+        assert_eq!(merge(&[h200(9)], found(&both)), both);
+        assert_eq!(merge(&both, found(&[instance(2)])), [instance(2)]);
+        let none = Found { divided: vec![h200(9).uuid], ..Found::default() };
+        assert_eq!(merge(&both, none), []);
+        assert_eq!(merge(&both, found(&[h200(9)])), [h200(9)]);
+        let gone = merge(&both, found(&[h200(0)]));
+        assert_eq!(gone.iter().filter(|board| board.fault.is_some()).count(), 2);
+        assert_eq!(merge(&gone, found(&[h200(0), instance(0), instance(1)])).len(), 3);
     }
 }

@@ -23,7 +23,7 @@ pub struct Allocated {
     pub device: String,
     /// The scheduler's name for this share of it.
     pub share_id: Option<String>,
-    /// `GPU-…`.
+    /// `GPU-…` or `MIG-…`.
     pub uuid: String,
 }
 
@@ -44,8 +44,11 @@ pub struct Definition {
     pub tenant: String,
     /// The values of `--gpu`.
     pub selectors: Vec<String>,
-    /// Its size; `None` for the whole GPUs.
+    /// Its size; `None` for whole GPUs and MIG instances.
     pub size: Option<Size>,
+    /// Whether it is MIG instances, which are no tenant.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_mig: bool,
     /// Other limits by the names of the command's options.
     pub limits: BTreeMap<String, String>,
     /// What the scheduler allocated.
@@ -84,7 +87,7 @@ pub fn plan(claim: &ResourceClaim, uid: &str, pool: &str, boards: &[Board]) -> R
         ));
     }
     let limits = parameters::read(devices.config.as_deref().unwrap_or_default(), &first.request)?;
-    let mut size: Option<Option<Size>> = None;
+    let mut size: Option<(bool, Option<Size>)> = None;
     let mut allocated: Vec<Allocated> = Vec::new();
     let mut selectors = Vec::new();
     for result in &results {
@@ -92,6 +95,7 @@ pub fn plan(claim: &ResourceClaim, uid: &str, pool: &str, boards: &[Board]) -> R
             return Err("admin access is not offered: a tenant is an exclusive share".to_owned());
         }
         let (board, own) = size_of(result, boards)?;
+        let own = (board.mig.is_some(), own);
         if size.is_some_and(|size| size != own) {
             return Err(
                 "the claim's devices have unequal sizes, and a tenant has one size on all of them".into()
@@ -104,7 +108,9 @@ pub fn plan(claim: &ResourceClaim, uid: &str, pool: &str, boards: &[Board]) -> R
             ));
         }
         size = Some(own);
-        selectors.push(board.selector.clone());
+        if !selectors.contains(&board.selector) {
+            selectors.push(board.selector.clone());
+        }
         allocated.push(Allocated {
             request: result.request.clone(),
             pool: result.pool.clone(),
@@ -113,16 +119,22 @@ pub fn plan(claim: &ResourceClaim, uid: &str, pool: &str, boards: &[Board]) -> R
             uuid: board.uuid.clone(),
         });
     }
-    let size = size.flatten();
+    let (is_mig, size) = size.unwrap_or_default();
+    if is_mig && let [_, _, ..] = &selectors[..] {
+        return Err("the claim's MIG instances are of several GPUs; make a claim for each GPU".to_owned());
+    }
     if size.is_none() && limits.isolation == Some(Isolation::Shared) {
         return Err("isolation: shared is for shares; the whole GPU has no neighbour".to_owned());
     }
-    let limits = partita::limits::LIMITS
+    let limits: BTreeMap<String, String> = partita::limits::LIMITS
         .iter()
         .filter(|limit| parameters::NAMES.contains(&limit.name))
         .filter_map(|limit| Some((limit.name.to_owned(), limit.text(&limits)?)))
         .collect();
-    Ok(Definition { tenant: tenant_name(uid, &allocated)?, selectors, size, limits, allocated })
+    if is_mig && let Some(name) = limits.keys().next() {
+        return Err(format!("{name} is for shares and whole GPUs; a MIG instance is no tenant"));
+    }
+    Ok(Definition { tenant: tenant_name(uid, &allocated)?, selectors, size, is_mig, limits, allocated })
 }
 
 /// The name of a claim's tenant, at most 63 characters of those that tenants' names have.
@@ -143,7 +155,7 @@ fn size_of<'b>(
     boards: &'b [Board],
 ) -> Result<(&'b Board, Option<Size>), String> {
     let device = &result.device;
-    let board = boards.iter().find(|board| [board.device(), board.shared_device()].contains(device));
+    let board = boards.iter().find(|board| board.devices().contains(device));
     let Some(board) = board else {
         let present: Vec<String> = boards.iter().map(Board::device).collect();
         return Err(format!(

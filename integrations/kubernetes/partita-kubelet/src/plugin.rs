@@ -21,7 +21,7 @@ use crate::health::{Health, HealthV1, HealthV1Beta1, SERVICES};
 use crate::journal::Entry;
 use crate::metadata::POD_CLAIM;
 use crate::metrics::{Call, Calls};
-use crate::plan;
+use crate::plan::{self, Size};
 use crate::prepare::Tenants;
 use crate::status::Statuses;
 use crate::wire::dra;
@@ -116,12 +116,20 @@ impl Driver {
         let done: Result<plan::Definition, String> = done.await;
         match &done {
             Ok(definition) => {
-                let size = definition.size.map_or("the whole GPU".to_owned(), |size| {
-                    format!("{} multiprocessors and {} MiB of memory", size.sms, size.memory_bytes >> 20)
-                });
                 let gpus: Vec<&str> = definition.allocated.iter().map(|one| one.uuid.as_str()).collect();
-                let note = format!("tenant {} has {size} of {}", definition.tenant, gpus.join(", "));
-                self.events.publish(&claim, false, "TenantPrepared", &note);
+                let gpus = gpus.join(", ");
+                let (reason, note) = match definition.size {
+                    _ if definition.is_mig => ("InstancePrepared", format!("the claim has {gpus}")),
+                    Some(Size { sms, memory_bytes }) => {
+                        let size = format!("{sms} multiprocessors and {} MiB of memory", memory_bytes >> 20);
+                        ("TenantPrepared", format!("tenant {} has {size} of {gpus}", definition.tenant))
+                    }
+                    None => (
+                        "TenantPrepared",
+                        format!("tenant {} has the whole GPU of {gpus}", definition.tenant),
+                    ),
+                };
+                self.events.publish(&claim, false, reason, &note);
                 self.statuses.look_at(uid, namespace, name, Some(raw));
             }
             Err(reason) => self.events.publish(&claim, true, "TenantNotPrepared", reason),

@@ -4,14 +4,17 @@
 //! its API has no containers, and one process can hold the journal and the tenant together. What
 //! touches a GPU's driver happens in child processes of the program `partita`.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::RwLock;
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use partita::Share;
 use partita::cdi;
-use partita::gpus::Selectors;
+use partita::gpus::{self, Selectors};
 use partita::install::Install;
 use partita::limits::{LIMITS, LimitSet};
+use partita::mig;
 use partita::points::reached;
 use partita::registry::{Isolation, Registry};
 use partita::run::RunRequest;
@@ -36,6 +39,9 @@ pub struct Tenants {
     pub metadata: Option<Files>,
     /// The GPUs that are offered.
     pub boards: RwLock<Vec<Board>>,
+    /// The MIG instances of claims, by UUID. An open file keeps `partita run --mig` and changes of
+    /// instances away.
+    pub instances: Mutex<BTreeMap<String, File>>,
 }
 
 impl Tenants {
@@ -69,11 +75,64 @@ impl Tenants {
     /// # Errors
     /// Why there is no such tenant.
     pub fn make(&self, entry: &Entry) -> Result<(), String> {
-        self.make_tenant(&entry.definition)?;
+        match entry.definition.is_mig {
+            true => self.take_instances(&entry.definition)?,
+            false => self.make_tenant(&entry.definition)?,
+        }
         match &self.metadata {
             Some(files) => files.write(entry, &self.boards(), &self.cdi),
             None => Ok(()),
         }
+    }
+
+    /// Takes the instances of all claims, as another driver had them.
+    pub fn take_all_instances(&self) {
+        for uid in self.journal.uids().unwrap_or_default() {
+            let Ok(Some(entry)) = self.journal.get(&uid) else { continue };
+            if entry.definition.is_mig
+                && let Err(reason) = self.take_instances(&entry.definition)
+            {
+                tracing::error!(claim.uid = uid, reason, "the MIG instances of a claim");
+            }
+        }
+    }
+
+    /// Takes the MIG instances of a claim, and writes their devices if they are simulated.
+    fn take_instances(&self, definition: &Definition) -> Result<(), String> {
+        let registry = Registry::open().map_err(|error| error.to_string())?;
+        let mut held = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        let uuids: Vec<String> = definition.allocated.iter().map(|one| one.uuid.clone()).collect();
+        for uuid in &uuids {
+            if held.contains_key(uuid) {
+                continue;
+            }
+            let taken = mig::take_instance(&registry, uuid).map_err(|error| error.to_string())?;
+            let taken = taken.ok_or_else(|| {
+                format!("{uuid} is taken by a `partita run --mig`, or its GPU's instances are being changed")
+            })?;
+            held.insert(uuid.clone(), taken);
+        }
+        reached("instances-taken");
+        let selectors: Selectors =
+            definition.selectors.join(",").parse().map_err(|error| format!("{error}"))?;
+        let gpus = gpus::select(&self.install, Some(&selectors)).map_err(|error| error.to_string())?.gpus;
+        let [gpu] = &gpus[..] else {
+            return Err(format!("{} is not on this node any more", definition.selectors.join(",")));
+        };
+        cdi::write_instances(&self.install, gpu, &uuids, &definition.tenant, &self.cdi)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Gives the MIG instances of a claim back. Their processes are those of containers, which the
+    /// kubelet has ended.
+    fn give_instances(&self, definition: &Definition) -> Result<(), String> {
+        cdi::remove_file(&definition.tenant, &self.cdi).map_err(|error| error.to_string())?;
+        let mut held = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in &definition.allocated {
+            held.remove(&one.uuid);
+        }
+        Ok(())
     }
 
     fn make_tenant(&self, definition: &Definition) -> Result<(), String> {
@@ -102,7 +161,10 @@ impl Tenants {
     /// # Errors
     /// What could not be removed; the journal keeps it then.
     pub fn end(&self, entry: &Entry) -> Result<(), String> {
-        self.remove(&entry.definition.tenant)?;
+        match entry.definition.is_mig {
+            true => self.give_instances(&entry.definition)?,
+            false => self.remove(&entry.definition.tenant)?,
+        }
         reached("tenant-ended");
         if let Some(files) = &self.metadata {
             files.remove(entry, &self.cdi)?;
@@ -121,7 +183,9 @@ impl Tenants {
         let is_real = |uuid: &str| !boards.iter().any(|board| board.uuid == uuid && board.is_simulated);
         let gpus = definition.allocated.iter().filter(|one| is_real(&one.uuid));
         let gpus = gpus.map(|one| format!("{gpu_kind}={}", one.uuid));
-        let own = [Some(cdi::KIND), self.metadata.as_ref().map(|_| metadata::KIND)];
+        // Instances of real GPUs are no tenant, and have devices of NVIDIA's toolkit alone.
+        let has_own = !definition.is_mig || definition.allocated.iter().any(|one| !is_real(&one.uuid));
+        let own = [has_own.then_some(cdi::KIND), self.metadata.as_ref().map(|_| metadata::KIND)];
         let own = own.into_iter().flatten().map(|kind| format!("{kind}={}", definition.tenant));
         gpus.chain(own).collect()
     }

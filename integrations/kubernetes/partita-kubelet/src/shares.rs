@@ -159,6 +159,7 @@ fn definition(board: &Board, id: &str, size: Size) -> Definition {
         tenant: tenant_name(id),
         selectors: vec![board.selector.clone()],
         size: Some(size),
+        is_mig: false,
         limits: BTreeMap::new(),
         allocated: vec![Allocated {
             request: String::new(),

@@ -32,31 +32,41 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// After an error: the first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
-/// The entries of a tenant. Pure.
+/// The entries of a tenant, or of MIG instances. Pure.
 #[must_use]
 pub fn entries(definition: &Definition, rows: &[TenantRow], boards: &[Board], now: Timestamp) -> Vec<Value> {
     let entry = |one: &crate::plan::Allocated| {
-        let row = rows.iter().find(|row| row.gpu_uuid.as_deref() == Some(&one.uuid))?;
+        let row = rows.iter().find(|row| row.gpu_uuid.as_deref() == Some(&one.uuid));
+        if row.is_none() && !definition.is_mig {
+            return None;
+        }
         let board = boards.iter().find(|board| board.uuid == one.uuid);
         let fault = match board {
             Some(board) => board.fault.clone(),
             None => Some("it is not on this node any more".to_owned()),
         };
         let (status, reason, message) = match fault {
+            None if definition.is_mig => ("True", "Prepared", format!("instance {}", one.uuid)),
             None => ("True", "Prepared", format!("tenant {}", definition.tenant)),
             Some(fault) => ("False", "Unusable", format!("{}: {fault}", one.uuid)),
         };
-        let mut data = json!({
-            "apiVersion": "partita.dev/v1",
-            "kind": "TenantStatus",
-            "tenant": definition.tenant,
-            "gpu": one.uuid,
-        });
-        let known = [
-            ("multiprocessors", row.sms.map(Value::from)),
-            ("tpcs", row.tpcs.clone().map(Value::from)),
-            ("memoryBytes", row.memory_quota_bytes().map(Value::from)),
-        ];
+        let mut data = json!({"apiVersion": "partita.dev/v1", "gpu": one.uuid});
+        let known = match row {
+            Some(row) => [
+                ("kind", Some("TenantStatus".into())),
+                ("tenant", Some(definition.tenant.as_str().into())),
+                ("multiprocessors", row.sms.map(Value::from)),
+                ("tpcs", row.tpcs.clone().map(Value::from)),
+                ("memoryBytes", row.memory_quota_bytes().map(Value::from)),
+            ],
+            None => [
+                ("kind", Some("InstanceStatus".into())),
+                ("profile", board.and_then(|board| Some(board.mig.as_ref()?.profile.as_str().into()))),
+                ("parent", board.and_then(|board| Some(board.mig.as_ref()?.parent.as_str().into()))),
+                ("multiprocessors", board.map(|board| board.sms().into())),
+                ("memoryBytes", board.map(|board| board.memory_bytes.into())),
+            ],
+        };
         for (name, value) in known {
             if let Some(value) = value {
                 data[name] = value;
@@ -208,7 +218,10 @@ async fn wanted(driver: &Driver, uid: &str) -> Result<Option<Vec<Value>>, String
         let Some(entry) = tenants.journal.get(&asked).map_err(|error| error.to_string())? else {
             return Ok(Some(Vec::new()));
         };
-        let rows = Registry::open().and_then(|registry| ps_named(&registry, &entry.definition.tenant));
+        let rows = match entry.definition.is_mig {
+            true => Ok(Vec::new()),
+            false => Registry::open().and_then(|registry| ps_named(&registry, &entry.definition.tenant)),
+        };
         match rows {
             Ok(rows) => Ok(Some(entries(&entry.definition, &rows, &tenants.boards(), now()))),
             Err(partita::Error::NoSuchTenant { .. }) => Ok(None),

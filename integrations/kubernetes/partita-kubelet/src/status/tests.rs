@@ -19,6 +19,7 @@ fn definition() -> Definition {
         tenant: "t-1".to_owned(),
         selectors: vec!["0".to_owned(), "1".to_owned()],
         size: Some(Size { sms: 34, memory_bytes: 40 << 30 }),
+        is_mig: false,
         limits: BTreeMap::new(),
         allocated: allocated.to_vec(),
     }

@@ -11,6 +11,7 @@ mod kubelet;
 mod lifecycle;
 mod metadata;
 mod metrics;
+mod mig;
 mod real;
 mod refusals;
 mod scale;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 use futures::StreamExt;
@@ -140,6 +140,7 @@ fn board(node: u32, which: u32) -> Board {
         clients: 48,
         is_simulated: false,
         fault: None,
+        mig: None,
     }
 }
 
@@ -165,6 +166,7 @@ async fn what_a_large_cluster_holds() {
             cdi: temp.path().to_owned(),
             journal: journal.clone(),
             metadata: None,
+            instances: Mutex::default(),
             boards: RwLock::new(boards.collect()),
         };
         Publisher::new(client.clone(), &format!("node-{node:04}"), Arc::new(tenants))

@@ -56,6 +56,7 @@ fn board() -> Board {
         clients: 48,
         is_simulated: true,
         fault: None,
+        mig: None,
     }
 }
 

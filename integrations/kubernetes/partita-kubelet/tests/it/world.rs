@@ -38,12 +38,24 @@ pub struct World {
     pub kubelet: Kubelet,
     driver: Option<Child>,
     gpus: u32,
+    /// The profiles of the instances of every GPU, with commas; `None` for GPUs without MIG.
+    instances: Option<&'static str>,
 }
 
 impl World {
     /// A node with so many GPUs, whose driver is published.
     pub async fn start(gpus: u32) -> Self {
         let mut world = Self::bare(gpus).await;
+        world.start_driver();
+        world.registered().await;
+        world.published().await;
+        world
+    }
+
+    /// A node with a GPU in MIG mode, whose driver is published.
+    pub async fn with_instances(instances: &'static str) -> Self {
+        let mut world = Self::bare(1).await;
+        world.instances = Some(instances);
         world.start_driver();
         world.registered().await;
         world.published().await;
@@ -63,7 +75,7 @@ impl World {
         let (store, address) = api::start().await;
         let kubelet = Kubelet::new(&temp.path().join("kubelet"));
         std::os::unix::fs::symlink(parts().join("partita"), temp.path().join("partita")).unwrap();
-        Self { temp, store, address, kubelet, driver: None, gpus }
+        Self { temp, store, address, kubelet, driver: None, gpus, instances: None }
     }
 
     pub fn dir(&self) -> &Path {
@@ -81,7 +93,8 @@ impl World {
             .env("PARTITA_RUN_DIR", self.dir().join("run"))
             .env("PARTITA_SIM_DIR", self.dir().join("sim"))
             .env("PARTITA_CACHE_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
-            .env("PARTITA_SIM_GPUS", self.gpus.to_string());
+            .env("PARTITA_SIM_GPUS", self.gpus.to_string())
+            .envs(self.instances.map(|instances| ("PARTITA_SIM_MIG", instances)));
     }
 
     pub fn start_driver(&mut self) {
