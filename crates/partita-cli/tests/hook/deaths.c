@@ -1,7 +1,7 @@
 /* Dies with work on the GPU, as told.
  *   deaths WORKLOADS WORK DEATH
  * WORK: `none`, `brief` (a kernel of some 1 ms), `finite` (8 kernels of some 100 ms), `endless`;
- * `copies` (a brief kernel and 4 GiB from pinned host memory behind it); `streams`, finite work in several streams.
+ * `copies` (4 GiB from pinned host memory between two brief kernels); `streams`, finite work in several streams.
  * With `sudden-` before it the work begins at that line, and the program dies right behind its last launch.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
  * Says `ready` when the work is there and, with a holder, behind it the fences; dies at the next line of its input. */
@@ -30,7 +30,7 @@ static int covered_page(void) {
     return -1;
 }
 
-/* Copies that take longer than the way to the death, right behind a kernel. */
+/* Copies that take longer than the way to the death, between two kernels: copies alone bring no fence. */
 static void copy_much(void *function) {
     size_t bytes = 64 << 20;
     void *host = aligned_alloc(4096, bytes);
@@ -41,6 +41,7 @@ static void copy_much(void *function) {
     walk(function, NULL, 40000);
     for (int i = 0; i < 64; i++)
         OK("cuMemcpyHtoDAsync_v2", CALL(int (*)(address, void *, size_t, void *), "cuMemcpyHtoDAsync_v2")(device, host, bytes, NULL));
+    walk(function, NULL, 40000);
 }
 
 static void await_fences(void) {

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Tenant, World, compile, is_real, needs_user_mode, text};
@@ -80,17 +80,30 @@ impl Scene {
     fn eventually(&self, what: &str, neighbour: &mut Tenant, mut is_so: impl FnMut() -> bool) {
         let deadline = Instant::now() + common::PATIENCE;
         while !is_so() {
-            goes_on(neighbour, what);
+            self.goes_on(neighbour, what);
             assert!(Instant::now() < deadline, "{what}: never; {:?}", self.world.ps());
         }
-        goes_on(neighbour, what);
+        self.goes_on(neighbour, what);
     }
-}
 
-fn goes_on(neighbour: &mut Tenant, what: &str) {
-    for _ in 0..5 {
-        let line = neighbour.next_line();
-        assert!(line.starts_with("sms"), "{what}: the neighbour says {line}");
+    fn goes_on(&self, neighbour: &mut Tenant, what: &str) {
+        for _ in 0..5 {
+            let line = neighbour.next_line();
+            assert!(line.starts_with("sms"), "{what}: the neighbour says {line}; {}", self.incidents());
+        }
+    }
+
+    /// What was noted in the logs of the service.
+    fn incidents(&self) -> String {
+        let mut find = Command::new("find");
+        find.arg(self.world.dir()).args(["-name", "*.log", "-o", "-name", "incidents.jsonl"]);
+        let out = find.output().unwrap();
+        let listed = text(&out.stdout);
+        let files = listed.lines().map(|file| {
+            let content = fs::read(file).unwrap_or_default();
+            format!("\n== {file}\n{}", String::from_utf8_lossy(&content))
+        });
+        files.collect()
     }
 }
 
@@ -255,7 +268,7 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
         // Longer than work without a fence is held where the compute units do not tell.
         let shown = Instant::now();
         while shown.elapsed().as_secs() < 4 {
-            goes_on(&mut neighbour, death);
+            scene.goes_on(&mut neighbour, death);
         }
         assert!(scene.problem().contains("has not ended"), "{death}: {:?}", scene.world.ps());
         drop(neighbour);
