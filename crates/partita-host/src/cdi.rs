@@ -327,7 +327,7 @@ fn of_gpus(install: &Install, gpus: &[Gpu]) -> Result<(Vec<Mount>, Vec<(String, 
 /// toolkit, so `None`.
 ///
 /// # Errors
-/// Those of the file system; [`Error::InvalidName`].
+/// Those of the file system; [`Error::Name`].
 pub fn write_instances(
     install: &Install,
     gpu: &Gpu,
