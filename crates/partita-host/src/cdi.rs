@@ -90,7 +90,7 @@ pub struct Prepared {
     /// Whether the host's `/dev/shm` is needed, through which NVIDIA's MPS works.
     pub shared_memory: bool,
     /// Variables of the GPUs, such as `CUDA_VISIBLE_DEVICES`.
-    pub variables: Vec<(String, String)>,
+    pub variables: Variables,
     /// The driver and the board of a simulated GPU.
     pub simulated: Vec<Mount>,
 }
@@ -294,8 +294,11 @@ fn put(spec: &Spec, dir: &Path) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
+/// Names and values.
+type Variables = Vec<(String, String)>;
+
 /// The mounts of simulated GPUs, and the variables with which containers see GPUs.
-fn of_gpus(install: &Install, gpus: &[Gpu]) -> Result<(Vec<Mount>, Vec<(String, String)>), Error> {
+fn of_gpus(install: &Install, gpus: &[Gpu]) -> Result<(Vec<Mount>, Variables), Error> {
     let mut simulated = Vec::new();
     if let Some(sim) = gpus.first().and_then(Gpu::sim) {
         gpus.iter().try_for_each(|gpu| sim.start_board(gpu.facts.index))?;
