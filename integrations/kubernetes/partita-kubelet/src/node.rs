@@ -58,20 +58,11 @@ fn instances(install: &Install, gpu: &Gpu) -> Result<Vec<Board>, String> {
             let sms = profile.sms * compute.slices / profile.slices.max(1);
             all.push(Board {
                 uuid: compute.uuid,
-                selector: gpu.selector().to_string(),
-                product: gpu.facts.name.clone(),
-                pci: gpu.facts.pci.clone(),
-                driver: gpu.driver_version.clone(),
-                cuda: gpu.cuda_version,
-                compute_capability: gpu.facts.compute_capability,
                 sms_per_tpc: SMS_PER_TPC,
                 tpcs: sms / SMS_PER_TPC,
-                gpcs: None,
                 memory_bytes: profile.memory_bytes,
-                clients: 0,
-                is_simulated: gpu.sim().is_some(),
-                fault: None,
                 mig: Some(Mig { parent: gpu.facts.uuid.clone(), profile: profile.name.clone() }),
+                ..known(gpu)
             });
         }
     }
@@ -82,6 +73,19 @@ fn board(install: &Install, cache: &Cache, gpu: &Gpu) -> Result<Board, String> {
     let measured = cache.get(install, gpu).map_err(|error| error.to_string())?;
     let topology = measured.topology()?;
     Ok(Board {
+        sms_per_tpc: topology.sms_per_tpc(),
+        tpcs: topology.tpc_count(),
+        gpcs: measured.gpcs_proved.then(|| topology.gpcs().len() as u32),
+        memory_bytes: measured.memory_total_bytes,
+        // Right for every version of the service.
+        clients: Capacity::of(gpu.facts.compute_capability, None).contexts_max,
+        ..known(gpu)
+    })
+}
+
+/// What the driver reports of a GPU, without its size.
+fn known(gpu: &Gpu) -> Board {
+    Board {
         uuid: gpu.facts.uuid.clone(),
         selector: gpu.selector().to_string(),
         product: gpu.facts.name.clone(),
@@ -89,16 +93,15 @@ fn board(install: &Install, cache: &Cache, gpu: &Gpu) -> Result<Board, String> {
         driver: gpu.driver_version.clone(),
         cuda: gpu.cuda_version,
         compute_capability: gpu.facts.compute_capability,
-        sms_per_tpc: topology.sms_per_tpc(),
-        tpcs: topology.tpc_count(),
-        gpcs: measured.gpcs_proved.then(|| topology.gpcs().len() as u32),
-        memory_bytes: measured.memory_total_bytes,
-        // Right for every version of the service.
-        clients: Capacity::of(gpu.facts.compute_capability, None).contexts_max,
+        sms_per_tpc: 0,
+        tpcs: 0,
+        gpcs: None,
+        memory_bytes: 0,
+        clients: 0,
         is_simulated: gpu.sim().is_some(),
         fault: None,
         mig: None,
-    })
+    }
 }
 
 /// The boards that the node offers now: those that were found, and those that were there before,

@@ -131,8 +131,10 @@ impl Cluster {
         for (name, ..) in USERS {
             let config = json!({
                 "apiVersion": "v1", "kind": "Config", "current-context": "it",
-                "clusters": [{"name": "it", "cluster":
-                    {"server": format!("https://{SERVICE}:443"), "certificate-authority": self.path("ca.crt")}}],
+                "clusters": [{"name": "it", "cluster": {
+                    "server": format!("https://{SERVICE}:443"),
+                    "certificate-authority": self.path("ca.crt"),
+                }}],
                 "users": [{"name": name, "user": {"token": format!("token-{name}")}}],
                 "contexts": [{"name": "it", "context": {"cluster": "it", "user": name}}],
             });
@@ -354,7 +356,7 @@ sandbox = "localhost/pause:it"
         self.client().request::<Value>(request).await
     }
 
-    /// The object, unless there is none.
+    /// Reads an object. The result is `None` if it does not exist.
     pub async fn get(&self, path: &str) -> Option<Value> {
         match self.ask(request(Method::GET, path, None)).await {
             Ok(object) => Some(object),

@@ -391,7 +391,11 @@ async fn a_device_plugin_has_hamis_names(node: &mut Node) {
         allocatable["nvidia.com/gpucores"] == "100" && allocatable["nvidia.com/gpu.shared"] != "4"
     };
     node.cluster.eventually("HAMi's names are not offered", &format!("/api/v1/nodes/{NODE}"), offers).await;
-    let of = |cores: u32, mib: u32| json!({"nvidia.com/gpu": 1, "nvidia.com/gpucores": cores, "nvidia.com/gpumem": mib});
+    let of = |cores: u32, mib: u32| {
+        json!({
+            "nvidia.com/gpu": 1, "nvidia.com/gpucores": cores, "nvidia.com/gpumem": mib,
+        })
+    };
     node.cluster.apply(&node::plain_pod("quarter", &of(25, 20000), &LOOP)).await;
     node.cluster.apply(&node::plain_pod("half", &of(50, 40000), &LOOP)).await;
     let [quarter, half] = [node.runs_on("quarter", 32).await, node.runs_on("half", 66).await];
