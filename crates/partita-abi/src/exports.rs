@@ -25,6 +25,9 @@ pub enum Policy {
     /// driver, the gate opens behind the program's launches; after a synchronisation, memory that
     /// pools have released is credited.
     Wait,
+    /// Copies or fills memory and does not wait for it: counted, so that the holder of the dead
+    /// knows of copies in flight.
+    Copy,
     /// Launches work that can be too large for a partition: checked at the call, then masked by the
     /// launch callback. Or creates or destroys a stream; the hook counts the streams with work.
     Launch,
@@ -119,6 +122,22 @@ exports! {
         cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoA_v2
         cuMemcpyHtoA_v2_ptds cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyPeer cuMemcpyPeer_ptds
         cuMemcpy_ptds cuStreamQuery cuStreamQuery_ptsz cuStreamSynchronize cuStreamSynchronize_ptsz
+    }
+    // copies or fills memory and does not wait: counted
+    Copy {
+        cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz
+        cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz
+        cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz
+        cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz cuMemcpyBatchAsync
+        cuMemcpyBatchAsync_ptsz cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz cuMemcpyDtoDAsync_v2
+        cuMemcpyDtoDAsync_v2_ptsz cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyHtoAAsync_v2
+        cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz cuMemcpyPeerAsync
+        cuMemcpyPeerAsync_ptsz cuMemsetD16Async cuMemsetD16Async_ptsz cuMemsetD16_v2 cuMemsetD16_v2_ptds
+        cuMemsetD2D16Async cuMemsetD2D16Async_ptsz cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds cuMemsetD2D32Async
+        cuMemsetD2D32Async_ptsz cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds cuMemsetD2D8Async
+        cuMemsetD2D8Async_ptsz cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds cuMemsetD32Async cuMemsetD32Async_ptsz
+        cuMemsetD32_v2 cuMemsetD32_v2_ptds cuMemsetD8Async cuMemsetD8Async_ptsz cuMemsetD8_v2
+        cuMemsetD8_v2_ptds
     }
     // launches work that may not fit the partition: checked, then masked; or creates or destroys a
     // stream
@@ -217,30 +236,18 @@ exports! {
         cuLibraryGetManaged cuLibraryGetModule cuLibraryGetUnifiedFunction cuLinkCreate cuLinkCreate_v2
         cuLinkDestroy cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
         cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve cuMemAllocHost cuMemAllocHost_v2
-        cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemFreeHost cuMemGetAccess
-        cuMemGetAddressRange cuMemGetAddressRange_v2 cuMemGetAllocationGranularity
-        cuMemGetAllocationPropertiesFromHandle cuMemGetAttribute cuMemGetAttribute_v2 cuMemGetDefaultMemPool
-        cuMemGetHandleForAddressRange cuMemGetMemPool cuMemHostAlloc cuMemHostGetDevicePointer
-        cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemHostRegister cuMemHostRegister_v2
-        cuMemHostUnregister cuMemPoolCreate cuMemPoolExportPointer cuMemPoolExportToShareableHandle
-        cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
-        cuMemPoolSetAccess cuMemPoolSetAttribute cuMemRangeGetAttribute cuMemRangeGetAttributes
-        cuMemSetAccess cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz
-        cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz
-        cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz
-        cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpyAtoA
-        cuMemcpyAtoD cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz
-        cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz
-        cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz
-        cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyHtoA
-        cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoD cuMemcpyHtoDAsync
-        cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz cuMemsetD16
-        cuMemsetD16Async cuMemsetD16Async_ptsz cuMemsetD16_v2 cuMemsetD16_v2_ptds cuMemsetD2D16
-        cuMemsetD2D16Async cuMemsetD2D16Async_ptsz cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds cuMemsetD2D32
-        cuMemsetD2D32Async cuMemsetD2D32Async_ptsz cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds cuMemsetD2D8
-        cuMemsetD2D8Async cuMemsetD2D8Async_ptsz cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds cuMemsetD32
-        cuMemsetD32Async cuMemsetD32Async_ptsz cuMemsetD32_v2 cuMemsetD32_v2_ptds cuMemsetD8 cuMemsetD8Async
-        cuMemsetD8Async_ptsz cuMemsetD8_v2 cuMemsetD8_v2_ptds cuMipmappedArrayGetLevel
+        cuMemFreeHost cuMemGetAccess cuMemGetAddressRange cuMemGetAddressRange_v2
+        cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemGetAttribute
+        cuMemGetAttribute_v2 cuMemGetDefaultMemPool cuMemGetHandleForAddressRange cuMemGetMemPool
+        cuMemHostAlloc cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2 cuMemHostGetFlags
+        cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister cuMemPoolCreate cuMemPoolExportPointer
+        cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolGetAttribute
+        cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemPoolSetAccess cuMemPoolSetAttribute
+        cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemSetAccess cuMemcpy2D cuMemcpy2DAsync
+        cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH
+        cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync
+        cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync cuMemsetD16 cuMemsetD2D16
+        cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayGetLevel
         cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions
         cuModuleGetFunction cuModuleGetFunctionCount cuModuleGetGlobal cuModuleGetGlobal_v2
         cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuMulticastAddDevice cuMulticastCreate
@@ -315,8 +322,8 @@ pub const LATER: &[Later] = &[
     later("cuDeviceGetCliqueCount", 13_040, Policy::Pass),
     later("cuDeviceGetCliqueInfo", 13_040, Policy::Pass),
     later("cuDeviceGetFabricClusterUuid", 13_040, Policy::Pass),
-    later("cuFabricCpyBatchAsync", 13_050, Policy::Pass),
-    later("cuFabricCpyBatchAsync_ptsz", 13_050, Policy::Pass),
+    later("cuFabricCpyBatchAsync", 13_050, Policy::Copy),
+    later("cuFabricCpyBatchAsync_ptsz", 13_050, Policy::Copy),
     later("cuFuncGetParamCount", 13_020, Policy::Query),
     later("cuGraphAddNode_v3", 13_040, Policy::Charge),
     later("cuGraphExecGetId", 13_010, Policy::Pass),
@@ -342,10 +349,10 @@ pub const LATER: &[Later] = &[
     later("cuLogicalEndpointQuery", 13_030, Policy::Pass),
     later("cuLogicalEndpointUnbind", 13_030, Policy::Pass),
     later("cuMemGetLocationInfo", 13_040, Policy::Pass),
-    later("cuMemcpy3DWithAttributesAsync", 13_020, Policy::Pass),
-    later("cuMemcpy3DWithAttributesAsync_ptsz", 13_020, Policy::Pass),
-    later("cuMemcpyWithAttributesAsync", 13_020, Policy::Pass),
-    later("cuMemcpyWithAttributesAsync_ptsz", 13_020, Policy::Pass),
+    later("cuMemcpy3DWithAttributesAsync", 13_020, Policy::Copy),
+    later("cuMemcpy3DWithAttributesAsync_ptsz", 13_020, Policy::Copy),
+    later("cuMemcpyWithAttributesAsync", 13_020, Policy::Copy),
+    later("cuMemcpyWithAttributesAsync_ptsz", 13_020, Policy::Copy),
     later("cuMulticastBindAddr_v2", 13_010, Policy::Release),
     later("cuMulticastBindMem_v2", 13_010, Policy::Release),
     later("cuStreamBeginCaptureToCig", 13_010, Policy::Graph),

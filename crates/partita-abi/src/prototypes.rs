@@ -390,11 +390,26 @@ prototypes! { $
     cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds = fn(
         dst: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize,
     );
+    cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds = fn(
+        dst: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize,
+    );
     cuMemsetD8Async cuMemsetD8Async_ptsz = fn(
         to: CUdeviceptr, value: u8, count: usize, stream: CUstream,
     );
     cuMemsetD32Async cuMemsetD32Async_ptsz = fn(
         to: CUdeviceptr, value: u32, count: usize, stream: CUstream,
+    );
+    cuMemsetD16Async cuMemsetD16Async_ptsz = fn(
+        to: CUdeviceptr, value: u16, count: usize, stream: CUstream,
+    );
+    cuMemsetD2D8Async cuMemsetD2D8Async_ptsz = fn(
+        dst: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream,
+    );
+    cuMemsetD2D16Async cuMemsetD2D16Async_ptsz = fn(
+        dst: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream,
+    );
+    cuMemsetD2D32Async cuMemsetD2D32Async_ptsz = fn(
+        dst: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream,
     );
     // copies
     cuMemcpy cuMemcpy_ptds = fn(to: CUdeviceptr, from: CUdeviceptr, bytes: usize);
@@ -431,10 +446,50 @@ prototypes! { $
     cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds = fn(
         to: CUarray, offset: usize, from: CUarray, of: usize, bytes: usize,
     );
+    cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz = fn(
+        to: CUdeviceptr, of: CUcontext, from: CUdeviceptr, other: CUcontext, bytes: usize,
+        stream: CUstream,
+    );
+    cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz = fn(
+        to: CUarray, offset: usize, from: *const c_void, bytes: usize, stream: CUstream,
+    );
+    cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz = fn(
+        to: *mut c_void, from: CUarray, offset: usize, bytes: usize, stream: CUstream,
+    );
+    cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz = fn(
+        to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
+        attributes: *mut c_void, of: *mut usize, attribute_count: usize, failed: *mut usize,
+        stream: CUstream,
+    );
+    cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz = fn(
+        to: *mut CUdeviceptr, from: *mut CUdeviceptr, bytes: *mut usize, count: usize,
+        attributes: *mut c_void, of: *mut usize, attribute_count: usize, stream: CUstream,
+    );
+    cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz = fn(
+        count: usize, copies: *mut c_void, failed: *mut usize, flags: u64, stream: CUstream,
+    );
+    cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz = fn(
+        count: usize, copies: *mut c_void, flags: u64, stream: CUstream,
+    );
+    cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz = fn(
+        to: CUdeviceptr, from: CUdeviceptr, bytes: usize, attributes: *mut c_void, stream: CUstream,
+    );
+    cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz = fn(
+        what: *mut c_void, flags: u64, stream: CUstream,
+    );
+    cuFabricCpyBatchAsync cuFabricCpyBatchAsync_ptsz = fn(
+        count: usize, copies: *mut c_void, flags: u64, stream: CUstream,
+    );
+    cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz = fn(
+        what: *mut c_void, count: usize, flags: u32, failed: *mut usize, stream: CUstream,
+    );
     cuMemcpy2D_v2 cuMemcpy2D_v2_ptds = fn(what: *const CUDA_MEMCPY2D);
     cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds = fn(what: *const CUDA_MEMCPY2D);
     cuMemcpy3D_v2 cuMemcpy3D_v2_ptds = fn(what: *const CUDA_MEMCPY3D);
     cuMemcpy3DPeer cuMemcpy3DPeer_ptds = fn(what: *const CUDA_MEMCPY3D);
+    cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz = fn(what: *const CUDA_MEMCPY2D, stream: CUstream);
+    cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz = fn(what: *const CUDA_MEMCPY3D, stream: CUstream);
+    cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz = fn(what: *const CUDA_MEMCPY3D, stream: CUstream);
     // streams
     cuStreamCreate = fn(stream: *mut CUstream, flags: u32);
     cuStreamCreateWithPriority = fn(stream: *mut CUstream, flags: u32, priority: i32);

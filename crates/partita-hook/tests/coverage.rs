@@ -11,7 +11,7 @@ use partita_abi::exports::{EXPORTS, LATER, NVML_WRAPPED, Policy};
 use partita_abi::versions;
 
 /// The classes, what they mean, and the policies that make them up.
-const CLASSES: [(&str, &str, &[Policy]); 7] = [
+const CLASSES: [(&str, &str, &[Policy]); 8] = [
     (
         "Charged",
         "Obtains device memory, gives it back, or changes who holds it. Reserved in the tenant's account before the driver is \
@@ -36,6 +36,12 @@ const CLASSES: [(&str, &str, &[Policy]); 7] = [
          program has launched. After a synchronisation, memory that pools have given up is credited. Nothing \
          is charged.",
         &[Policy::Wait],
+    ),
+    (
+        "Counted",
+        "Copies or fills memory and does not wait for it. The count tells the holder of a dead process whether copies may be \
+         in flight.",
+        &[Policy::Copy],
     ),
     (
         "Virtualised",

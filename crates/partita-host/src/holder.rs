@@ -62,7 +62,8 @@ const LOOK_AT_CLIENTS: Duration = Duration::from_millis(200);
 /// How long launches without a fence are left to end by themselves, before the holder looks at the
 /// compute units.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How long launches without a fence are held at least where the compute units do not tell. On an
+/// How long copies without a fence are held at least, and launches where the compute units do not
+/// tell. On an
 /// H100 no neighbour lost anything when the descriptors of 16 dead clients with finite kernels were
 /// closed after 2 s.
 const UNFENCED: Duration = Duration::from_secs(2);
@@ -173,6 +174,15 @@ impl Held {
     fn let_go(self) {
         self.descriptors.into_iter().for_each(drop);
     }
+}
+
+/// What a process has launched.
+enum Launched {
+    /// Its work has ended with an error.
+    Failed,
+    /// It had waited for all launches.
+    Waited,
+    Launches(u64),
 }
 
 struct Holder {
@@ -306,8 +316,12 @@ impl Holder {
         let ended = self.parts.first().is_some_and(|part| dead::was_work_ended(&part.dir, process));
         let mut page = [0; FLIGHT_BYTES];
         let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
-        let flight = |launches| if is_read { Flight::read(&page, launches) } else { None };
-        let flight = self.launches(held.owner).map_or(Some(Flight::Over), flight);
+        let flight = match self.launched(held.owner) {
+            Launched::Failed => Some(Flight::Over),
+            _ if !is_read => None,
+            Launched::Waited => Flight::read(&page, None),
+            Launched::Launches(launches) => Flight::read(&page, Some(launches)),
+        };
         held.is_running = flight == Some(Flight::Runs);
         match flight {
             _ if ended => Some(Because::WorkEnded),
@@ -317,12 +331,15 @@ impl Holder {
                 None
             }
             flight => {
-                let longest_ms = match flight {
-                    Some(Flight::Unfenced { longest_ms }) => longest_ms,
-                    _ => 0,
+                let (longest_ms, has_copies) = match flight {
+                    Some(Flight::Unfenced { longest_ms, has_copies }) => (longest_ms, has_copies),
+                    _ => (0, true),
                 };
                 let since = *held.unfenced.get_or_insert_with(Instant::now);
+                let patience = UNFENCED.max(2 * Duration::from_millis(longest_ms.into()));
+                let has_waited = since.elapsed() >= patience;
                 match self.looks.since(since) {
+                    Some(Vacancy::Free) if has_copies => has_waited.then_some(Because::Waited),
                     Some(Vacancy::Free) => Some(Because::Free),
                     Some(Vacancy::Taken) => {
                         held.is_running = true;
@@ -330,8 +347,7 @@ impl Holder {
                     }
                     None | Some(Vacancy::Unanswered) if can_look => None,
                     None | Some(Vacancy::Unanswered | Vacancy::Untold) => {
-                        let patience = UNFENCED.max(2 * Duration::from_millis(longest_ms.into()));
-                        (since.elapsed() >= patience).then_some(Because::Waited)
+                        has_waited.then_some(Because::Waited)
                     }
                 }
             }
@@ -361,16 +377,19 @@ impl Holder {
         }
     }
 
-    /// Launches of a process, as its slots have counted them; `None` if its work has ended: by an
-    /// error, or because it had waited for all of it.
-    fn launches(&self, owner: (u64, u64)) -> Option<u64> {
+    /// What a process has launched, as its slots have counted it.
+    fn launched(&self, owner: (u64, u64)) -> Launched {
         let views = self.parts.iter().filter_map(|part| part.usage().ok());
         let mut slots: Vec<_> = views.flat_map(|view| view.slots().flatten().collect::<Vec<_>>()).collect();
         slots.retain(|slot| (u64::from(slot.pid.unsigned_abs()), slot.start_ticks) == owner);
         let has_waited = |slot: &SlotInfo| slot.waited == Waited::ForAll { launches: slot.launches };
-        let is_over = slots.iter().any(|slot| slot.error != 0) || slots.iter().all(has_waited);
-        let sum = || slots.iter().fold(0u64, |sum, slot| sum.wrapping_add(slot.launches));
-        (slots.is_empty() || !is_over).then(sum)
+        if slots.iter().any(|slot| slot.error != 0) {
+            return Launched::Failed;
+        }
+        if !slots.is_empty() && slots.iter().all(has_waited) {
+            return Launched::Waited;
+        }
+        Launched::Launches(slots.iter().fold(0, |sum: u64, slot| sum.wrapping_add(slot.launches)))
     }
 
     /// Whether there are clients that the end of the dead's work could break. After a fault all

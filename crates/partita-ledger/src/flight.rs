@@ -80,6 +80,8 @@ pub struct FlightPage {
     state: AtomicU32,
     longest_ms: AtomicU32,
     others: AtomicU64,
+    copies: AtomicU64,
+    copies_ended: AtomicU64,
     /// By stream.
     pub fences: [Fence; FENCES],
 }
@@ -112,6 +114,31 @@ impl FlightPage {
         self.covered.load(Ordering::Relaxed)
     }
 
+    /// Counts a copy that the program does not wait for.
+    pub fn count_copy(&self) {
+        self.copies.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Copies that the program did not wait for when it made them.
+    pub fn copies(&self) -> u64 {
+        self.copies.load(Ordering::Relaxed)
+    }
+
+    /// All copies up to this number have a fence behind them, or have ended.
+    pub fn cover_copies(&self, copies: u64) {
+        self.copies_ended.fetch_max(copies, Ordering::Release);
+    }
+
+    /// Copies that have no fence behind them and may be in flight.
+    pub fn copies_uncovered(&self) -> u64 {
+        self.copies().wrapping_sub(self.copies_ended.load(Ordering::Relaxed))
+    }
+
+    /// Whether some work is in a stream without a fence.
+    pub fn has_lost_sight(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & UNSEEN != 0
+    }
+
     /// A fence was passed so many milliseconds after it was put.
     pub fn note_passed(&self, ms: u32) {
         self.longest_ms.fetch_max(ms, Ordering::Relaxed);
@@ -135,27 +162,29 @@ pub enum Flight {
     Over,
     /// Some of it runs, or waits on the GPU.
     Runs,
-    /// All fences have passed, but the last launches have no fence. They take about as long as the
-    /// longest fence of the process, if they are like the launches before.
+    /// All fences have passed, but the last launches or copies have no fence. They take about as
+    /// long as the longest fence of the process, if they are like those before.
     Unfenced {
         /// The longest time that a fence took, in milliseconds.
         longest_ms: u32,
+        /// Whether there are copies among them, which run on no compute units.
+        has_copies: bool,
     },
 }
 
 impl Flight {
     /// Reads the page's bytes; `launches` is the number of launches that the ledger has counted for
-    /// the process. `None` if it is not such a page. A page with wrong numbers gives a wrong answer
-    /// and does nothing else.
+    /// the process, `None` if the process had waited for all of them. The answer is `None` if it is
+    /// not such a page. A page with wrong numbers gives a wrong answer and does nothing else.
     #[must_use]
-    pub fn read(bytes: &[u8], launches: u64) -> Option<Self> {
+    pub fn read(bytes: &[u8], launches: Option<u64>) -> Option<Self> {
         let u32_at = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
         let u64_at = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
         if u64_at(0)? != MAGIC {
             return None;
         }
         let (covered, state, longest_ms) = (u64_at(8)?, u32_at(16)?, u32_at(20)?);
-        let launches = launches.wrapping_add(u64_at(24)?);
+        let (others, has_copies) = (u64_at(24)?, u64_at(32)? != u64_at(40)?);
         if state & FAILED != 0 {
             return Some(Self::Over);
         }
@@ -165,8 +194,12 @@ impl Flight {
                 return Some(Self::Runs);
             }
         }
-        let is_covered = covered == launches && state & UNSEEN == 0;
-        Some(if is_covered { Self::Over } else { Self::Unfenced { longest_ms } })
+        let is_covered =
+            launches.is_none_or(|ledger| ledger.wrapping_add(others) == covered && state & UNSEEN == 0);
+        Some(match is_covered && !has_copies {
+            true => Self::Over,
+            false => Self::Unfenced { longest_ms, has_copies },
+        })
     }
 }
 
@@ -190,36 +223,57 @@ mod tests {
     #[test]
     fn a_page_tells_what_is_known() {
         let page = page();
-        assert_eq!(Flight::read(&bytes(&page), 0), None);
+        assert_eq!(Flight::read(&bytes(&page), Some(0)), None);
         page.begin();
-        assert_eq!(Flight::read(&bytes(&page), 0), Some(Flight::Over));
+        assert_eq!(Flight::read(&bytes(&page), Some(0)), Some(Flight::Over));
         page.note_passed(7);
         page.note_passed(3);
-        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Unfenced { longest_ms: 7 }));
+        assert_eq!(
+            Flight::read(&bytes(&page), Some(2)),
+            Some(Flight::Unfenced { longest_ms: 7, has_copies: false })
+        );
         page.fences[FENCES - 1].put.store(1, Ordering::Relaxed);
         page.cover(2);
-        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Runs));
+        assert_eq!(Flight::read(&bytes(&page), Some(2)), Some(Flight::Runs));
         page.fences[FENCES - 1].done.store(1, Ordering::Relaxed);
         assert!(page.fences[FENCES - 1].is_passed());
-        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        assert_eq!(Flight::read(&bytes(&page), Some(2)), Some(Flight::Over));
         assert!(page.fences[FENCES - 1].has_passed(1) && page.fences[FENCES - 1].has_passed(2));
         page.fences[FENCES - 1].put.store(3, Ordering::Relaxed);
         assert!(page.fences[FENCES - 1].has_passed(1) && !page.fences[FENCES - 1].has_passed(2));
         page.fences[FENCES - 1].pass(1);
         // The GPU has passed one that the process did not come to note.
         page.fences[FENCES - 1].done.store(2, Ordering::Relaxed);
-        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        assert_eq!(Flight::read(&bytes(&page), Some(2)), Some(Flight::Over));
         page.fences[FENCES - 1].put.store(u32::MAX, Ordering::Relaxed);
         assert!(page.fences[FENCES - 1].is_passed());
         page.count_other();
-        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Unfenced { longest_ms: 7 }));
+        assert_eq!(
+            Flight::read(&bytes(&page), Some(2)),
+            Some(Flight::Unfenced { longest_ms: 7, has_copies: false })
+        );
         page.cover(2 + page.others());
-        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        assert_eq!(Flight::read(&bytes(&page), Some(2)), Some(Flight::Over));
         page.lose_sight();
-        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Unfenced { longest_ms: 7 }));
+        assert_eq!(
+            Flight::read(&bytes(&page), Some(2)),
+            Some(Flight::Unfenced { longest_ms: 7, has_copies: false })
+        );
+        // It had waited for all launches, but not for a copy.
+        assert_eq!(Flight::read(&bytes(&page), None), Some(Flight::Over));
+        page.count_copy();
+        assert_eq!(page.copies_uncovered(), 1);
+        let copies = Some(Flight::Unfenced { longest_ms: 7, has_copies: true });
+        assert_eq!(Flight::read(&bytes(&page), None), copies);
+        assert_eq!(Flight::read(&bytes(&page), Some(2)), copies);
+        page.cover_copies(page.copies());
+        page.cover_copies(0);
+        assert_eq!(page.copies_uncovered(), 0);
+        assert_eq!(Flight::read(&bytes(&page), None), Some(Flight::Over));
         page.fences[0].put.store(9, Ordering::Relaxed);
+        assert_eq!(Flight::read(&bytes(&page), None), Some(Flight::Runs));
         page.fail();
-        assert_eq!(Flight::read(&bytes(&page), 2), Some(Flight::Over));
+        assert_eq!(Flight::read(&bytes(&page), Some(2)), Some(Flight::Over));
     }
 
     #[test]
@@ -244,7 +298,7 @@ mod tests {
         page.begin();
         let whole = bytes(&page);
         for length in 0..whole.len() {
-            assert_eq!(Flight::read(&whole[..length], 0), None);
+            assert_eq!(Flight::read(&whole[..length], Some(0)), None);
         }
     }
 }

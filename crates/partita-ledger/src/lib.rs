@@ -137,7 +137,7 @@ pub const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
 /// has no holder.
 pub const HOLDER_SOCKET_NAME: &core::ffi::CStr = c"holder";
 /// The version of the message that comes with them.
-pub const HOLDER_MESSAGE_VERSION: u32 = 1;
+pub const HOLDER_MESSAGE_VERSION: u32 = 2;
 /// The most descriptors that come with one message, by the kernel's limit.
 pub const HOLDER_DESCRIPTORS_MAX: usize = 253;
 

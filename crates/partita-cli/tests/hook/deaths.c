@@ -1,7 +1,7 @@
 /* Dies with work on the GPU, as told.
  *   deaths WORKLOADS WORK DEATH
  * WORK: `none`, `brief` (a kernel of some 1 ms), `finite` (8 kernels of some 100 ms), `endless`;
- * `copies` (4 GiB from pinned host memory between two brief kernels); `streams`, finite work in several streams.
+ * `copies` (4 GiB from pinned host memory); `streams`, finite work in several streams.
  * With `sudden-` before it the work begins at that line, and the program dies right behind its last launch.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
  * Says `ready` when the work is there and, with a holder, behind it the fences; dies at the next line of its input. */
@@ -19,7 +19,7 @@ static void walk(void *function, void *stream, uint64_t accesses) {
     launches++;
 }
 
-/* The page that this process shares with the GPU and its holder: how many launches have a fence behind them. */
+/* The page that this process shares with the GPU and its holder: what has a fence behind it. */
 static int covered_page(void) {
     char path[64], target[64];
     for (int number = 3; number < 256; number++) {
@@ -30,26 +30,25 @@ static int covered_page(void) {
     return -1;
 }
 
-/* Copies that take longer than the way to the death, between two kernels: copies alone bring no fence. */
-static void copy_much(void *function) {
+/* Copies that take longer than the way to the death. */
+static void copy_much(void) {
     size_t bytes = 64 << 20;
     void *host = aligned_alloc(4096, bytes);
     address device;
     OK("cuMemHostRegister_v2", CALL(int (*)(void *, size_t, unsigned), "cuMemHostRegister_v2")(host, bytes, 0));
     OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&device, bytes));
     memset(host, 1, bytes);
-    walk(function, NULL, 40000);
     for (int i = 0; i < 64; i++)
         OK("cuMemcpyHtoDAsync_v2", CALL(int (*)(address, void *, size_t, void *), "cuMemcpyHtoDAsync_v2")(device, host, bytes, NULL));
-    walk(function, NULL, 40000);
 }
 
 static void await_fences(void) {
     int page = covered_page();
-    uint64_t covered = 0;
-    while (page >= 0 && covered < launches) {
+    uint64_t covered = 0, copies[2] = {1, 0};
+    while (page >= 0 && (covered < launches || copies[0] != copies[1])) {
         usleep(1000);
         if (pread(page, &covered, sizeof covered, 8) != sizeof covered) die("pread", -1);
+        if (pread(page, copies, sizeof copies, 32) != sizeof copies) die("pread", -1);
     }
 }
 
@@ -76,7 +75,7 @@ int main(int count, char **arguments) {
     else if (!strcmp(work, "brief"))
         walk(function, NULL, 40000);
     else if (!strcmp(work, "copies"))
-        copy_much(function);
+        copy_much();
     else if (!strcmp(work, "finite"))
         for (int i = 0; i < 8; i++) walk(function, NULL, 4000000);
     else if (!strcmp(work, "streams"))

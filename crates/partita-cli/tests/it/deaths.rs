@@ -177,6 +177,40 @@ fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
     scene.eventually("no work", &mut neighbour, || !scene.has_tenant());
 }
 
+/// The program exits right behind its launch: its library puts a fence there, and the holder need
+/// not find out whether the compute units are free.
+#[test]
+fn a_program_that_exits_with_work_in_flight_leaves_a_fence_behind_it() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    for work in ["sudden-finite", "sudden-copies"] {
+        die(&mut scene.dying(work, "return", "on"), "return");
+        scene.eventually(work, &mut neighbour, || !scene.has_tenant());
+    }
+    let incidents = scene.incidents();
+    assert!(!incidents.contains(r#""because":"free""#), "{incidents}");
+    assert!(!incidents.contains(r#""because":"waited""#), "{incidents}");
+}
+
+/// No fence is behind these copies, and no compute unit runs them.
+#[test]
+fn copies_that_were_begun_just_before_the_death_are_held() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    die(&mut scene.dying("sudden-copies", "kill", "on"), "kill");
+    scene.eventually("copies", &mut neighbour, || !scene.has_tenant());
+    let incidents = scene.incidents();
+    // If it had some milliseconds before the signal came, a fence is there all the same.
+    let held = ["waited", "passed"].map(|because| format!(r#""because":"{because}""#));
+    assert!(held.iter().any(|because| incidents.contains(because)), "{incidents}");
+}
+
 /// Its service is for both GPUs, and a GPU is in one service at a time.
 #[test]
 fn a_start_on_one_gpu_waits_for_a_dead_tenant_of_two() {

@@ -7,7 +7,8 @@
 //! those of [`partita_abi::prototypes`].
 //!
 //! `per_thread` gives the body the stream by the name that it has for all calls: to those whose
-//! names end in `_ptsz` null means the thread's own. `straight if CONDITION` spares a call the body
+//! names end in `_ptsz` null means the thread's own. `copied` and `filled` count the call as a copy
+//! in its stream, or in the default stream. `straight if CONDITION` spares a call the body
 //! where the condition holds for its first argument and its stream. `made` and `primary` say which
 //! contexts the program has.
 
@@ -20,7 +21,7 @@ use crate::driver::row::Row;
 use crate::driver::{capture, real, stream};
 use crate::entry::resolve;
 use crate::gate::waits;
-use crate::holder::Opening;
+use crate::holder::{Opening, fences};
 use crate::launch::{fast_path, green, occupancy, query, subscribers};
 use crate::memory::driver_memory::Charging;
 use crate::memory::{device, graph_memory, holdings, imports, managed, multicast, pools, stream_memory, vmm};
@@ -56,6 +57,10 @@ macro_rules! prepare {
     (straight $prototype:tt) => {};
     (made $prototype:tt) => { finished::context_made(); };
     (primary $prototype:tt) => { finished::primary_used(); };
+    (copied $prototype:tt) => { fences::count_copy(stream_of!($prototype)); };
+    (copied_per_thread $prototype:tt) => { fences::count_copy(stream::per_thread(stream_of!($prototype))); };
+    (filled $prototype:tt) => { fences::count_copy(core::ptr::null_mut()); };
+    (filled_per_thread $prototype:tt) => { fences::count_copy(stream::per_thread(core::ptr::null_mut())); };
     (per_thread ($stream:ident: CUstream $($rest:tt)*)) => { let $stream = stream::per_thread($stream); };
     (per_thread ($skipped:tt $($rest:tt)*)) => { prepare! { per_thread ($($rest)*) } };
 }
@@ -331,6 +336,67 @@ hooks! {
     Release cuDevicePrimaryCtxRelease_v2 = contexts::leave_primary_context;
     Release cuDevicePrimaryCtxReset = contexts::leave_primary_context;
     Release cuDevicePrimaryCtxReset_v2 = contexts::leave_primary_context;
+
+    Copy cuMemBatchDecompressAsync, copied;
+    Copy cuMemBatchDecompressAsync_ptsz, copied_per_thread;
+    Copy cuMemcpy2DAsync_v2, copied;
+    Copy cuMemcpy2DAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpy3DAsync_v2, copied;
+    Copy cuMemcpy3DAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpy3DBatchAsync, copied;
+    Copy cuMemcpy3DBatchAsync_ptsz, copied_per_thread;
+    Copy cuMemcpy3DBatchAsync_v2, copied;
+    Copy cuMemcpy3DBatchAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpy3DPeerAsync, copied;
+    Copy cuMemcpy3DPeerAsync_ptsz, copied_per_thread;
+    Copy cuMemcpyAsync, copied;
+    Copy cuMemcpyAsync_ptsz, copied_per_thread;
+    Copy cuMemcpyAtoHAsync_v2, copied;
+    Copy cuMemcpyAtoHAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpyBatchAsync, copied;
+    Copy cuMemcpyBatchAsync_ptsz, copied_per_thread;
+    Copy cuMemcpyBatchAsync_v2, copied;
+    Copy cuMemcpyBatchAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpyDtoDAsync_v2, copied;
+    Copy cuMemcpyDtoDAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpyDtoHAsync_v2, copied;
+    Copy cuMemcpyDtoHAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpyHtoAAsync_v2, copied;
+    Copy cuMemcpyHtoAAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpyHtoDAsync_v2, copied;
+    Copy cuMemcpyHtoDAsync_v2_ptsz, copied_per_thread;
+    Copy cuMemcpyPeerAsync, copied;
+    Copy cuMemcpyPeerAsync_ptsz, copied_per_thread;
+    Copy cuMemsetD16Async, copied;
+    Copy cuMemsetD16Async_ptsz, copied_per_thread;
+    Copy cuMemsetD16_v2, filled;
+    Copy cuMemsetD16_v2_ptds, filled_per_thread;
+    Copy cuMemsetD2D16Async, copied;
+    Copy cuMemsetD2D16Async_ptsz, copied_per_thread;
+    Copy cuMemsetD2D16_v2, filled;
+    Copy cuMemsetD2D16_v2_ptds, filled_per_thread;
+    Copy cuMemsetD2D32Async, copied;
+    Copy cuMemsetD2D32Async_ptsz, copied_per_thread;
+    Copy cuMemsetD2D32_v2, filled;
+    Copy cuMemsetD2D32_v2_ptds, filled_per_thread;
+    Copy cuMemsetD2D8Async, copied;
+    Copy cuMemsetD2D8Async_ptsz, copied_per_thread;
+    Copy cuMemsetD2D8_v2, filled;
+    Copy cuMemsetD2D8_v2_ptds, filled_per_thread;
+    Copy cuMemsetD32Async, copied;
+    Copy cuMemsetD32Async_ptsz, copied_per_thread;
+    Copy cuMemsetD32_v2, filled;
+    Copy cuMemsetD32_v2_ptds, filled_per_thread;
+    Copy cuMemsetD8Async, copied;
+    Copy cuMemsetD8Async_ptsz, copied_per_thread;
+    Copy cuMemsetD8_v2, filled;
+    Copy cuMemsetD8_v2_ptds, filled_per_thread;
+    Copy cuMemcpy3DWithAttributesAsync, copied;
+    Copy cuMemcpy3DWithAttributesAsync_ptsz, copied_per_thread;
+    Copy cuMemcpyWithAttributesAsync, copied;
+    Copy cuMemcpyWithAttributesAsync_ptsz, copied_per_thread;
+    Copy cuFabricCpyBatchAsync, copied;
+    Copy cuFabricCpyBatchAsync_ptsz, copied_per_thread;
 
     Launch cuLaunchKernel = launch::calls::kernel, straight if fast_path::is_plain;
     Launch cuLaunchKernel_ptsz = launch::calls::kernel, per_thread,

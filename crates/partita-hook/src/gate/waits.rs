@@ -101,6 +101,8 @@ macro_rules! copies {
                 $($argument: $type),*
             ) -> CuResult {
                 before_waiting(None);
+                // The process may die in the call, and a copy within the device goes on after it.
+                fences::count_copy(core::ptr::null_mut());
                 // SAFETY: the caller's arguments, passed on.
                 finished::reported($covers, || unsafe { real($($argument),*) })
             }

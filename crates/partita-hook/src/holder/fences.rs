@@ -1,10 +1,11 @@
 //! Fences behind the program's work, for the holder.
 //!
-//! The launch path does nothing for them. The hook's thread looks a hundred times a second whether
-//! the program has launched something since the last look. If so, it puts a write of a number
-//! behind what is in each stream, a *round*; the GPU writes it into the [page](FlightPage) when all
-//! of that has ended. A launch is counted before the driver has it, so a round covers the launches
-//! that the look before had counted.
+//! The launch path does nothing for them, and calls that copy add to a number. The hook's thread
+//! looks a hundred times a second whether the program has launched or copied since the last look.
+//! If so, it puts a write of a number behind what is in each stream, a *round*; the GPU writes it
+//! into the [page](FlightPage) when all of that has ended. A launch is counted before the driver
+//! has it, so a round covers the launches that the look before had counted. A last round comes when
+//! the program exits ([`at_exit`]).
 //!
 //! A write takes a place in the stream's channel, which is full after some 1,000 commands. Then the
 //! driver's call waits, and so does this thread, which opens the gate that the channel may be
@@ -23,12 +24,12 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsiz
 use partita_ledger::mutex::Mutex;
 use partita_ledger::{FENCES, FLIGHT_BYTES, FlightPage, round_pause_ns};
 
-use crate::account::tenant::Tenant;
+use crate::account::tenant::{self, Tenant};
 use crate::driver::calls::{Kept, calls};
 use crate::driver::memory_ops::MemoryOps;
 use crate::driver::page::PageCalls;
-use crate::driver::{capture, quiet};
-use crate::sys::clock::now_ns;
+use crate::driver::{capture, quiet, stream};
+use crate::sys::clock::{now_ns, sleep_ns};
 use crate::sys::fork::{in_child, renew};
 use crate::sys::watcher;
 
@@ -37,6 +38,10 @@ const LOOK_NS: u64 = 10_000_000;
 /// Fences in flight, of all streams together, up to which there are rounds while the gate is
 /// closed: a quarter of a channel. An endless kernel closes the gate for ever, and needs its fence.
 const AT_GATE_MAX: usize = 256;
+/// Launches and copies without a fence up to which an exit puts one behind them: half a channel.
+const AT_EXIT_MAX: u64 = 500;
+/// How long an exit gives a call of another thread to reach the driver.
+const AT_EXIT_NS: u32 = 1_000_000;
 /// A fence in an idle stream has passed after so long.
 const SHORT_NS: u64 = 50_000;
 /// `CU_STREAM_NON_BLOCKING`.
@@ -91,8 +96,8 @@ static PUT_NS: AtomicU64 = AtomicU64::new(0);
 static NOTES: Mutex<Notes> = Mutex::new(Notes::NEW);
 
 struct Notes {
-    /// Launches at the last look.
-    counted: u64,
+    /// Launches and copies at the last look.
+    counted: Counts,
     /// The number of the last round. A stream's fences have the numbers of their rounds.
     round: u32,
     /// A round that has not passed, and when it was put.
@@ -102,7 +107,46 @@ struct Notes {
 }
 
 impl Notes {
-    const NEW: Self = Self { counted: 0, round: 0, timed: None, next_ns: 0 };
+    const NEW: Self = Self { counted: Counts::NONE, round: 0, timed: None, next_ns: 0 };
+
+    /// Sees whether the rounds in flight have passed.
+    fn see_passed(&mut self, page: &FlightPage, now: u64) {
+        if let Some((round, put_ns)) = self.timed
+            && page.fences.iter().all(|fence| fence.has_passed(round))
+        {
+            let ms = now.saturating_sub(put_ns) / 1_000_000;
+            page.note_passed(u32::try_from(ms).unwrap_or(u32::MAX));
+            self.timed = None;
+        }
+    }
+}
+
+/// What the program has put into its streams.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    launches: u64,
+    copies: u64,
+}
+
+impl Counts {
+    const NONE: Self = Self { launches: 0, copies: 0 };
+
+    fn of(tenant: &Tenant, page: &FlightPage) -> Self {
+        let launches = tenant.gpus().iter().map(|gpu| gpu.slot.launches());
+        Self { launches: launches.fold(page.others(), u64::wrapping_add), copies: page.copies() }
+    }
+
+    /// How many have no fence behind them.
+    fn uncovered(self, page: &FlightPage) -> u64 {
+        self.launches.wrapping_sub(page.covered()).saturating_add(page.copies_uncovered())
+    }
+
+    fn cover(self, page: &FlightPage) {
+        page.cover(self.launches);
+        if !page.has_lost_sight() {
+            page.cover_copies(self.copies);
+        }
+    }
 }
 
 // A child has no context and no page.
@@ -176,6 +220,8 @@ fn make() -> Option<()> {
         (*at.cast::<FlightPage>()).begin();
         FILE.store(file, Ordering::Release);
         libc::atexit(quiet::for_ever);
+        // Before that one.
+        libc::atexit(at_exit);
         PAGE.store(at.cast(), Ordering::Release);
     }
     Some(())
@@ -186,6 +232,31 @@ fn make() -> Option<()> {
 pub fn count_other() {
     if let Some(page) = known() {
         page.count_other();
+    }
+}
+
+/// The program copies or fills memory in this stream, and does not wait for it.
+#[inline]
+pub fn count_copy(stream: *mut c_void) {
+    if let Some(page) = known() {
+        if stream.addr() == stream::PER_THREAD {
+            page.lose_sight();
+        }
+        page.count_copy();
+    }
+}
+
+/// Copies up to now, for [`copies_ended`].
+#[inline]
+pub fn copies() -> u64 {
+    known().map_or(0, FlightPage::copies)
+}
+
+/// The program has waited for everything, with so many copies before it.
+#[inline]
+pub fn copies_ended(copies: u64) {
+    if let Some(page) = known() {
+        page.cover_copies(copies);
     }
 }
 
@@ -286,22 +357,15 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     // The program makes or ends a stream just now.
     let Some(mut notes) = NOTES.try_lock() else { return Some(LOOK_NS) };
     let now = now_ns();
-    if let Some((round, put_ns)) = notes.timed
-        && page.fences.iter().all(|fence| fence.has_passed(round))
-    {
-        let ms = now.saturating_sub(put_ns) / 1_000_000;
-        page.note_passed(u32::try_from(ms).unwrap_or(u32::MAX));
-        notes.timed = None;
-    }
-    let launches = tenant.gpus().iter().map(|gpu| gpu.slot.launches());
-    let launches = launches.fold(page.others(), u64::wrapping_add);
+    notes.see_passed(page, now);
+    let counts = Counts::of(tenant, page);
     let is_mapped = DEVICE.load(Ordering::Acquire) != 0;
-    if is_mapped && launches == page.covered() {
+    if is_mapped && counts.uncovered(page) == 0 {
         // Nothing is to be covered.
-        notes.counted = launches;
+        notes.counted = counts;
         return Some(LOOK_NS);
     }
-    let counted = core::mem::replace(&mut notes.counted, launches);
+    let counted = core::mem::replace(&mut notes.counted, counts);
     let rounds = notes.timed.map_or(0, |(timed, _)| notes.round.wrapping_sub(timed) as usize + 1);
     let streams = || STREAMS.iter().filter(|stream| stream.load(Ordering::Relaxed) != 0).count() + 1;
     if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX)
@@ -312,7 +376,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
         let round = notes.round.wrapping_add(1);
         notes.round = round;
         if put_all(tenant, page, round) == Some(true) {
-            page.cover(counted);
+            counted.cover(page);
             let (timed, _) = *notes.timed.get_or_insert((round, now));
             let end = now_ns();
             PUT_NS.store(end, Ordering::Relaxed);
@@ -320,6 +384,33 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
         }
     }
     Some(LOOK_NS)
+}
+
+/// The program exits: a last round, so that the holder need not find out whether its last work has
+/// ended. Not while a round is in flight, and not behind much work: the channel may be full, and
+/// the exit would wait for it.
+extern "C" fn at_exit() {
+    let (Some(page), Some(tenant)) = (known(), tenant::current()) else { return };
+    let Some(_asking) = quiet::ask_soon() else { return };
+    let mut notes = NOTES.lock();
+    let counts = Counts::of(tenant, page);
+    notes.see_passed(page, now_ns());
+    if DEVICE.load(Ordering::Acquire) == 0
+        || notes.timed.is_some()
+        || capture::is_any()
+        || !(1..=AT_EXIT_MAX).contains(&counts.uncovered(page))
+    {
+        return;
+    }
+    if counts != notes.counted {
+        // Other threads may be on their way into the driver.
+        sleep_ns(AT_EXIT_NS);
+    }
+    let round = notes.round.wrapping_add(1);
+    notes.round = round;
+    if put_all(tenant, page, round) == Some(true) {
+        counts.cover(page);
+    }
 }
 
 /// Puts a fence into every stream; whether that succeeded. None where there is no context.

@@ -13,6 +13,7 @@ use partita_ledger::Waited;
 
 use crate::account::gpu::Gpu;
 use crate::account::tenant::{self, Tenant};
+use crate::holder::fences;
 use crate::slots::{bursts, rest, seen};
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
@@ -80,7 +81,7 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
     let Some(tenant) = tenant::current() else { return wait() };
     let gpu = tenant.first();
     let uncounted = UNCOUNTED.load(Ordering::SeqCst);
-    let launches = gpu.slot.launches();
+    let (launches, copies) = (gpu.slot.launches(), fences::copies());
     let result = wait();
     if result.is_sticky() {
         tenant.gpus().iter().for_each(|gpu| gpu.slot.show_error(result.0.unsigned_abs()));
@@ -94,6 +95,9 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
         Covers::Stream(_) => !seen::counts() && !seen::were_made(),
         Covers::Part => false,
     };
+    if is_all && has_one_context() {
+        fences::copies_ended(copies);
+    }
     if knows(tenant) {
         let waited = match (has_one_context(), is_all) {
             (false, _) => Waited::Unknown,

@@ -4,6 +4,7 @@ pub mod green;
 pub mod stream;
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -68,7 +69,10 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 static NEXT_THREAD: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    static STACK: RefCell<Vec<&'static Context>> = const { RefCell::new(Vec::new()) };
+    /// Never dropped: the driver's calls still work in the functions that a program has called at
+    /// its exit, after the destructors of its main thread.
+    static STACK: RefCell<ManuallyDrop<Vec<&'static Context>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     static THREAD: u64 = NEXT_THREAD.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -100,7 +104,7 @@ pub fn by_id(id: u64) -> Option<&'static Context> {
 /// # Errors
 /// `DEINITIALIZED` while the thread ends.
 pub(super) fn with_stack<R>(action: impl FnOnce(&mut Vec<&'static Context>) -> R) -> Result<R, CuResult> {
-    let act = |stack: &RefCell<Vec<&'static Context>>| {
+    let act = |stack: &RefCell<ManuallyDrop<Vec<&'static Context>>>| {
         let mut stack = stack.borrow_mut();
         let result = action(&mut stack);
         set_current(stack.last().map(|top| top.runtime));
