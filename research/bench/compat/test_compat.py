@@ -177,6 +177,16 @@ class Judgement(unittest.TestCase):
         one.settle(known)
         self.assertIn("cooperative", one.reason)
 
+    def test_a_test_that_skips_itself_in_tenants_is_explained_and_its_failure_is_not(self) -> None:
+        known = judge.reasons(HERE / "reasons.toml")
+        test = "cupy_tests/fft_tests/test_callback.py::TestNdCallbacks::test_rfftn_store[_param_8_{axes=None, cb_ver='legacy', norm=None}]"
+        passed = self.difference([FAILED, FAILED], [PASSED, PASSED], test=test, suite="cupy")
+        failed = self.difference([PASSED, PASSED], [FAILED, Outcome("failed", "wrong values")], test=test, suite="cupy")
+        for one in (passed, failed):
+            one.settle(known)
+        self.assertIn("LD_PRELOAD", passed.reason)
+        self.assertEqual(failed.reason, "")
+
 
 class Modes(unittest.TestCase):
     PLACE = modes.Place("/p/partita", pathlib.Path("/p/libpartita.so"), pathlib.Path("/w"), 1000, {"CUDA_MPS_PIPE_DIRECTORY": "/m"})
