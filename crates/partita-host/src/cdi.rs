@@ -440,7 +440,8 @@ fn check_prepared(name: &str, parts: &[Tenant]) -> Result<(), Error> {
 /// Removes a tenant for containers and its device. Nothing is there to remove after a second call.
 ///
 /// # Errors
-/// [`Error::Refused`] while a container uses it, unless its processes are to be ended.
+/// [`Error::Refused`] while a container uses it, unless its processes are to be ended;
+/// [`Error::Child`] if a process stays in it that is not in a container.
 pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Result<(), Error> {
     check_name(name)?;
     let registry = Registry::open()?;
@@ -467,10 +468,7 @@ pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Res
     // The device first: no new container starts with it then.
     remove_file(name, dir)?;
     points::reached("cdi-device-removed");
-    let lock = registry.lock_to_plan()?;
-    for part in &parts {
-        lock.remove(part)?;
-    }
+    let lock = kill::remove_parts(&registry, &parts)?;
     points::reached("cdi-tenant-removed");
     crate::partition::divide_after_end(&lock)
 }

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::install::Install;
 use crate::mps::{self, end_work::end_work};
 use crate::process::{self, ProcessId};
-use crate::registry::{LEDGER_VARIABLE, Registry, Tenant, acting_user, check_name};
+use crate::registry::{LEDGER_VARIABLE, Registry, RegistryLock, Tenant, acting_user, check_name};
 
 /// Default time between SIGTERM and SIGKILL.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -288,6 +288,31 @@ fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
             return there.map_or(Ok(()), |part| Err(not_gone(&part)));
         }
         drop(lock);
+        thread::sleep(POLL);
+    }
+}
+
+/// Removes the tenant's parts, once no process has a slot there. One that was killed is no process
+/// any more before the driver has taken everything from it, and its slot is free after that (seen
+/// on an H200).
+///
+/// # Errors
+/// [`Error::Child`] if some process still has one after [`KILL_LIMIT`].
+pub(crate) fn remove_parts<'a>(registry: &'a Registry, parts: &[Tenant]) -> Result<RegistryLock<'a>, Error> {
+    let deadline = Instant::now() + KILL_LIMIT;
+    loop {
+        let lock = registry.lock_to_plan()?;
+        let mut there = None;
+        for part in parts {
+            if !lock.remove(part)? {
+                there = Some(part);
+            }
+        }
+        match there {
+            None => return Ok(lock),
+            Some(part) if Instant::now() >= deadline => return Err(not_gone(part)),
+            Some(_) => drop(lock),
+        }
         thread::sleep(POLL);
     }
 }

@@ -132,6 +132,43 @@ impl Pod {
     }
 }
 
+/// A killed process is no process any more before the driver has taken everything from it. Its slot
+/// in the ledger stays until then, and with it the tenant. A program on the host stands in for it:
+/// `cdi remove` finds the processes of containers alone.
+#[test]
+fn a_tenant_is_removed_when_its_last_slot_is_free() {
+    if !rustix::process::geteuid().is_root()
+        || common::needs_simulator("the run directory is this test's own")
+        || common::needs_user_mode("the run directory is this test's own")
+    {
+        return;
+    }
+    let world = World::plan().own().in_memory().start();
+    fs::create_dir(world.run_dir()).unwrap();
+    fs::set_permissions(world.run_dir(), fs::Permissions::from_mode(0o700)).unwrap();
+    let devices = world.dir().join("devices");
+    let at = format!("--output {}", devices.display());
+    world.ok(&format!("cdi prepare serve --gpu sim:h200 --sm 10% {at}"));
+    let file = fs::read(devices.join("partita.dev-tenant-serve.json")).unwrap();
+    let device: serde_json::Value = serde_json::from_slice(&file).unwrap();
+    let mounts = device["devices"][0]["containerEdits"]["mounts"].as_array().unwrap();
+    let limits = mounts.iter().find_map(|mount| mount["hostPath"].as_str()?.strip_suffix("/limits"));
+    let (program, kernels) = gpu_program();
+    let mut inside = world.bare(program);
+    inside.arg(kernels).arg("loop").env("PARTITA_LEDGER", limits.unwrap());
+    inside.env("LD_PRELOAD", common::program().with_file_name("libpartita.so"));
+    let mut inside = common::Tenant::start(&mut inside);
+    assert!(inside.next_line().starts_with("sms"));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(500));
+            inside.child.kill().unwrap();
+        });
+        world.ok(&format!("cdi remove --force serve {at}"));
+    });
+    assert_eq!(world.ps(), Vec::<serde_json::Value>::new());
+}
+
 impl Drop for Pod {
     fn drop(&mut self) {
         let _ = self.world.line(&format!("cdi remove --force {}", self.name));

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{Tenant, World, compile, is_real, needs_user_mode, text};
@@ -89,21 +89,12 @@ impl Scene {
     fn goes_on(&self, neighbour: &mut Tenant, what: &str) {
         for _ in 0..5 {
             let line = neighbour.next_line();
-            assert!(line.starts_with("sms"), "{what}: the neighbour says {line}; {}", self.incidents());
+            assert!(
+                line.starts_with("sms"),
+                "{what}: the neighbour says {line}; {}",
+                self.world.service_logs()
+            );
         }
-    }
-
-    /// What was noted in the logs of the service.
-    fn incidents(&self) -> String {
-        let mut find = Command::new("find");
-        find.arg(self.world.dir()).args(["-name", "*.log", "-o", "-name", "incidents.jsonl"]);
-        let out = find.output().unwrap();
-        let listed = text(&out.stdout);
-        let files = listed.lines().map(|file| {
-            let content = fs::read(file).unwrap_or_default();
-            format!("\n== {file}\n{}", String::from_utf8_lossy(&content))
-        });
-        files.collect()
     }
 }
 
@@ -190,7 +181,7 @@ fn a_program_that_exits_with_work_in_flight_leaves_a_fence_behind_it() {
         die(&mut scene.dying(work, "return", "on"), "return");
         scene.eventually(work, &mut neighbour, || !scene.has_tenant());
     }
-    let incidents = scene.incidents();
+    let incidents = scene.world.service_logs();
     assert!(!incidents.contains(r#""because":"free""#), "{incidents}");
     assert!(!incidents.contains(r#""because":"waited""#), "{incidents}");
 }
@@ -205,7 +196,7 @@ fn copies_that_were_begun_just_before_the_death_are_held() {
     let mut neighbour = scene.neighbour();
     die(&mut scene.dying("sudden-copies", "kill", "on"), "kill");
     scene.eventually("copies", &mut neighbour, || !scene.has_tenant());
-    let incidents = scene.incidents();
+    let incidents = scene.world.service_logs();
     // If it had some milliseconds before the signal came, a fence is there all the same.
     let held = ["waited", "passed"].map(|because| format!(r#""because":"{because}""#));
     assert!(held.iter().any(|because| incidents.contains(because)), "{incidents}");

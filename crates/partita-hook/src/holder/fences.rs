@@ -38,7 +38,8 @@ const LOOK_NS: u64 = 10_000_000;
 /// Fences in flight, of all streams together, up to which there are rounds while the gate is
 /// closed: a quarter of a channel. An endless kernel closes the gate for ever, and needs its fence.
 const AT_GATE_MAX: usize = 256;
-/// Launches and copies without a fence up to which an exit puts one behind them: half a channel.
+/// Launches and copies that may be in flight up to which an exit puts a fence behind them: half a
+/// channel.
 const AT_EXIT_MAX: u64 = 500;
 /// How long an exit gives a call of another thread to reach the driver.
 const AT_EXIT_NS: u32 = 1_000_000;
@@ -100,23 +101,26 @@ struct Notes {
     counted: Counts,
     /// The number of the last round. A stream's fences have the numbers of their rounds.
     round: u32,
-    /// A round that has not passed, and when it was put.
-    timed: Option<(u32, u64)>,
+    /// A round that has not passed, when it was put, and what was behind it.
+    timed: Option<(u32, u64, Counts)>,
+    /// What has ended for certain.
+    passed: Counts,
     /// When the next round may be put.
     next_ns: u64,
 }
 
 impl Notes {
-    const NEW: Self = Self { counted: Counts::NONE, round: 0, timed: None, next_ns: 0 };
+    const NEW: Self = Self { counted: Counts::NONE, round: 0, timed: None, passed: Counts::NONE, next_ns: 0 };
 
     /// Sees whether the rounds in flight have passed.
     fn see_passed(&mut self, page: &FlightPage, now: u64) {
-        if let Some((round, put_ns)) = self.timed
+        if let Some((round, put_ns, covered)) = self.timed
             && page.fences.iter().all(|fence| fence.has_passed(round))
         {
             let ms = now.saturating_sub(put_ns) / 1_000_000;
             page.note_passed(u32::try_from(ms).unwrap_or(u32::MAX));
             self.timed = None;
+            self.passed = covered;
         }
     }
 }
@@ -139,6 +143,12 @@ impl Counts {
     /// How many have no fence behind them.
     fn uncovered(self, page: &FlightPage) -> u64 {
         self.launches.wrapping_sub(page.covered()).saturating_add(page.copies_uncovered())
+    }
+
+    /// How many there are since these.
+    fn since(self, earlier: Self) -> u64 {
+        let copies = self.copies.wrapping_sub(earlier.copies);
+        self.launches.wrapping_sub(earlier.launches).saturating_add(copies)
     }
 
     fn cover(self, page: &FlightPage) {
@@ -366,7 +376,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
         return Some(LOOK_NS);
     }
     let counted = core::mem::replace(&mut notes.counted, counts);
-    let rounds = notes.timed.map_or(0, |(timed, _)| notes.round.wrapping_sub(timed) as usize + 1);
+    let rounds = notes.timed.map_or(0, |(timed, ..)| notes.round.wrapping_sub(timed) as usize + 1);
     let streams = || STREAMS.iter().filter(|stream| stream.load(Ordering::Relaxed) != 0).count() + 1;
     if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX)
         && now >= notes.next_ns
@@ -377,7 +387,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
         notes.round = round;
         if put_all(tenant, page, round) == Some(true) {
             counted.cover(page);
-            let (timed, _) = *notes.timed.get_or_insert((round, now));
+            let (timed, ..) = *notes.timed.get_or_insert((round, now, counted));
             let end = now_ns();
             PUT_NS.store(end, Ordering::Relaxed);
             notes.next_ns = end + round_pause_ns(end.saturating_sub(now), round.wrapping_sub(timed));
@@ -387,8 +397,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
 }
 
 /// The program exits: a last round, so that the holder need not find out whether its last work has
-/// ended. Not while a round is in flight, and not behind much work: the channel may be full, and
-/// the exit would wait for it.
+/// ended. Not behind much work: the channel may be full, and the exit would wait for it.
 extern "C" fn at_exit() {
     let (Some(page), Some(tenant)) = (known(), tenant::current()) else { return };
     let Some(_asking) = quiet::ask_soon() else { return };
@@ -396,9 +405,9 @@ extern "C" fn at_exit() {
     let counts = Counts::of(tenant, page);
     notes.see_passed(page, now_ns());
     if DEVICE.load(Ordering::Acquire) == 0
-        || notes.timed.is_some()
         || capture::is_any()
-        || !(1..=AT_EXIT_MAX).contains(&counts.uncovered(page))
+        || counts.uncovered(page) == 0
+        || counts.since(notes.passed) > AT_EXIT_MAX
     {
         return;
     }

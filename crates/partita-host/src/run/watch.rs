@@ -338,7 +338,9 @@ impl Seen {
         let servers = self.tracker.states();
         let mut faults = servers.filter_map(|(server, _)| self.tracker.fault(server));
         faults.find(|fault| {
-            [&fault.hit, &fault.left, &fault.gone].iter().any(|clients| !clients.is_disjoint(&self.ours))
+            [&fault.hit, &fault.left, &fault.lost, &fault.gone]
+                .iter()
+                .any(|clients| !clients.is_disjoint(&self.ours))
         })
     }
 

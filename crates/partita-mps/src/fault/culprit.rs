@@ -6,6 +6,7 @@
 //! * A client whose work had finished did not cause it.
 //! * A client that died while its kernels ran takes its neighbours with it. It is not among those
 //!   that the server lists, and it has not seen an error. The others get error 700, and no other.
+//!   The server then names one of these as the process that triggered the error.
 //! * If neither leaves one client, the cause is not known. The order of the errors says nothing: on
 //!   an H200 the culprit and its neighbours got them within a millisecond, 110 to 197 ms after the
 //!   fault, in either order.
@@ -155,7 +156,9 @@ impl Fault {
             Work::Finished | Work::Unknown => Why::Died,
         };
         // The server still had it as a client when the fault came: its end is not another matter.
-        let mut at_work = self.left.iter().filter(dead).filter(|pid| work_of(pid) == Work::Unfinished);
+        let has_ended = |pid: &&Pid| evidence.get(pid).is_some_and(|one| one.ended.is_some());
+        let clients = self.left.iter().chain(self.lost.iter().filter(has_ended));
+        let mut at_work = clients.filter(dead).filter(|pid| work_of(pid) == Work::Unfinished);
         if let (Some(pid), None) = (at_work.next(), at_work.next()) {
             return known(*pid, Why::DiedAtWork);
         }
@@ -165,7 +168,7 @@ impl Fault {
             Work::Unknown => Some(Why::Unknown),
         };
         let hit = self.hit.iter().filter_map(|pid| Some(Candidate { pid: *pid, why: why_hit(pid)? }));
-        let dead = self.left.iter().chain(&self.gone).filter(dead);
+        let dead = self.left.iter().chain(&self.lost).chain(&self.gone).filter(dead);
         let dead = dead.map(|pid| Candidate { pid: *pid, why: why_dead(pid) });
         let mut candidates: Vec<Candidate> = dead.chain(hit).collect();
         if candidates.is_empty() {
@@ -202,6 +205,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// What was seen on an H200: the context of 2281 had ended, and its connection had not.
+    #[test]
+    fn a_client_that_has_lost_its_context_may_have_died() {
+        let mut all = evidence(&[(2238, Work::Unfinished), (2281, Work::Unfinished)]);
+        let mut fault = fault(&[2238], &[], &[]);
+        fault.lost.insert(2281);
+        let culprit = fault.culprit(&all);
+        assert_eq!(culprit.candidates()[0], Candidate { pid: 2281, why: Why::DiedAtWork });
+        assert_eq!((culprit.candidates().len(), culprit.known()), (2, None));
+        all.get_mut(&2281).unwrap().ended = Some("signal 9".to_owned());
+        assert_eq!(fault.culprit(&all).known(), Some(2281));
+    }
 
     fn fault(hit: &[Pid], left: &[Pid], gone: &[Pid]) -> Fault {
         let mut fault = Fault::new(7, 1, None, std::iter::empty());

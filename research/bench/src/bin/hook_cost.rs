@@ -1,4 +1,4 @@
-//! The hook's cost for a kernel launch, or for an allocation of 1 MiB and its release, in
+//! The hook's cost for a kernel launch, a copy, or an allocation of 1 MiB and its release, in
 //! nanoseconds.
 //!
 //! Two processes make the same calls, one bare and one as a tenant with its partition and quota;
@@ -30,7 +30,7 @@ use partita_bench::peer::Peer;
 use partita_bench::scratch::Scratch;
 use partita_bench::side::{Side, bare};
 use partita_core::Samples;
-use partita_driver::{Cuda, Gpu};
+use partita_driver::{Copies, Cuda, Gpu};
 
 /// The measured call.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -39,6 +39,8 @@ enum Of {
     Launch,
     /// cuMemAlloc of 1 MiB and cuMemFree.
     Memory,
+    /// A copy of 4 KiB inside the device, by a client of MPS, whose copies are counted.
+    Copy,
 }
 
 impl Of {
@@ -46,11 +48,12 @@ impl Of {
         match self {
             Self::Launch => "launch",
             Self::Memory => "memory",
+            Self::Copy => "copy",
         }
     }
 }
 
-/// Measures the hook's cost for a kernel launch or an allocation.
+/// Measures the hook's cost for a kernel launch, a copy or an allocation.
 #[derive(Parser)]
 struct Options {
     /// The measured call.
@@ -95,11 +98,15 @@ fn main() -> Result<()> {
     if options.child { child(options.of, options.burst) } else { compare(&options) }
 }
 
+/// Bytes of a copy.
+const COPIED: usize = 4096;
+
 /// One of the two: a burst for each line of input; writes its nanoseconds per call.
 fn child(of: Of, burst: u32) -> Result<()> {
     let cuda = Cuda::load(None)?;
     let gpu = Gpu::open(&cuda, 0)?;
     let mut launch = gpu.prepare_spin(1, 32, 0)?;
+    let copies = Copies::new(&gpu, COPIED)?;
     let mut turn = || -> Result<f64> {
         let start = Instant::now();
         for _ in 0..burst {
@@ -107,6 +114,7 @@ fn child(of: Of, burst: u32) -> Result<()> {
                 Of::Launch => launch.launch()?,
                 // Freed at once.
                 Of::Memory => drop(gpu.alloc(1 << 20)?),
+                Of::Copy => copies.within(COPIED, gpu.stream())?,
             }
         }
         let spent = start.elapsed();
@@ -176,7 +184,10 @@ impl Way {
                 let mut command = Command::new(&partita);
                 command.args(["run", "--gpu", &options.gpu, "--name", &tenant.name]);
                 command.args(["--sm", &format!("{}%", 50 / (1 + options.build.len())), "--mem", "1GiB"]);
-                command.args(["--isolation", "own"]).args(tenant.options);
+                if options.of != Of::Copy {
+                    command.args(["--isolation", "own"]);
+                }
+                command.args(tenant.options);
                 if let Some(libraries) = &tenant.libraries {
                     command.env("PARTITA_LIB_DIR", libraries);
                 }
@@ -249,6 +260,7 @@ fn compare(options: &Options) -> Result<()> {
     let calls = match options.of {
         Of::Launch => "launches of partita_spin",
         Of::Memory => "cuMemAlloc of 1 MiB and cuMemFree",
+        Of::Copy => "copies of 4 KiB inside the device",
     };
     println!(
         "{calls} on {}: {} starts of every process, {} rounds each, bursts of {}, interleaved\n",

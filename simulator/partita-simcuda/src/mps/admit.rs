@@ -167,11 +167,15 @@ impl Daemon {
             Role::Ui => self.log.control("UI closed"),
             Role::Waiting(_) => self.waiting.retain(|waiting| *waiting != id),
             Role::Client(member) => {
+                // The server ends the contexts of the dead, then the fault comes, and then it ends
+                // their connections (H200, driver 580.159.04, 2026-11-28).
+                if let Some(server) = self.server.as_ref().map(Server::pid) {
+                    for context in &member.contexts {
+                        self.log_context_end(server, &client_name(peer.pid, *context));
+                    }
+                }
                 self.hear_fault_of(peer.pid, &member);
                 if let Some(server) = self.server.as_ref().map(Server::pid) {
-                    for context in member.contexts {
-                        self.log_context_end(server, &client_name(peer.pid, context));
-                    }
                     let name = client_name(peer.pid, 0);
                     self.log.server(
                         server,

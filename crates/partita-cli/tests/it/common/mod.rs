@@ -259,6 +259,18 @@ impl World {
     }
 
     /// The directory of calibrations.
+    /// What is in the logs of its MPS services, incidents included.
+    pub fn service_logs(&self) -> String {
+        let mut find = Command::new("find");
+        find.arg(self.dir()).args(["-name", "*.log", "-o", "-name", "incidents.jsonl"]);
+        let listed = text(&find.output().unwrap().stdout);
+        let files = listed.lines().map(|file| {
+            let content = fs::read(file).unwrap_or_default();
+            format!("\n== {file}\n{}", String::from_utf8_lossy(&content))
+        });
+        files.collect()
+    }
+
     pub fn cache(&self) -> &Path {
         &self.cache
     }

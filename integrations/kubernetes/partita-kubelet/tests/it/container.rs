@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::world::is_real;
+
 /// An ordinary CUDA program, and its kernels.
 pub fn program() -> &'static (PathBuf, PathBuf) {
     static BUILT: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
@@ -42,8 +44,15 @@ fn root(files: &[&Path]) -> String {
     script +=
         "mkdir $R/etc $R/tmp $R/proc $R/dev $R/run\nmount -t proc proc $R/proc\nmount --rbind /dev $R/dev\n";
     script += "mount -t tmpfs local $R/usr/local\n";
-    script += &format!("cp {} {} $R/\n", gpu.display(), kernels.display());
     let mut variables = Vec::new();
+    if is_real() {
+        // What the device of NVIDIA's toolkit brings: the driver's libraries.
+        script += "cp /etc/ld.so.cache $R/etc/\n";
+        script += "D=/usr/local/nvidia; if [ -d $D ]; then mkdir $R$D; mount --rbind $D $R$D; fi\n";
+        let path = std::env::var("LD_LIBRARY_PATH").ok();
+        variables.extend(path.map(|path| format!("'LD_LIBRARY_PATH={path}'")));
+    }
+    script += &format!("cp {} {} $R/\n", gpu.display(), kernels.display());
     for file in files {
         let spec: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
         assert_eq!(spec["cdiVersion"], "0.5.0");

@@ -1,4 +1,6 @@
 //! Prepare, a program that holds its share, unprepare; and a driver that is killed at every step.
+//!
+//! `PARTITA_TEST_GPU=real` runs the tests with one GPU on the machine's first one.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,7 +9,7 @@ use partita_kubelet::wire::dra::Claim;
 use serde_json::{Value, json};
 
 use crate::container;
-use crate::world::World;
+use crate::world::{World, is_real};
 
 pub fn is_long() -> bool {
     std::env::var_os("PARTITA_TEST_LONG").is_some_and(|value| value == "1")
@@ -18,9 +20,18 @@ pub fn sms(text: &str) -> BTreeSet<u32> {
     text.split(|char: char| !char.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
 }
 
+/// The TPCs of a tenant, of which `ps` names ranges.
+fn tpcs(tenant: &Value) -> BTreeSet<u32> {
+    let ranges = tenant["tpcs"].as_str().unwrap().split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse().unwrap()..=last.parse().unwrap()
+    });
+    ranges.flatten().collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_holds_its_share_until_it_ends() {
-    let world = World::start(1).await;
+    let world = World::with_a_gpu().await;
     let [one, two] = [world.share(1, "34", "40Gi"), world.share(2, "66", "20Gi")];
     let mut files = Vec::new();
     for claim in [&one, &two] {
@@ -30,10 +41,12 @@ async fn a_pod_holds_its_share_until_it_ends() {
         assert_eq!((device.pool_name.as_str(), device.device_name.clone()), ("node-a", world.shared()));
         assert_eq!(device.request_names, ["gpu"]);
         assert!(device.share_id.as_ref().unwrap().starts_with("aaaaaaaa"));
-        // The simulated GPU comes with the tenant's device.
-        let [id, metadata] = &device.cdi_device_ids[..] else { panic!("{device:?}") };
+        // The simulated GPU comes with the tenant's device, a real one with that of NVIDIA's toolkit.
+        let [gpus @ .., _, metadata] = &device.cdi_device_ids[..] else { panic!("{device:?}") };
         assert!(metadata.starts_with("partita.dev/metadata="), "{metadata}");
-        files.push(world.cdi_file(id));
+        assert_eq!(gpus.iter().filter(|id| id.starts_with("nvidia.com/gpu=GPU-")).count(), gpus.len());
+        assert_eq!(gpus.len(), usize::from(is_real()));
+        files.push(world.tenant_file(&device.cdi_device_ids));
         // The same again, and with the API server away.
         world.store.lock().unwrap().is_down = true;
         assert_eq!(world.kubelet.prepare(claim).await, answer);
@@ -46,7 +59,10 @@ async fn a_pod_holds_its_share_until_it_ends() {
         let parts: Vec<BTreeSet<u32>> =
             files.iter().map(|file| sms(&container::prints(file, &["census"]))).collect();
         assert_eq!((parts[0].len(), parts[1].len()), (34, 66), "{parts:?}");
-        assert!(parts[0].is_disjoint(&parts[1]));
+        // To a client of MPS a GPU numbers the SMs that it has from 0.
+        assert!(is_real() || parts[0].is_disjoint(&parts[1]));
+        let tpcs: Vec<BTreeSet<u32>> = world.tenants().iter().map(tpcs).collect();
+        assert_eq!((tpcs[0].len() + tpcs[1].len(), tpcs[0].is_disjoint(&tpcs[1])), (50, true), "{tpcs:?}");
         assert_eq!(container::prints(&files[0], &["total"]).trim(), format!("total {}", 40u64 << 30));
         let results =
             container::prints(&files[1], &["alloc", &(10u64 << 30).to_string(), &(11u64 << 30).to_string()]);
@@ -77,13 +93,13 @@ async fn a_pod_holds_its_share_until_it_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_gpu_is_a_tenant_and_its_end_ends_programs() {
-    let world = World::start(1).await;
+    let world = World::with_a_gpu().await;
     let device = world.shared().trim_end_matches("-shared").to_owned();
     let claim = world.claim(1, &device, Value::Null, Value::Null);
     let answer = world.kubelet.prepare(&claim).await;
     assert_eq!((answer.error.as_str(), answer.devices[0].share_id.as_ref()), ("", None));
     if container::can_mount() {
-        let file = world.cdi_file(&answer.devices[0].cdi_device_ids[0]);
+        let file = world.tenant_file(&answer.devices[0].cdi_device_ids);
         assert_eq!(sms(&container::prints(&file, &["census"])).len(), 132);
         let mut running = container::command(&file, &["loop"]).spawn().unwrap();
         world
@@ -109,7 +125,7 @@ async fn calls_come_twice_and_at_once() {
     for (call, answers) in calls.iter().zip(&answers) {
         for (claim, answer) in call.iter().zip(answers.as_ref().unwrap()) {
             assert_eq!(answer.error, "");
-            assert!(answer.devices[0].cdi_device_ids[0].contains(&claim.uid));
+            assert!(answer.devices[0].cdi_device_ids.iter().any(|id| id.contains(&claim.uid)));
         }
     }
     assert_eq!(world.tenants().len(), 4);
@@ -123,7 +139,7 @@ async fn calls_come_twice_and_at_once() {
 /// SIGKILL after each of many pauses, which together cover the whole of a call.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_driver_goes_on() {
-    let mut world = World::start(1).await;
+    let mut world = World::with_a_gpu().await;
     let kills = if is_long() { 250 } else { 12 };
     let mut lengths = [Duration::from_millis(400); 2];
     let mut interrupted = 0;
@@ -153,7 +169,7 @@ async fn a_killed_driver_goes_on() {
             } else {
                 let answer = world.kubelet.prepare(&claim).await;
                 assert_eq!(answer.error, "");
-                assert!(world.cdi_file(&answer.devices[0].cdi_device_ids[0]).exists());
+                assert!(world.tenant_file(&answer.devices[0].cdi_device_ids).exists());
                 let tenants = world.tenants();
                 assert_eq!((tenants.len(), &tenants[0]["sms"]), (1, &json!(66)), "{tenants:?}");
             }
@@ -166,7 +182,7 @@ async fn a_killed_driver_goes_on() {
 /// A child of a killed driver has its lock until it starts its program.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_waits_for_the_lock_of_a_killed_one() {
-    let mut world = World::start(1).await;
+    let mut world = World::with_a_gpu().await;
     world.kill_driver();
     let lock = std::fs::File::open(world.dir().join("state/lock")).unwrap();
     lock.lock().unwrap();
@@ -179,11 +195,11 @@ async fn a_driver_waits_for_the_lock_of_a_killed_one() {
 /// What a rolling upgrade does on a node: the kubelet ends the driver, and another takes its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_ends_no_tenant() {
-    let mut world = World::start(1).await;
+    let mut world = World::with_a_gpu().await;
     let claim = world.share(1, "66", "40Gi");
     let answer = world.kubelet.prepare(&claim).await;
     assert_eq!(answer.error, "");
-    let file = world.cdi_file(&answer.devices[0].cdi_device_ids[0]);
+    let file = world.tenant_file(&answer.devices[0].cdi_device_ids);
     let running = container::can_mount().then(|| container::command(&file, &["loop"]).spawn().unwrap());
     let processes = |world: &World| world.tenants()[0]["processes"].as_array().unwrap().len();
     if running.is_some() {
@@ -208,7 +224,7 @@ async fn an_upgrade_ends_no_tenant() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_vanished_while_the_driver_was_away_leaves_nothing() {
-    let mut world = World::start(1).await;
+    let mut world = World::with_a_gpu().await;
     let [gone, stays] = [world.share(1, "34", "10Gi"), world.share(2, "34", "10Gi")];
     for claim in [&gone, &stays] {
         assert_eq!(world.kubelet.prepare(claim).await.error, "");
@@ -227,7 +243,7 @@ async fn a_claim_that_vanished_while_the_driver_was_away_leaves_nothing() {
 /// Prints how long a warm prepare takes; no judgement, for the machine may be busy.
 #[tokio::test(flavor = "multi_thread")]
 async fn how_long_a_prepare_takes() {
-    let world = World::start(1).await;
+    let world = World::with_a_gpu().await;
     let rounds = if is_long() { 200 } else { 20 };
     let mut times = Vec::new();
     for which in 0..rounds {

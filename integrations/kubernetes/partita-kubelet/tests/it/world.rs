@@ -1,4 +1,4 @@
-//! A node of its own: directories, simulated GPUs, API server, kubelet, and the program.
+//! A node of its own: directories, GPUs, API server, kubelet, and the program.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -31,38 +31,54 @@ pub fn parts() -> &'static Path {
     &BUILT
 }
 
+/// Whether tests that can run on the machine's first GPU do so (`PARTITA_TEST_GPU=real`).
+pub fn is_real() -> bool {
+    std::env::var_os("PARTITA_TEST_GPU").is_some_and(|value| value == "real")
+}
+
 pub struct World {
     temp: tempfile::TempDir,
     pub store: Shared,
     address: String,
     pub kubelet: Kubelet,
     driver: Option<Child>,
+    /// The GPUs, as `--gpu` takes them.
+    selector: &'static str,
     gpus: u32,
     /// The profiles of the instances of every GPU, with commas; `None` for GPUs without MIG.
     instances: Option<&'static str>,
 }
 
 impl World {
-    /// A node with so many GPUs, whose driver is published.
+    /// A node with so many simulated GPUs, whose driver is published.
     pub async fn start(gpus: u32) -> Self {
-        let mut world = Self::bare(gpus).await;
-        world.start_driver();
-        world.registered().await;
-        world.published().await;
-        world
+        Self::bare(gpus).await.driven().await
+    }
+
+    /// A node with one GPU, whose driver is published. It is the machine's own where tests use it.
+    pub async fn with_a_gpu() -> Self {
+        let mut world = Self::bare(1).await;
+        if is_real() {
+            world.selector = "0";
+        }
+        world.driven().await
     }
 
     /// A node with a GPU in MIG mode, whose driver is published.
     pub async fn with_instances(instances: &'static str) -> Self {
         let mut world = Self::bare(1).await;
         world.instances = Some(instances);
-        world.start_driver();
-        world.registered().await;
-        world.published().await;
-        world
+        world.driven().await
     }
 
-    /// A node with so many GPUs, and nothing that offers them.
+    async fn driven(mut self) -> Self {
+        self.start_driver();
+        self.registered().await;
+        self.published().await;
+        self
+    }
+
+    /// A node with so many simulated GPUs, and nothing that offers them.
     pub async fn bare(gpus: u32) -> Self {
         let temp = tempfile::Builder::new().prefix("pk").tempdir_in("/tmp").unwrap();
         for (name, mode) in [("run", 0o700), ("sim", 0o755)] {
@@ -75,7 +91,7 @@ impl World {
         let (store, address) = api::start().await;
         let kubelet = Kubelet::new(&temp.path().join("kubelet"));
         std::os::unix::fs::symlink(parts().join("partita"), temp.path().join("partita")).unwrap();
-        Self { temp, store, address, kubelet, driver: None, gpus, instances: None }
+        Self { temp, store, address, kubelet, driver: None, selector: "sim:h200:all", gpus, instances: None }
     }
 
     pub fn dir(&self) -> &Path {
@@ -165,7 +181,7 @@ impl World {
 
     /// The options of everything that offers GPUs.
     fn of_node(&self, command: &mut Command) {
-        command.args(["--gpu", "sim:h200:all", "--look-s", "1", "--metrics", "127.0.0.1:0"]);
+        command.args(["--gpu", self.selector, "--look-s", "1", "--metrics", "127.0.0.1:0"]);
         command.arg("--partita").arg(self.dir().join("partita"));
         for (option, name) in [("--kubelet-dir", "kubelet"), ("--state-dir", "state"), ("--cdi-dir", "cdi")] {
             command.arg(option).arg(self.dir().join(name));
@@ -372,6 +388,12 @@ impl World {
         }
     }
 
+    /// The file of the tenant among the devices of a container.
+    pub fn tenant_file(&self, ids: &[String]) -> PathBuf {
+        let tenant = ids.iter().find(|id| id.starts_with(partita::cdi::KIND)).unwrap();
+        self.cdi_file(tenant)
+    }
+
     /// The file of one of this driver's devices.
     pub fn cdi_file(&self, id: &str) -> PathBuf {
         let (kind, name) = id.split_once('=').unwrap();
@@ -413,7 +435,7 @@ impl Drop for World {
         for name in names {
             let _ = self.partita(&["cdi", "remove", "--force", &name, "--output", "/nonexistent"]).output();
         }
-        let _ = self.partita(&["mps", "stop", "--gpu", "sim:h200:all"]).output();
+        let _ = self.partita(&["mps", "stop", "--gpu", self.selector]).output();
         // A board leaves when its directory is gone.
         let _ = std::fs::remove_file(self.dir().join("sim/.containers"));
     }

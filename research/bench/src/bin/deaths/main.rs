@@ -1,14 +1,14 @@
 //! Violent deaths of tenants with work in flight, many at once, beside a victim.
 //!
 //! In each round a victim computes, tenants of one TPC start beside it, and die at once: every
-//! way to die, with finite work and with a kernel that never ends. The victim must not notice.
-//! Tenants with finite work must be gone when it has ended; those with endless work must be shown
+//! way to die, with finite work, with copies and with a kernel that never ends. The victim must not
+//! notice. Tenants with finite work or copies must be gone when it has ended; those with endless work must be shown
 //! by `ps`, and be gone when the victim has left.
 //!
 //! ```text
 //! cargo build --profile dist && target/dist/deaths            # sim:h200
-//! target/dist/deaths --gpu 0 --rounds 50 --at-once 24 --out research/bench/results/deaths.md
-//! target/dist/deaths --gpu 0 --rounds 5 --at-once 24 --program torch
+//! target/dist/deaths --gpu 0 --rounds 50 --at-once 36 --out research/bench/results/deaths.md
+//! target/dist/deaths --gpu 0 --rounds 5 --at-once 18 --program torch
 //! ```
 //!
 //! With `--holder off` the same deaths happen without a holder. `cc` compiles the programs.
@@ -38,7 +38,7 @@ const HEADER: &str = include_str!("../../../../../crates/partita-cli/tests/hook/
 const TORCH: &str = include_str!("dies.py");
 
 const WAYS: [&str; 6] = ["kill", "segv", "abort", "_exit", "return", "exec"];
-const WORK: [&str; 2] = ["finite", "endless"];
+const WORK: [&str; 3] = ["finite", "endless", "copies"];
 const AT_ONCE_MAX: usize = 36;
 /// A process that hangs is killed after this time.
 const LIMIT_S: u32 = 120;
@@ -65,9 +65,9 @@ struct Options {
     /// The number of rounds.
     #[arg(long, default_value_t = 2)]
     rounds: usize,
-    /// The number of tenants that die in a round: a multiple of 12, and at most 36. A service takes
+    /// The number of tenants that die in a round: a multiple of 18, and at most 36. A service takes
     /// 48 clients.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 18)]
     at_once: usize,
     /// The program that dies.
     #[arg(long, value_enum, default_value_t = Program::C)]
@@ -278,7 +278,7 @@ impl Bench {
         Ok(is_broken)
     }
 
-    /// Until every tenant with finite work is gone, and every one with endless work is shown.
+    /// Until every tenant without endless work is gone, and every one with endless work is shown.
     fn follow(&self, begin: Instant, dying: &[Dying], rows: &mut Rows) -> Result<()> {
         // After `exec` the program lives; its tenant does, too, until its input ends.
         let mut open: Vec<&Dying> =
@@ -288,7 +288,7 @@ impl Bench {
             let now = begin.elapsed().as_secs_f64();
             open.retain(|one| {
                 let problem = there.get(&one.name);
-                if one.work == "finite" && problem.is_none() {
+                if one.work != "endless" && problem.is_none() {
                     row(rows, one).released.push(now);
                 } else if one.work == "endless" && problem.is_some_and(|said| said.contains("has not ended"))
                 {
