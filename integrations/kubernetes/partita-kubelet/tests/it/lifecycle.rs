@@ -41,7 +41,7 @@ async fn a_pod_holds_its_share_until_it_ends() {
         assert_eq!((device.pool_name.as_str(), device.device_name.clone()), ("node-a", world.shared()));
         assert_eq!(device.request_names, ["gpu"]);
         assert!(device.share_id.as_ref().unwrap().starts_with("aaaaaaaa"));
-        // The simulated GPU comes with the tenant's device, a real one with that of NVIDIA's toolkit.
+        // The simulated GPU comes with the tenant's device, a real one with NVIDIA's.
         let [gpus @ .., _, metadata] = &device.cdi_device_ids[..] else { panic!("{device:?}") };
         assert!(metadata.starts_with("partita.dev/metadata="), "{metadata}");
         assert_eq!(gpus.iter().filter(|id| id.starts_with("nvidia.com/gpu=GPU-")).count(), gpus.len());

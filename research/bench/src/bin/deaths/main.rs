@@ -2,8 +2,8 @@
 //!
 //! In each round a victim computes, tenants of one TPC start beside it, and die at once: every
 //! way to die, with finite work, with copies and with a kernel that never ends. The victim must not
-//! notice. Tenants with finite work or copies must be gone when it has ended; those with endless work must be shown
-//! by `ps`, and be gone when the victim has left.
+//! notice. Tenants with finite work or copies must be gone when it has ended; those with endless
+//! work must be shown by `ps`, and be gone when the victim has left.
 //!
 //! ```text
 //! cargo build --profile dist && target/dist/deaths            # sim:h200
