@@ -63,9 +63,8 @@ const LOOK_AT_CLIENTS: Duration = Duration::from_millis(200);
 /// compute units.
 const SETTLE: Duration = Duration::from_millis(200);
 /// How long copies without a fence are held at least, and launches where the compute units do not
-/// tell. On an
-/// H100 no neighbour lost anything when the descriptors of 16 dead clients with finite kernels were
-/// closed after 2 s.
+/// tell. On an H100 no neighbour lost anything when the descriptors of 16 dead clients with finite
+/// kernels were closed after 2 s.
 const UNFENCED: Duration = Duration::from_secs(2);
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 32;

@@ -262,10 +262,11 @@ pub fn copies() -> u64 {
     known().map_or(0, FlightPage::copies)
 }
 
-/// The program has waited for everything, with so many copies before it.
+/// The program has waited for everything in its context, or in the only stream that is known, with
+/// so many copies before it.
 #[inline]
-pub fn copies_ended(copies: u64) {
-    if let Some(page) = known() {
+pub fn copies_ended(copies: u64, of_context: bool) {
+    if let Some(page) = known().filter(|page| of_context || !page.has_lost_sight()) {
         page.cover_copies(copies);
     }
 }

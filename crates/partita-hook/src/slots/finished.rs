@@ -96,7 +96,7 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
         Covers::Part => false,
     };
     if is_all && has_one_context() {
-        fences::copies_ended(copies);
+        fences::copies_ended(copies, covers == Covers::Context);
     }
     if knows(tenant) {
         let waited = match (has_one_context(), is_all) {
