@@ -238,9 +238,9 @@ impl Holder {
 
     /// Takes the place of an earlier message of the same program.
     fn take(&mut self, held: Held) {
-        let inode = |file: &File| file.metadata().map(|meta| meta.ino()).ok();
-        let page = inode(&held.page);
-        self.held.retain(|old| inode(&old.page) != page);
+        let identity = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+        let page = identity(&held.page);
+        self.held.retain(|old| identity(&old.page) != page);
         self.held.push(held);
         self.looks.joined();
     }
