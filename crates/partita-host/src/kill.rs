@@ -279,13 +279,7 @@ fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
         if Instant::now() >= deadline {
             // Something that is no process of the tenant holds its lock; without
             // processes the tenant is over all the same.
-            let mut there = None;
-            for part in left {
-                if !lock.remove(&part)? {
-                    there = Some(part);
-                }
-            }
-            return there.map_or(Ok(()), |part| Err(not_gone(&part)));
+            return still_there(&lock, &left)?.map_or(Ok(()), |part| Err(not_gone(part)));
         }
         drop(lock);
         thread::sleep(POLL);
@@ -302,19 +296,24 @@ pub(crate) fn remove_parts<'a>(registry: &'a Registry, parts: &[Tenant]) -> Resu
     let deadline = Instant::now() + KILL_LIMIT;
     loop {
         let lock = registry.lock_to_plan()?;
-        let mut there = None;
-        for part in parts {
-            if !lock.remove(part)? {
-                there = Some(part);
-            }
-        }
-        match there {
+        match still_there(&lock, parts)? {
             None => return Ok(lock),
             Some(part) if Instant::now() >= deadline => return Err(not_gone(part)),
             Some(_) => drop(lock),
         }
         thread::sleep(POLL);
     }
+}
+
+/// Removes these parts of a tenant. Returns one that stays, because a process has a slot there.
+fn still_there<'p>(lock: &RegistryLock<'_>, parts: &'p [Tenant]) -> Result<Option<&'p Tenant>, Error> {
+    let mut there = None;
+    for part in parts {
+        if !lock.remove(part)? {
+            there = Some(part);
+        }
+    }
+    Ok(there)
 }
 
 fn not_gone(part: &Tenant) -> Error {

@@ -34,9 +34,7 @@ fn pod(name: &str) -> Option<Pod> {
         eprintln!("skipped: the device of a real GPU is NVIDIA's to write");
         return None;
     }
-    let world = World::plan().own().in_memory().start();
-    fs::create_dir(world.run_dir()).unwrap();
-    fs::set_permissions(world.run_dir(), fs::Permissions::from_mode(0o700)).unwrap();
+    let world = private_world();
     // A board whose directory others can enter serves all users.
     fs::set_permissions(world.dir().join("sim"), fs::Permissions::from_mode(0o755)).unwrap();
     let root = world.dir().join("root");
@@ -46,6 +44,14 @@ fn pod(name: &str) -> Option<Pod> {
     let board = board.arg(kernels).arg("loop").stdout(std::process::Stdio::null()).spawn().unwrap();
     let name = format!("{name}-{}", std::process::id());
     Some(Pod { world, name, root, board })
+}
+
+/// A world whose run directory only this user enters, as prepared tenants need it.
+fn private_world() -> World {
+    let world = World::plan().own().in_memory().start();
+    fs::create_dir(world.run_dir()).unwrap();
+    fs::set_permissions(world.run_dir(), fs::Permissions::from_mode(0o700)).unwrap();
+    world
 }
 
 /// A busybox, the test's program, and the libraries that these and the driver need.
@@ -143,9 +149,7 @@ fn a_tenant_is_removed_when_its_last_slot_is_free() {
     {
         return;
     }
-    let world = World::plan().own().in_memory().start();
-    fs::create_dir(world.run_dir()).unwrap();
-    fs::set_permissions(world.run_dir(), fs::Permissions::from_mode(0o700)).unwrap();
+    let world = private_world();
     let devices = world.dir().join("devices");
     let at = format!("--output {}", devices.display());
     world.ok(&format!("cdi prepare serve --gpu sim:h200 --sm 10% {at}"));

@@ -194,12 +194,16 @@ fn copies_that_were_begun_just_before_the_death_are_held() {
     }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
-    die(&mut scene.dying("sudden-copies", "kill", "on"), "kill");
-    scene.eventually("copies", &mut neighbour, || !scene.has_tenant());
-    let incidents = scene.world.service_logs();
     // If it had some milliseconds before the signal came, a fence is there all the same.
     let held = ["waited", "passed"].map(|because| format!(r#""because":"{because}""#));
-    assert!(held.iter().any(|because| incidents.contains(because)), "{incidents}");
+    let was_held = |incidents: &String| held.iter().any(|because| incidents.contains(because));
+    // On a busy machine the copies may have ended before the death.
+    let mut tries = (0..10).map(|_| {
+        die(&mut scene.dying("sudden-copies", "kill", "on"), "kill");
+        scene.eventually("copies", &mut neighbour, || !scene.has_tenant());
+        scene.world.service_logs()
+    });
+    assert!(tries.any(|incidents| was_held(&incidents)), "{}", scene.world.service_logs());
 }
 
 /// Its service is for both GPUs, and a GPU is in one service at a time.

@@ -194,7 +194,8 @@ fn a_client_that_leaves_around_a_fault_is_remembered() {
     assert_eq!(sets(&fault), [vec![6], vec![], vec![], vec![]], "long before");
     // Its context has ended, and its connection has not. When that ends, it has left.
     let context = "[2026-11-21 10:00:00.000 Server 7] Client {PID: 5, Context ID: 1} connected
-[2026-11-21 10:00:02.900 Server 7] Client {PID: 5, Context ID: 1} exiting. Number of active client contexts is 1.\n";
+[2026-11-21 10:00:02.900 Server 7] Client {PID: 5, Context ID: 1} exiting. Number of active \
+        client contexts is 1.\n";
     let fault = fault_after(context, "");
     assert_eq!((sets(&fault), &fault.lost), ([vec![6], vec![], vec![], vec![]], &BTreeSet::from([5])));
     assert_eq!(pids(&fault.culprit(&BTreeMap::new())), [5, 6]);

@@ -83,7 +83,7 @@ thread_local! {
 /// destroyed.
 #[inline]
 pub fn current() -> Result<&'static Context, CuResult> {
-    let top = STACK.try_with(|stack| stack.borrow().last().copied()).ok().flatten();
+    let top = STACK.with_borrow(|stack| stack.last().copied());
     match top {
         Some(context) if context.mark.is(Context::KIND) => Ok(context),
         Some(_) => Err(CuResult::CONTEXT_IS_DESTROYED),
@@ -100,17 +100,12 @@ pub fn by_id(id: u64) -> Option<&'static Context> {
 }
 
 /// Runs an action on this thread's contexts, the current one last.
-///
-/// # Errors
-/// `DEINITIALIZED` while the thread ends.
-pub(super) fn with_stack<R>(action: impl FnOnce(&mut Vec<&'static Context>) -> R) -> Result<R, CuResult> {
-    let act = |stack: &RefCell<ManuallyDrop<Vec<&'static Context>>>| {
-        let mut stack = stack.borrow_mut();
-        let result = action(&mut stack);
+pub(super) fn with_stack<R>(action: impl FnOnce(&mut Vec<&'static Context>) -> R) -> R {
+    STACK.with_borrow_mut(|stack| {
+        let result = action(stack);
         set_current(stack.last().map(|top| top.runtime));
         result
-    };
-    STACK.try_with(act).map_err(|_| CuResult::DEINITIALIZED)
+    })
 }
 
 /// Checks a device's number: there is one, and `CUDA_VISIBLE_DEVICES` may hide it.

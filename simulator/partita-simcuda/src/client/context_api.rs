@@ -51,7 +51,7 @@ fn create_and_push(
         return Err(CuResult::INVALID_VALUE);
     }
     let made = Context::create(runtime, check_flags(flags)?, sms, false)?;
-    with_stack(|stack| stack.push(made))?;
+    with_stack(|stack| stack.push(made));
     // SAFETY: not null, so valid by the program's word.
     unsafe { put(context, made.handle()) }
 }
@@ -124,7 +124,7 @@ driver_api! {
             if stack.last().is_some_and(|top| std::ptr::eq(*top, context)) {
                 stack.pop();
             }
-        })?;
+        });
         context.destroy()
     }
 
@@ -137,13 +137,14 @@ driver_api! {
     fn cuCtxPushCurrent_v2(context) {
         runtime()?;
         let context: &'static Context = object(context.0)?;
-        with_stack(|stack| stack.push(context))
+        with_stack(|stack| stack.push(context));
+        Ok(())
     }
 
     /// Makes the context below the current one current.
     fn cuCtxPopCurrent_v2(context) {
         runtime()?;
-        let popped = with_stack(Vec::pop)?.ok_or(CuResult::INVALID_CONTEXT)?;
+        let popped = with_stack(Vec::pop).ok_or(CuResult::INVALID_CONTEXT)?;
         put_if(context, popped.handle());
         Ok(())
     }
@@ -155,13 +156,14 @@ driver_api! {
         with_stack(|stack| {
             stack.pop();
             stack.extend(new);
-        })
+        });
+        Ok(())
     }
 
     /// The current context, or null.
     fn cuCtxGetCurrent(context) {
         runtime()?;
-        let top = with_stack(|stack| stack.last().copied())?;
+        let top = with_stack(|stack| stack.last().copied());
         put(context, top.map_or(CUcontext::NULL, |context| context.handle()))
     }
 

@@ -258,7 +258,6 @@ impl World {
         }
     }
 
-    /// The directory of calibrations.
     /// What is in the logs of its MPS services, incidents included.
     pub fn service_logs(&self) -> String {
         let mut find = Command::new("find");
@@ -271,6 +270,7 @@ impl World {
         files.collect()
     }
 
+    /// The directory of calibrations.
     pub fn cache(&self) -> &Path {
         &self.cache
     }
