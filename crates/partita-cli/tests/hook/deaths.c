@@ -1,6 +1,7 @@
 /* Dies with work on the GPU, as told.
  *   deaths WORKLOADS WORK DEATH
- * WORK: `none`, `brief` (a kernel of some 1 ms), `finite` (8 kernels of some 100 ms), `endless`;
+ * WORK: `none`, `brief` (a kernel of some 1 ms), `finite` (8 kernels of some 100 ms), `endless`,
+ * `everywhere` (endless, on every SM that it may use);
  * `copies` (4 GiB from pinned host memory); `streams`, finite work in several streams.
  * With `sudden-` before it the work begins at that line, and the program dies right behind its last launch.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
@@ -10,12 +11,12 @@
 #include <signal.h>
 
 static address out, buffer;
-static unsigned launches;
+static unsigned launches, blocks = 1;
 
 static void walk(void *function, void *stream, uint64_t accesses) {
     uint64_t words = 1024, stride = 1;
     void *parameters[] = {&out, &buffer, &words, &accesses, &stride};
-    OK("cuLaunchKernel", CALL(fn_launch, "cuLaunchKernel")(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+    OK("cuLaunchKernel", CALL(fn_launch, "cuLaunchKernel")(function, blocks, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
     launches++;
 }
 
@@ -61,7 +62,7 @@ int main(int count, char **arguments) {
     start(1);
     OK("cuModuleLoadData", CALL(int (*)(void **, const void *), "cuModuleLoadData")(&module, kernels_in(arguments[1])));
     OK("cuModuleGetFunction", CALL(int (*)(void **, void *, const char *), "cuModuleGetFunction")(&function, module, "partita_work_walk"));
-    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&out, 4096));
+    OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&out, 1 << 20));
     OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&buffer, 4096));
     OK("cuMemsetD8_v2", CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2")(buffer, 0, 4096));
     wait_all();
@@ -70,7 +71,8 @@ int main(int count, char **arguments) {
         fflush(stdout);
         getchar();
     }
-    if (!strcmp(work, "endless"))
+    if (!strcmp(work, "everywhere")) blocks = 512;
+    if (!strcmp(work, "endless") || blocks > 1)
         walk(function, NULL, 1ull << 50);
     else if (!strcmp(work, "brief"))
         walk(function, NULL, 40000);

@@ -309,6 +309,49 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
     }
 }
 
+/// A look waits behind the work of the dead, and the server cannot end it since the daemon does not
+/// answer. If its process were killed then, it would be one more death with work in flight.
+#[test]
+fn a_look_that_the_server_cannot_end_breaks_no_neighbour() {
+    if is_real() || needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    die(&mut scene.dying("sudden-everywhere", "kill", "on"), "kill");
+    let looks = |pid: &serde_json::Value| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.contains("mps-vacancy")
+    };
+    // The server has to end each look 1.5 s after its launch. A later one will do, too.
+    let deadline = Instant::now() + common::PATIENCE;
+    let daemon = loop {
+        assert!(Instant::now() < deadline, "no look: {:?}", scene.world.ps());
+        let status = scene.world.ok("mps status --json");
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let mut clients = status["servers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|server| server["clients"].as_array().unwrap().iter().map(|client| &client["pid"]));
+        if clients.any(looks) {
+            break status["daemon"].as_i64().unwrap();
+        }
+    };
+    let daemon = rustix::process::Pid::from_raw(daemon.try_into().unwrap()).unwrap();
+    // It has its context first. A look that fails for want of a daemon only makes this test weaker.
+    std::thread::sleep(Duration::from_millis(400));
+    rustix::process::kill_process(daemon, Signal::STOP).unwrap();
+    let stopped = Instant::now();
+    while stopped.elapsed().as_secs() < 5 {
+        scene.goes_on(&mut neighbour, "a daemon that does not answer");
+    }
+    rustix::process::kill_process(daemon, Signal::CONT).unwrap();
+    scene.eventually("shown", &mut neighbour, || scene.problem().contains("has not ended"));
+    drop(neighbour);
+    scene.gone("dies");
+}
+
 /// The holder looks at the compute units of the first process, and another one of the tenant begins
 /// meanwhile. If that one works, a look finds them taken by it. If it does nothing, looks go on
 /// until the work has ended, which was found to run.

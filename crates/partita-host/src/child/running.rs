@@ -16,10 +16,11 @@ use crate::signals;
 /// How long an ended job's last lines are waited for.
 const LAST_LINES_LIMIT: Duration = Duration::from_secs(2);
 
-/// A job in its child process. Dropping it ends the process.
+/// A job in its child process. Dropping it ends the process, unless it is spared.
 #[derive(Debug)]
 pub struct RunningJob {
     child: Option<Child>,
+    is_spared: bool,
     lines: mpsc::Receiver<(bool, String)>,
     /// The last line of its stderr.
     complaint: String,
@@ -41,6 +42,7 @@ impl RunningJob {
         }
         Self {
             child: Some(child),
+            is_spared: false,
             lines: received,
             complaint: String::new(),
             ended: None,
@@ -211,9 +213,19 @@ impl RunningJob {
         JobError::Died { how }
     }
 
-    /// Ends the job and everything in its process group.
+    /// Whether the process is left to end by itself from now on, whatever happens here. A client of
+    /// MPS that is killed with work in flight breaks its neighbours.
+    pub fn spare(&mut self, is_spared: bool) {
+        self.is_spared = is_spared;
+    }
+
+    /// Ends the job and everything in its process group, unless it is spared.
     pub fn end(&mut self) {
         if let Some(mut child) = self.child.take() {
+            if self.is_spared {
+                thread::spawn(move || child.wait());
+                return;
+            }
             kill_group(&child);
             let _ = child.kill();
             let _ = child.wait();

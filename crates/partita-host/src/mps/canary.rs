@@ -29,8 +29,13 @@ pub const LAUNCH_LIMIT: Duration = Duration::from_millis(1500);
 /// The same before a server is killed. A kernel of a neighbour that fills the GPU for seconds looks
 /// like a stuck server, and a restart ends the work of every client.
 pub const RESTART_LIMIT: Duration = Duration::from_secs(4);
-/// How long the server may take to end the work of a canary, before its process is killed.
-const END_LIMIT: Duration = Duration::from_secs(1);
+/// How long each command to the service may take. One for a server with much to do takes longer.
+const COMMAND_LIMIT: Duration = Duration::from_secs(1);
+/// The pause before the server is asked again to end the work.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long the server may take to end the work of a canary. After that the canary's process waits
+/// for the end of its launch, or of the server.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// What the process prints before it launches.
 pub(super) const LAUNCHES: &str = "launches";
 
@@ -57,7 +62,7 @@ pub enum Found {
 /// # Errors
 /// [`Error::Child`] if there can be no process; [`Error::Interrupted`].
 pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Found, Error> {
-    Ok(match answer(Job::new(install, JOB, &())?, gpu, service, limit)? {
+    Ok(match answer(Job::new(install, JOB, &())?, gpu, service, limit, PATIENCE)? {
         Answer::Line { took, .. } => Found::Works(took),
         Answer::NoContext { server } | Answer::Late { server } => Found::Stuck { server },
         Answer::Unknown { reason } => Found::Unknown { reason },
@@ -71,25 +76,34 @@ pub(super) enum Answer {
     Line { line: String, took: Duration },
     /// Its context took too long.
     NoContext { server: Option<Pid> },
-    /// Its launches took too long; its work was ended.
+    /// Its launches took too long. The server has ended them, or its process waits for their end.
     Late { server: Option<Pid> },
     /// It never became a client.
     Unknown { reason: String },
 }
 
 /// Runs a job as a client of the service. The job prints [`LAUNCHES`] before its first launch, and
-/// a line after the last one, for which this waits up to `limit`.
+/// a line after the last one, for which this waits up to `limit`, and then up to `patience` until
+/// the server has ended its work.
 ///
 /// # Errors
 /// As [`send`].
-pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Answer, Error> {
-    let mut job = job.envs(gpu.variables()).envs(service.client_env()).limit(OPEN_LIMIT).start()?;
+pub(super) fn answer(
+    job: Job,
+    gpu: &Gpu,
+    service: &Service,
+    limit: Duration,
+    patience: Duration,
+) -> Result<Answer, Error> {
+    let whole = OPEN_LIMIT + limit + patience;
+    let mut job = job.envs(gpu.variables()).envs(service.client_env()).limit(whole).start()?;
+    let started = Instant::now();
     let unknown = |error: JobError| match error {
         JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
         other => Ok(Answer::Unknown { reason: other.to_string() }),
     };
     let pid = job.pid();
-    let service = service.clone().with_command_limit(END_LIMIT);
+    let service = service.clone().with_command_limit(COMMAND_LIMIT);
     let server = || {
         let clients = service.clients().unwrap_or_default();
         clients.iter().find(|(_, client)| *client == pid).map(|(server, _)| *server)
@@ -98,6 +112,9 @@ pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) ->
     loop {
         match job.line_within(LOOK) {
             Ok(Some(line)) if line == LAUNCHES => break,
+            Ok(_) if started.elapsed() >= OPEN_LIMIT => {
+                return unknown(JobError::TimedOut { limit_s: OPEN_LIMIT.as_secs() });
+            }
             Ok(_) => {}
             Err(error) => return unknown(error),
         }
@@ -111,24 +128,33 @@ pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) ->
             return Ok(Answer::NoContext { server: Some(server) });
         }
     }
+    // It may have work in flight until its next line.
+    job.spare(true);
     let begin = Instant::now();
     match job.line_within(limit) {
         Ok(Some(line)) => {
             let took = begin.elapsed();
             job.leave();
-            Ok(Answer::Line { line, took })
+            return Ok(Answer::Line { line, took });
         }
-        Err(error) => unknown(error),
-        Ok(None) => {
-            let server = server();
-            // If the GPU is only busy, a death with a kernel in flight could harm the others.
-            if let Some(server) = server {
-                let _ = end_work(&service.control(), server, pid);
-            }
-            job.end();
-            Ok(Answer::Late { server })
+        Err(error) => return unknown(error),
+        Ok(None) => {}
+    }
+    // If the GPU is only busy, a death with a kernel in flight could harm the others.
+    let mut found = None;
+    loop {
+        found = server().or(found);
+        let ended = found.map(|server| end_work(&service.control(), server, pid));
+        if ended.is_some_and(|ended| ended.is_ok()) {
+            job.spare(false);
+            break;
+        }
+        // Its line says that its launches have ended; without one its process waits for their end.
+        if begin.elapsed() >= limit + patience || !matches!(job.line_within(PAUSE), Ok(None)) {
+            break;
         }
     }
+    Ok(Answer::Late { server: found })
 }
 
 /// The job.

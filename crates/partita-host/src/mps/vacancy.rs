@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOOK_LIMIT_MS: u64 = 300;
 /// How long all looks may take.
 const LIMIT: Duration = Duration::from_millis(1500);
+/// How long the server may take after that to end the work of a look that waits for a kernel.
+const PATIENCE: Duration = Duration::from_secs(30);
 const FREE: &str = "free";
 const TAKEN: &str = "taken";
 const UNTOLD: &str = "untold";
@@ -78,7 +80,7 @@ pub fn look(
     if !lock_within(&turn, TURN_LIMIT).is_ok_and(|is_locked| is_locked) || !is_wanted() {
         return Ok(Vacancy::Unanswered);
     }
-    Ok(match answer(Job::new(install, JOB, &request)?, gpu, service, LIMIT)? {
+    Ok(match answer(Job::new(install, JOB, &request)?, gpu, service, LIMIT, PATIENCE)? {
         Answer::Line { line, .. } if line == FREE => Vacancy::Free,
         Answer::Line { line, .. } if line == TAKEN => Vacancy::Taken,
         Answer::Line { line, .. } if line == UNTOLD => Vacancy::Untold,
@@ -119,10 +121,13 @@ pub fn look_here(request: &Request) -> Result<(), String> {
                     println!("{TAKEN}");
                     return Ok(());
                 }
-                // Its blocks are in flight. The parent has the server end them before this process.
-                Err(DriverError::Hang { .. }) => loop {
-                    std::thread::park();
-                },
+                // Its blocks are in flight. The parent has the server end them; if the server does
+                // not, they must end before this process does.
+                Err(DriverError::Hang { .. }) => {
+                    gpu.synchronize().map_err(text)?;
+                    println!("{TAKEN}");
+                    return Ok(());
+                }
                 Err(error) => return Err(error.to_string()),
             }
         }
