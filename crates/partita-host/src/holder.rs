@@ -34,7 +34,7 @@ use rustix::net::{
 };
 use rustix::process::PidfdFlags;
 
-use self::looks::Looks;
+use self::looks::{Looks, Rest};
 use crate::dead::{self, DeadProcess};
 use crate::error::Error;
 use crate::install::Install;
@@ -66,6 +66,9 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// tell. On an H100 no neighbour lost anything when the descriptors of 16 dead clients with finite
 /// kernels were closed after 2 s.
 const UNFENCED: Duration = Duration::from_secs(2);
+/// How long launches without a fence are held at least beside a living process of the tenant that
+/// works. On an H200 that twelve services shared in turns, 2 s were too short for 0.8 s of kernels.
+const UNFENCED_BESIDE: Duration = Duration::from_secs(10);
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 32;
 
@@ -139,7 +142,10 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
         holder.wait(run_exit.as_ref().filter(|_| run.lives())).map_err(Error::io("the holder's wait"))?;
         let found = holder.looks.ended();
         holder.take_all();
-        found.into_iter().for_each(|found| holder.looks.note(found));
+        if let Some(found) = found {
+            let rest = holder.rest();
+            holder.looks.note(found, rest);
+        }
         holder.look();
         if holder.held.is_empty() && !run.lives() && !holder.is_needed(name, run) {
             holder.looks.finish();
@@ -175,13 +181,13 @@ impl Held {
     }
 }
 
-/// What a process has launched.
-enum Launched {
+/// What the slots of a process say of its launches.
+struct Launched {
     /// Its work has ended with an error.
-    Failed,
+    has_failed: bool,
     /// It had waited for all launches.
-    Waited,
-    Launches(u64),
+    has_waited: bool,
+    launches: u64,
 }
 
 struct Holder {
@@ -242,7 +248,6 @@ impl Holder {
         let page = identity(&held.page);
         self.held.retain(|old| identity(&old.page) != page);
         self.held.push(held);
-        self.looks.joined();
     }
 
     /// Looks after the dead: lets go of those whose work has ended, and shows the others.
@@ -263,7 +268,7 @@ impl Holder {
             self.parts.iter().for_each(|part| _ = part.open_gate());
         }
         let held_before = self.held.len();
-        let can_look = self.can_look();
+        let can_look = self.rest().is_some();
         let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
         for mut held in std::mem::take(&mut self.held) {
             let because = match held.died {
@@ -308,19 +313,12 @@ impl Holder {
         }
     }
 
-    /// Why the work of a dead process has ended, if it has. `can_look` is what [`Self::can_look`]
-    /// said with all that are held.
+    /// Why the work of a dead process has ended, if it has. `can_look`: no living process of the
+    /// tenant works.
     fn is_over(&self, held: &mut Held, can_look: bool) -> Option<Because> {
         let process = ProcessId { pid: held.pid, start_ticks: held.owner.1 };
         let ended = self.parts.first().is_some_and(|part| dead::was_work_ended(&part.dir, process));
-        let mut page = [0; FLIGHT_BYTES];
-        let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
-        let flight = match self.launched(held.owner) {
-            Launched::Failed => Some(Flight::Over),
-            _ if !is_read => None,
-            Launched::Waited => Flight::read(&page, None),
-            Launched::Launches(launches) => Flight::read(&page, Some(launches)),
-        };
+        let (flight, _) = self.flight(held);
         held.is_running = flight == Some(Flight::Runs);
         match flight {
             _ if ended => Some(Because::WorkEnded),
@@ -335,45 +333,65 @@ impl Holder {
                     _ => (0, true),
                 };
                 let since = *held.unfenced.get_or_insert_with(Instant::now);
-                let patience = UNFENCED.max(2 * Duration::from_millis(longest_ms.into()));
-                let has_waited = since.elapsed() >= patience;
+                let has_waited = |least: Duration| {
+                    let patience = least.max(2 * Duration::from_millis(longest_ms.into()));
+                    (since.elapsed() >= patience).then_some(Because::Waited)
+                };
                 match self.looks.since(since) {
-                    Some(Vacancy::Free) if has_copies => has_waited.then_some(Because::Waited),
+                    Some(Vacancy::Free) if has_copies => has_waited(UNFENCED),
                     Some(Vacancy::Free) => Some(Because::Free),
                     Some(Vacancy::Taken) => {
                         held.is_running = true;
                         None
                     }
                     None | Some(Vacancy::Unanswered) if can_look => None,
-                    None | Some(Vacancy::Unanswered | Vacancy::Untold) => {
-                        has_waited.then_some(Because::Waited)
-                    }
+                    Some(Vacancy::Untold) => has_waited(UNFENCED),
+                    None | Some(Vacancy::Unanswered) => has_waited(UNFENCED_BESIDE),
                 }
             }
         }
     }
 
-    /// Whether the compute units tell whether the work of the dead has ended: not where a living
-    /// process of the tenant uses them.
-    fn can_look(&self) -> bool {
-        self.service.is_some() && self.held.iter().all(|held| held.died.is_some())
+    /// What the tenant's living processes have begun, if all of it has ended: then the compute units
+    /// tell whether the work of the dead has.
+    fn rest(&self) -> Option<Rest> {
+        self.service.as_ref()?;
+        let living = self.held.iter().filter(|held| held.died.is_none());
+        let rests = |held| match self.flight(held) {
+            (Some(Flight::Over), begun) => Some((held.owner, begun)),
+            _ => None,
+        };
+        living.map(rests).collect()
     }
 
-    /// Has a look at the compute units if work without a fence may run there. Beside a living
-    /// process of the tenant only if such work was found to run before: free compute units tell
+    /// Has a look at the compute units if work without a fence may run there. Beside a process of
+    /// the tenant that works only if such work was found to run before: free compute units tell
     /// then that it has ended.
     fn look_at_units(&mut self) {
-        let can_look = self.can_look();
+        let rest = self.rest();
         let is_open = |since: Instant| match self.looks.since(since) {
             Some(Vacancy::Free | Vacancy::Untold) => false,
             Some(Vacancy::Taken) => true,
-            Some(Vacancy::Unanswered) | None => can_look && since.elapsed() >= SETTLE,
+            Some(Vacancy::Unanswered) | None => rest.is_some() && since.elapsed() >= SETTLE,
         };
         if self.held.iter().filter_map(|held| held.unfenced).any(is_open)
             && let Some(service) = &self.service
         {
-            self.looks.begin(&self.install, service, &self.parts, !can_look);
+            self.looks.begin(&self.install, service, &self.parts, rest);
         }
+    }
+
+    /// What is known of the work of a process, and how many launches and copies it has begun.
+    fn flight(&self, held: &Held) -> (Option<Flight>, u64) {
+        let Launched { has_failed, has_waited, launches } = self.launched(held.owner);
+        let mut page = [0; FLIGHT_BYTES];
+        let is_read = held.page.read_exact_at(&mut page, 0).is_ok();
+        let flight = match has_failed {
+            true => Some(Flight::Over),
+            false if !is_read => None,
+            false => Flight::read(&page, (!has_waited).then_some(launches)),
+        };
+        (flight, launches.wrapping_add(Flight::begun(&page).unwrap_or(0)))
     }
 
     /// What a process has launched, as its slots have counted it.
@@ -382,13 +400,11 @@ impl Holder {
         let mut slots: Vec<_> = views.flat_map(|view| view.slots().flatten().collect::<Vec<_>>()).collect();
         slots.retain(|slot| (u64::from(slot.pid.unsigned_abs()), slot.start_ticks) == owner);
         let has_waited = |slot: &SlotInfo| slot.waited == Waited::ForAll { launches: slot.launches };
-        if slots.iter().any(|slot| slot.error != 0) {
-            return Launched::Failed;
+        Launched {
+            has_failed: slots.iter().any(|slot| slot.error != 0),
+            has_waited: !slots.is_empty() && slots.iter().all(has_waited),
+            launches: slots.iter().fold(0, |sum: u64, slot| sum.wrapping_add(slot.launches)),
         }
-        if !slots.is_empty() && slots.iter().all(has_waited) {
-            return Launched::Waited;
-        }
-        Launched::Launches(slots.iter().fold(0, |sum: u64, slot| sum.wrapping_add(slot.launches)))
     }
 
     /// Whether there are clients that the end of the dead's work could break. After a fault all

@@ -173,6 +173,14 @@ pub enum Flight {
 }
 
 impl Flight {
+    /// How many launches that the ledger does not count, and copies, the process has begun. `None` if
+    /// these bytes are not such a page.
+    #[must_use]
+    pub fn begun(bytes: &[u8]) -> Option<u64> {
+        let u64_at = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        (u64_at(0)? == MAGIC).then_some(u64_at(24)?.wrapping_add(u64_at(32)?))
+    }
+
     /// Reads the page's bytes; `launches` is the number of launches that the ledger has counted for
     /// the process, `None` if the process had waited for all of them. The answer is `None` if it is
     /// not such a page. A page with wrong numbers gives a wrong answer and does nothing else.

@@ -2,6 +2,7 @@
  *   deaths WORKLOADS WORK DEATH
  * WORK: `none`, `brief` (a kernel of some 1 ms), `finite` (8 kernels of some 100 ms), `endless`,
  * `everywhere` (endless, on every SM that it may use);
+ * `lasting` (8 kernels of some 0.5 s);
  * `copies` (4 GiB from pinned host memory); `streams`, finite work in several streams.
  * With `sudden-` before it the work begins at that line, and the program dies right behind its last launch.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
@@ -80,6 +81,8 @@ int main(int count, char **arguments) {
         copy_much();
     else if (!strcmp(work, "finite"))
         for (int i = 0; i < 8; i++) walk(function, NULL, 4000000);
+    else if (!strcmp(work, "lasting"))
+        for (int i = 0; i < 8; i++) walk(function, NULL, 20000000);
     else if (!strcmp(work, "streams"))
         for (int i = 0; i < 4; i++) {
             void *stream = new_stream(i % 2);

@@ -354,7 +354,7 @@ fn a_look_that_the_server_cannot_end_breaks_no_neighbour() {
 
 /// The holder looks at the compute units of the first process, and another one of the tenant begins
 /// meanwhile. If that one works, a look finds them taken by it. If it does nothing, looks go on
-/// until the work has ended, which was found to run.
+/// until the work has ended, also if that takes longer than unknown work is held.
 #[test]
 fn the_dead_are_released_though_another_process_of_their_tenant_begins() {
     if needs_user_mode(NO_HOLDER) {
@@ -362,7 +362,7 @@ fn the_dead_are_released_though_another_process_of_their_tenant_begins() {
     }
     // The first look begins 200 to 300 ms after the death, and takes as long at least.
     const TWO: &str = r#""$1" "$2" sudden-$3 kill; sleep 0.35; shift 3; exec "$@""#;
-    for (work, next) in [("brief", "loop"), ("finite", "idle")] {
+    for (work, next) in [("brief", "loop"), ("finite", "idle"), ("lasting", "idle")] {
         let scene = Scene::new();
         let mut neighbour = scene.neighbour();
         let (program, workloads) = (scene.program.as_os_str(), scene.workloads.as_os_str());

@@ -29,18 +29,22 @@ struct Place {
     set: TpcSet,
 }
 
+/// The tenant's living processes, and how many launches and copies each had begun, when all of them
+/// had ended.
+pub(super) type Rest = Vec<((u64, u64), u64)>;
+
 /// A look that goes on.
 struct Look {
     began: Instant,
-    /// A process of the tenant lived when it began.
-    is_beside: bool,
+    /// None if a living process of the tenant worked when it began.
+    rest: Option<Rest>,
     thread: JoinHandle<Vacancy>,
 }
 
 /// What a look has found, and when it began.
 pub(super) struct Found {
     began: Instant,
-    is_beside: bool,
+    rest: Option<Rest>,
     vacancy: Vacancy,
 }
 
@@ -55,8 +59,6 @@ pub(super) struct Looks {
     first: Option<Instant>,
     next: Option<Instant>,
     unanswered: u32,
-    /// When a process of the tenant last said that it uses the GPU.
-    joined: Option<Instant>,
 }
 
 impl Looks {
@@ -65,35 +67,35 @@ impl Looks {
         self.last.as_ref().filter(|(began, _)| *began >= since).map(|(_, found)| found)
     }
 
-    /// A process of the tenant has said that it uses the GPU.
-    pub fn joined(&mut self) {
-        self.joined = Some(Instant::now());
-    }
-
     /// The result of a look that has ended. A process says that it uses the GPU before its first
     /// launch, so what it has said must be read between this call and [`Self::note`].
     pub fn ended(&mut self) -> Option<Found> {
-        let Look { began, is_beside, thread } = self.present.take_if(|look| look.thread.is_finished())?;
+        let Look { began, rest, thread } = self.present.take_if(|look| look.thread.is_finished())?;
         let vacancy = thread.join().unwrap_or(Vacancy::Unanswered);
-        Some(Found { began, is_beside, vacancy })
+        Some(Found { began, rest, vacancy })
     }
 
-    /// Notes what a look has found. What it found taken beside a living process of the tenant may
-    /// be taken by that one, and tells nothing of the dead.
-    pub fn note(&mut self, Found { began, is_beside, vacancy }: Found) {
+    /// Notes what a look has found. What it found taken may be taken by a living process of the
+    /// tenant, and tells nothing of the dead, unless those have rested all the time. `rest` is what
+    /// they have begun by now.
+    pub fn note(&mut self, Found { began, rest: before, vacancy }: Found, rest: Option<Rest>) {
         let first = *self.first.get_or_insert(began);
         self.next = Some(Instant::now() + (first.elapsed() / PAUSE_PART).clamp(PAUSE, PAUSE_MAX));
-        if vacancy == Vacancy::Taken && (is_beside || self.joined.is_some_and(|joined| joined >= began)) {
+        let is_told = vacancy != Vacancy::Taken || (before.is_some() && before == rest);
+        if !is_told && matches!(self.last, Some((_, Vacancy::Taken))) {
             return;
         }
+        let vacancy = if is_told { vacancy } else { Vacancy::Unanswered };
         self.unanswered = if vacancy == Vacancy::Unanswered { self.unanswered + 1 } else { 0 };
         let vacancy = if self.unanswered >= UNANSWERED_MAX { Vacancy::Untold } else { vacancy };
         self.last = Some((began, vacancy));
     }
 
-    /// From now on none begins, until it is asked for again.
-    pub fn cancel(&self) {
+    /// None of the dead are held: from now on no look begins, until it is asked for again, for
+    /// others.
+    pub fn cancel(&mut self) {
         self.wanted.store(false, Ordering::Relaxed);
+        (self.last, self.first, self.next, self.unanswered) = (None, None, None, 0);
     }
 
     /// Waits for the one that goes on. A client that dies while its server starts can make the
@@ -106,8 +108,7 @@ impl Looks {
     }
 
     /// Begins a look at the tenant's compute units, unless one goes on or ended just now.
-    /// `is_beside` says whether a process of the tenant lives.
-    pub fn begin(&mut self, install: &Install, service: &Service, parts: &[Tenant], is_beside: bool) {
+    pub fn begin(&mut self, install: &Install, service: &Service, parts: &[Tenant], rest: Option<Rest>) {
         if self.present.is_some() || self.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
@@ -119,7 +120,7 @@ impl Looks {
             let found = places.and_then(|places| look_at(&install, &service, &places, &wanted));
             found.unwrap_or(Vacancy::Unanswered)
         });
-        self.present = Some(Look { began, is_beside, thread });
+        self.present = Some(Look { began, rest, thread });
     }
 }
 
@@ -157,34 +158,52 @@ fn look_at(
 mod tests {
     use super::*;
 
-    fn found(began: Instant, is_beside: bool, vacancy: Vacancy) -> Found {
-        Found { began, is_beside, vacancy }
+    fn found(began: Instant, rest: Option<Rest>, vacancy: Vacancy) -> Found {
+        Found { began, rest, vacancy }
+    }
+
+    /// A living process that has begun so much.
+    fn one(begun: u64) -> Option<Rest> {
+        Some(vec![((7, 1), begun)])
     }
 
     #[test]
-    fn a_look_beside_a_living_process_tells_only_that_the_compute_units_are_free() {
+    fn a_look_beside_a_process_that_works_tells_only_that_the_compute_units_are_free() {
         let (mut looks, died) = (Looks::default(), Instant::now());
-        looks.note(found(died, false, Vacancy::Taken));
-        assert_eq!(looks.since(died), Some(&Vacancy::Taken));
-        // The next one is not of the dead alone.
-        looks.joined();
-        let (next_died, next_began) = (Instant::now(), Instant::now());
-        looks.note(found(next_began, true, Vacancy::Taken));
-        assert_eq!(looks.since(died), Some(&Vacancy::Taken));
-        assert_eq!(looks.since(next_died), None);
-        looks.note(found(Instant::now(), true, Vacancy::Free));
+        for (before, after) in [(None, None), (None, one(3)), (one(3), None), (one(3), one(4))] {
+            looks.note(found(died, before, Vacancy::Taken), after);
+            assert_eq!(looks.since(died), Some(&Vacancy::Unanswered));
+        }
+        looks.note(found(Instant::now(), None, Vacancy::Free), None);
         assert_eq!(looks.since(died), Some(&Vacancy::Free));
-        assert_eq!(looks.since(next_died), Some(&Vacancy::Free));
+    }
+
+    #[test]
+    fn beside_processes_that_rest_a_look_tells_of_the_dead_and_that_stands_until_one_finds_them_free() {
+        for rest in [Some(Vec::new()), one(3)] {
+            let (mut looks, died) = (Looks::default(), Instant::now());
+            looks.note(found(died, rest.clone(), Vacancy::Taken), rest);
+            assert_eq!(looks.since(died), Some(&Vacancy::Taken));
+            for _ in 0..2 * UNANSWERED_MAX {
+                looks.note(found(Instant::now(), None, Vacancy::Taken), None);
+                assert_eq!(looks.since(died), Some(&Vacancy::Taken));
+            }
+            // Those who die later are others.
+            let next_died = Instant::now();
+            assert_eq!(looks.since(next_died), None);
+            looks.note(found(Instant::now(), None, Vacancy::Free), None);
+            assert_eq!(looks.since(died), Some(&Vacancy::Free));
+            assert_eq!(looks.since(next_died), Some(&Vacancy::Free));
+        }
     }
 
     #[test]
     fn a_process_that_begins_during_a_look_may_have_what_it_finds_taken() {
         let (mut looks, died) = (Looks::default(), Instant::now());
-        looks.joined();
-        looks.note(found(died, false, Vacancy::Taken));
-        assert_eq!(looks.since(died), None);
-        // It is over before the next look begins.
-        looks.note(found(Instant::now() + Duration::from_millis(1), false, Vacancy::Taken));
+        looks.note(found(died, Some(Vec::new()), Vacancy::Taken), one(0));
+        assert_eq!(looks.since(died), Some(&Vacancy::Unanswered));
+        // It rests when the next look begins and ends.
+        looks.note(found(Instant::now() + Duration::from_millis(1), one(0), Vacancy::Taken), one(0));
         assert_eq!(looks.since(died), Some(&Vacancy::Taken));
     }
 
@@ -192,10 +211,10 @@ mod tests {
     fn looks_without_an_answer_end_in_a_row_of_five() {
         let (mut looks, died) = (Looks::default(), Instant::now());
         for _ in 1..UNANSWERED_MAX {
-            looks.note(found(died, false, Vacancy::Unanswered));
+            looks.note(found(died, None, Vacancy::Unanswered), None);
             assert_eq!(looks.since(died), Some(&Vacancy::Unanswered));
         }
-        looks.note(found(died, false, Vacancy::Unanswered));
+        looks.note(found(died, None, Vacancy::Unanswered), None);
         assert_eq!(looks.since(died), Some(&Vacancy::Untold));
     }
 }
