@@ -64,12 +64,16 @@ class Bench:
         self.rows: list[dict] = []
         self.differences: list[dict] = []
 
-    def go(self, mode: modes.Mode, round_name: str, sample: int | None, only: dict[str, list[str]] | None = None) -> dict[str, tuple]:
-        """Runs a sample of the suites in a mode, or only some tests again: outcomes and how the job ended, by suite."""
-        wanted = [one for one in self.prepared if only is None or only.get(one.suite.key)]
+    def go(self, mode: modes.Mode, round_name: str, sample: int | None, only: dict[str, list[str]] | None = None,
+           keys: set[str] | None = None, times: int = 1) -> dict[str, tuple]:
+        """Runs a sample of the suites, or of those with these keys, in a mode, or only some tests again: outcomes and how the job
+        ended, by suite."""
+        wanted = [one for one in self.prepared if (only is None or only.get(one.suite.key)) and (keys is None or one.suite.key in keys)]
         seats = min(len(mode.seats), len(wanted)) or 1
         workers = max(1, self.options.parallel // seats)
         todo = [one.job(mode.key, round_name, workers, sample, only[one.suite.key] if only is not None else None) for one in wanted]
+        for job in todo:
+            job.limit_s *= times
         ended = jobs.run_all(todo, mode, self.place, self.clock, self.living)
         return {job.suite: (judge.read(job.record, ended[job.suite].was_stopped), ended[job.suite])
                 for job in todo if job.suite in ended}
@@ -80,14 +84,17 @@ class Bench:
         self.living.end_all()
 
     def without(self) -> None:
-        """Every suite without Partita."""
-        for key, (outcomes, ended) in self.go(modes.bare(self.options.bare_seats), "first", self.options.sample).items():
+        """Every suite without Partita, in twice the time: it reads everything from the disk, and compiles it."""
+        for key, (outcomes, ended) in self.go(modes.bare(self.options.bare_seats), "first", self.options.sample, times=2).items():
             self.bare[key], self.bare_whole[key] = outcomes, ended.is_whole
+            if all(one.state == "unfinished" for one in outcomes.values()):
+                print(f"{key}: no test ended without Partita: there is nothing to compare with", file=sys.stderr, flush=True)
+                self.prepared = [one for one in self.prepared if one.suite.key != key]
 
-    def mode(self, mode: modes.Mode, sample: int | None) -> None:
-        """Every suite in a mode, and again what differed."""
+    def mode(self, mode: modes.Mode, sample: int | None, keys: set[str] | None = None) -> None:
+        """Every suite, or those with these keys, in a mode, and again what differed."""
         print(f"{mode.key}: {self.clock.left_s():.0f} s left", file=sys.stderr, flush=True)
-        results = self.go(mode, "first", sample)
+        results = self.go(mode, "first", sample, keys=keys)
         found: list[judge.Difference] = []
         planned = {}
         for key, (outcomes, ended) in results.items():
@@ -146,13 +153,13 @@ class Bench:
             one.mps = self.mps.get((one.suite, one.test))
 
 
-def device() -> dict:
-    """The GPUs, from nvidia-smi."""
+def device(gpu: int | None) -> tuple[dict, str]:
+    """The GPUs, or one of them, from nvidia-smi; and the first one's UUID."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,uuid", "--format=csv,noheader,nounits"]
     try:
-        text = said(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"], dict(os.environ),
-                    COMMAND_LIMIT_S)
+        text = said([*command, *([f"--id={gpu}"] if gpu is not None else [])], dict(os.environ), COMMAND_LIMIT_S)
         lines = [[part.strip() for part in line.split(",")] for line in text.strip().splitlines()]
-        return {"name": lines[0][0], "driver": lines[0][1], "memory_mib": int(lines[0][2]), "count": len(lines)}
+        return {"name": lines[0][0], "driver": lines[0][1], "memory_mib": int(lines[0][2]), "count": len(lines)}, lines[0][3]
     except (Failed, ValueError, IndexError) as error:
         sys.exit(f"no GPU that nvidia-smi names: {error}")
 
@@ -221,18 +228,23 @@ def merge(path: pathlib.Path, facts: dict) -> dict:
     return facts
 
 
-def chosen_modes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[tuple[modes.Mode, int | None]]:
-    """The requested modes, and the size of the sample in each: never larger than that of the runs without Partita."""
+def chosen_modes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[tuple[modes.Mode, int | None, set[str] | None]]:
+    """The requested modes, the size of the sample in each (never larger than that of the runs without Partita), and its suites."""
     by_key = {mode.key: mode for mode in modes.TENANTS}
+    requested = {text.partition("=")[0] for text in options.suite}
     wanted = []
     for text in options.modes.split(","):
-        key, colon, number = text.partition(":")
+        front, equals, names = text.partition("=")
+        key, colon, number = front.partition(":")
         if key not in by_key:
             parser.error(f"--modes {text}: there are {', '.join(modes.KEYS)}")
         if colon and not number.isdigit():
             parser.error(f"--modes {text}: MODE:N, and N is a number of tests")
+        keys = set(names.split("+")) if equals else None
+        if unknown := (keys or set()) - requested:
+            parser.error(f"--modes {text}: {', '.join(sorted(unknown))} is not among the suites to run")
         sizes = [size for size in (int(number) if number else None, options.sample) if size]
-        wanted.append((by_key[key], min(sizes, default=None)))
+        wanted.append((by_key[key], min(sizes, default=None), keys))
     return wanted
 
 
@@ -240,14 +252,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partita", default="partita", help="the partita executable, with libpartita.so beside it")
     parser.add_argument("--suite", action="append", required=True, metavar="SUITE[=DIR]", help=f"one of {', '.join(suites.BY_KEY)}")
-    parser.add_argument("--modes", default=",".join(modes.KEYS), metavar="MODE[:N],…",
-                        help=f"in this order, with at most N tests of each line of a list; there are {','.join(modes.KEYS)}")
+    parser.add_argument("--modes", default=",".join(modes.KEYS), metavar="MODE[:N][=SUITE+SUITE],…",
+                        help=f"in this order, with at most N tests of each line of a list, of these suites; known: {','.join(modes.KEYS)}")
     parser.add_argument("--budget-s", type=float, default=480.0, help="all of it ends within this time")
     parser.add_argument("--job-limit-s", type=float, default=200.0, help="one suite in one mode ends within this time")
     parser.add_argument("--sample", type=int, metavar="N", help="at most N tests of each line of a list, in all modes")
     parser.add_argument("--seed", default="1", help="of the choice of tests")
     parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="processes of tests at a time")
     parser.add_argument("--bare-seats", type=int, default=4, help="suites at a time without Partita")
+    parser.add_argument("--gpu", type=int, metavar="INDEX", help="use this GPU alone: another run may use another one at the same time")
     parser.add_argument("--lists", type=pathlib.Path, default=suites.LISTS)
     parser.add_argument("--work", type=pathlib.Path, help="keep records and logs here (default: a directory that is removed)")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
@@ -265,7 +278,10 @@ def main() -> None:
         options.work = pathlib.Path(temporary.name)
     options.work = options.work.resolve()
     (options.work / "hami").mkdir(parents=True, exist_ok=True)
-    facts = device()
+    facts, uuid = device(options.gpu)
+    if options.gpu is not None:
+        # For what runs without Partita, and as `partita`'s default.
+        os.environ |= {"CUDA_VISIBLE_DEVICES": uuid, "PARTITA_GPU": str(options.gpu)}
     prepared, refused = prepare(options, parser, facts["count"])
     place = modes.Place(options.partita, pathlib.Path(options.partita).with_name("libpartita.so"), options.work, facts["memory_mib"])
     bench = Bench(options, prepared, place, clock)
@@ -282,10 +298,10 @@ def main() -> None:
         else:
             place.mps = {key: mps.environment[key] for key in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")}
         bench.without()
-        for mode, sample in wanted:
+        for mode, sample, keys in wanted:
             if clock.left_s() < MODE_MIN_S:
                 break
-            bench.mode(mode, sample)
+            bench.mode(mode, sample, keys)
     except Failed as failure:
         sys.exit(f"partita: {failure}")
     finally:

@@ -29,6 +29,8 @@ class Suite:
     import_mode: str = "prepend"
     # Whether its directories without an `__init__.py` are part of the names of its modules.
     has_namespaces: bool = False
+    # Directories whose modules its tests import.
+    paths: tuple[str, ...] = ()
     programs: bool = False
     # The GPUs that it needs.
     gpus: int = 1
@@ -42,18 +44,22 @@ class Suite:
 
 
 SMOKE = HERE / "smoke"
-# Each process of tests would start a compiler for every core.
-COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
+# Each process of tests would start a compiler for every core, and try each of the CPU's vector instructions, for which they wait
+# for each other.
+COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "4", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 SUITES = (
     Suite("pytorch", "PyTorch's tests of CUDA, streams, graphs and memory", ("torch",),
           {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda"}),
     Suite("cudagraphs", "PyTorch's cudagraph tests of its compiler", ("torch", "triton"),
-          {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda", **COMPILER}, test_limit_s=60.0),
+          # Without processes that compile: a test compiles little, and each process of tests would start its own.
+          {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda", **COMPILER, "TORCHINDUCTOR_COMPILE_THREADS": "1"}, test_limit_s=60.0),
     Suite("compile", "torch.compile and transformers' static cache, training and inference", ("torch", "transformers"), COMPILER,
           home=SMOKE, workers_max=4, own_caches=True, test_limit_s=150.0),
-    Suite("triton", "Triton's tests", ("triton",), import_mode="importlib"),
+    Suite("triton", "Triton's tests", ("triton",), import_mode="importlib", paths=("unit/language",)),
     Suite("jax", "JAX's core tests", ("jax", "jaxlib"),
-          {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": "cuda", "JAX_NUM_GENERATED_CASES": "2", "TF_CPP_MIN_LOG_LEVEL": "2"}),
+          # Its tests of callbacks need the CPU, too.
+          {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": "cuda,cpu", "JAX_NUM_GENERATED_CASES": "2",
+           "TF_CPP_MIN_LOG_LEVEL": "2"}),
     Suite("cupy", "CuPy's tests", ("cupy-cuda13x",)),
     # A local module `cuda` would hide NVIDIA's.
     Suite("numba-cuda", "Numba-CUDA's tests", ("numba-cuda", "numba"), import_mode="importlib", has_namespaces=True),
@@ -160,7 +166,8 @@ class Prepared:
 
     def _pytest(self, only: list[str] | None, workers: int) -> list[str]:
         settings = self.work / f"{self.suite.key}.ini"
-        settings.write_text(f"[pytest]\nconsider_namespace_packages = {self.suite.has_namespaces}\n")
+        settings.write_text(f"[pytest]\nconsider_namespace_packages = {self.suite.has_namespaces}\n"
+                            f"pythonpath = {' '.join(shlex.quote(str(self.directory / path)) for path in self.suite.paths)}\n")
         if only is not None:
             paths = list(dict.fromkeys(test.partition("::")[0] for test in only))
         else:

@@ -276,7 +276,7 @@ class Whole(unittest.TestCase):
 
     def setUp(self) -> None:
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="compat-test")))
-        tools = {"partita": STAND_IN, "nvidia-smi": "#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 580.1, 81559'\n"}
+        tools = {"partita": STAND_IN, "nvidia-smi": "#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 580.1, 81559, GPU-a'\n"}
         for name, text in tools.items():
             self.program(self.directory / "bin" / name, text)
         for name, text in PROGRAMS.items():
@@ -321,10 +321,29 @@ class Whole(unittest.TestCase):
     def test_a_second_run_replaces_its_own_rows_only(self) -> None:
         self.bench("--modes", "mask,own")
         self.list(["good"])
-        ended, result = self.bench("--modes", "own")
+        ended, result = self.bench("--modes", "own=cuda-samples")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertEqual([(row["mode"], row["run"]) for row in result["rows"]], [("mask", 7), ("own", 1)])
         self.assertEqual({one["mode"] for one in result["differences"]}, {"mask"})
+
+    def test_what_does_not_end_without_partita_is_not_run_as_a_tenant(self) -> None:
+        self.program(self.directory / "samples" / "slow" / "slow", "#!/bin/sh\nsleep 600\n")
+        self.list(["slow"])
+        ended, result = self.bench("--modes", "mask", "--job-limit-s", "0.5")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertIn("cuda-samples: no test ended without Partita", ended.stderr)
+        self.assertEqual(result["rows"], [])
+
+    def test_one_gpu_of_several_is_seen_alone(self) -> None:
+        self.program(self.directory / "bin" / "nvidia-smi", """#!/bin/sh
+case "$*" in *--id=1*) ;; *) echo 'NVIDIA H100, 580.1, 81559, GPU-a' ;; esac
+echo 'NVIDIA H100, 580.1, 81559, GPU-b'
+""")
+        self.program(self.directory / "samples" / "seen" / "seen", '#!/bin/sh\n[ "$CUDA_VISIBLE_DEVICES $PARTITA_GPU" = "GPU-b 1" ]\n')
+        self.list(["seen"])
+        ended, result = self.bench("--modes", "own", "--gpu", "1")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual((result["count"], [row["pass_tenant"] for row in result["rows"]]), (1, [1]))
 
     @unittest.skipUnless(os.environ.get("PARTITA_TEST_LONG") == "1", "it takes its whole budget of 25 s")
     def test_when_the_time_is_over_what_was_run_is_reported(self) -> None:
@@ -344,7 +363,8 @@ class Whole(unittest.TestCase):
 
     def test_bad_arguments_are_refused_by_name(self) -> None:
         for options, words in ((["--suite", "cupi=/"], "--suite cupi"), (["--suite", "cupy"], "--suite cupy=DIR"),
-                               (["--modes", "mask,fast"], "--modes fast"), (["--modes", "mask:few"], "--modes mask:few")):
+                               (["--modes", "mask,fast"], "--modes fast"), (["--modes", "mask:few"], "--modes mask:few"),
+                               (["--modes", "mask=cupy"], "--modes mask=cupy")):
             ended, _ = self.bench(*options)
             self.assertEqual(ended.returncode, 2)
             self.assertIn(words, ended.stderr)
@@ -385,6 +405,16 @@ class Plugin(unittest.TestCase):
             recorder.file.close()
             outcome = judge.read(path)["t"]
         self.assertEqual((outcome.state, outcome.detail, outcome.said), ("failed", "assert 1 == 2 more", ("partita: no room",)))
+
+    def test_processes_of_tests_do_not_wait_for_each_other_in_the_compilers_cache(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "plan")
+            path.write_text(json.dumps(plan(("a", None))))
+            environment = {compat_record.PLAN: str(path), compat_record.CACHE: "/c", compat_record.WORKER: "gw3"}
+            config = unittest.mock.Mock(spec=["pluginmanager", "workerinput"])
+            with unittest.mock.patch.dict(os.environ, environment):
+                compat_record.pytest_configure(config)
+                self.assertEqual(os.environ[compat_record.CACHE], "/c/gw3")
 
     def test_an_expected_failure_is_skipped(self) -> None:
         with tempfile.TemporaryDirectory() as directory:

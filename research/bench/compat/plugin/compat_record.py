@@ -10,6 +10,8 @@ import json
 import os
 
 PLAN = "COMPAT_PLAN"
+# The compiler's cache, and pytest-xdist's name of a process of tests.
+CACHE, WORKER = "TORCHINDUCTOR_CACHE_DIR", "PYTEST_XDIST_WORKER"
 DETAIL_LIMIT = 400
 
 
@@ -101,6 +103,9 @@ class Chooser:
 
 
 def pytest_configure(config) -> None:
+    if CACHE in os.environ and WORKER in os.environ:
+        # Each compiles what every other one does, with a lock of the cache: they would do so one after the other.
+        os.environ[CACHE] = os.path.join(os.environ[CACHE], os.environ[WORKER])
     with open(os.environ[PLAN], encoding="utf-8") as file:
         plan = json.load(file)
     config.pluginmanager.register(Chooser(plan), "compat-chooser")
