@@ -168,9 +168,12 @@ esac
     impl Fixture {
         fn new() -> Self {
             let temp = tempfile::tempdir().unwrap();
-            let program = temp.path().join("partita");
-            std::fs::write(&program, PROGRAM).unwrap();
-            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+            let (text, program) = (temp.path().join("text"), temp.path().join("partita"));
+            std::fs::write(&text, PROGRAM).unwrap();
+            std::fs::set_permissions(&text, PermissionsExt::from_mode(0o755)).unwrap();
+            // In another process: a child that another test starts meanwhile must not have the
+            // program open for writing when it runs.
+            assert!(Command::new("cp").args([&text, &program]).status().unwrap().success());
             Self { _temp: temp, install: Install::of(program, None) }
         }
 

@@ -117,6 +117,9 @@ fn of(tenant: &Tenant, all: &[Tenant]) -> Explanation {
     if let Some(placed) = meta.and_then(|meta| meta.placed.as_ref()) {
         explained.why.push(format!("`--gpu any` chose {placed}"));
     }
+    if meta.is_some_and(|meta| meta.is_put_in_turns) {
+        explained.why.push("Partita chose turns: with masks it could not meet this target before".to_owned());
+    }
     if is_controlled && time::takes_turns(tenant) {
         why_in_turns(&mut explained);
         why_target(&mut explained);
@@ -231,7 +234,8 @@ fn what_if_controlled(of: &mut Explanation, next_trial_s: Option<f64>) {
     }
     if of.target.as_ref().is_some_and(|target| target.unmet) {
         of.what_if.push(
-            "`partita run --via time --slo` holds a target in turns, in which no neighbour uses caches and memory meanwhile"
+            "`partita run --via time --slo` holds a target in turns, in which no neighbour uses caches and memory meanwhile; \
+             the next start without --via takes turns if no tenant has compute units of its own"
                 .to_owned(),
         );
     }

@@ -42,6 +42,9 @@ pub struct RunRequest {
     /// Why it is on its GPU, if Partita chose that.
     #[serde(default)]
     pub placed: Option<String>,
+    /// Partita chose that it takes turns.
+    #[serde(default)]
+    pub is_put_in_turns: bool,
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// The tenant is for containers, and lives without a process (`cdi`).
@@ -72,13 +75,33 @@ impl RunRequest {
     /// Where tenants that take turns leave no compute units, a request without `--sm` takes turns
     /// too. Its isolation is settled if it takes turns without `--via time`: it has the whole GPU
     /// in its turns, or runs at the same time as the tenants with masks. In turns a target or a
-    /// goal settles its priority.
+    /// goal settles its priority. A program that could not meet its target with masks before takes
+    /// turns, if no tenant there has compute units of its own.
     ///
     /// # Errors
     /// As [`Registry::lock`].
     pub(crate) fn settled(&self, registry: &Registry, gpus: &[Gpu]) -> Result<Self, Error> {
         let mut settled = self.clone();
-        if self.shares_evenly() && self.limits.via() == Via::Auto {
+        let has_own = || {
+            let is_of_mps =
+                |tenant: &Tenant| tenant.meta.as_ref().is_ok_and(|meta| meta.mps_partition.is_some());
+            let has_own = |tenant: &Tenant| {
+                gpus.iter().any(|gpu| gpu.key() == tenant.gpu_key)
+                    && tenant.limits().is_ok_and(|limits| is_of_mps(tenant) || !limits.takes_turns())
+            };
+            Ok::<_, Error>(registry.lock()?.tenants()?.iter().any(has_own))
+        };
+        if let [gpu] = gpus
+            && !registry.is_system()
+            && !self.is_prepared
+            && self.mps_partition.is_none()
+            && slo::is_for_turns(&self.limits, &gpu.facts.uuid, &self.command)
+            && !has_own()?
+        {
+            settled.limits.via = Some(Via::Time);
+            settled.is_put_in_turns = true;
+        }
+        if settled.shares_evenly() && settled.limits.via() == Via::Auto {
             let tenants = registry.lock()?.tenants()?;
             let keys = || gpus.iter().map(Gpu::key);
             let turns =
@@ -93,15 +116,8 @@ impl RunRequest {
                 None => {}
             }
         }
-        if settled.takes_turns() && self.limits.via() == Via::Auto {
-            let has_own = |tenant: &Tenant| {
-                let is_of_mps = tenant.meta.as_ref().is_ok_and(|meta| meta.mps_partition.is_some());
-                gpus.iter().any(|gpu| gpu.key() == tenant.gpu_key)
-                    && tenant.limits().is_ok_and(|limits| is_of_mps || !limits.takes_turns())
-            };
-            if !registry.lock()?.tenants()?.iter().any(has_own) {
-                settled.limits.via = Some(Via::Time);
-            }
+        if settled.takes_turns() && settled.limits.via() == Via::Auto && !has_own()? {
+            settled.limits.via = Some(Via::Time);
         }
         if settled.takes_turns() {
             settled.limits.priority = slo::priority_in_turns(&settled.limits);

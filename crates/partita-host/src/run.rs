@@ -341,6 +341,9 @@ fn make_tenant(
     let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
     let make = || make(install, &request, registry, gpus, name, run);
     let tenant = make_after_others(registry, make, say)?;
+    if request.is_put_in_turns {
+        say("it takes turns: with masks it could not meet this target before (`--via mask` for masks)");
+    }
     Ok((request, tenant, service))
 }
 

@@ -108,6 +108,7 @@ impl<'a> Sandbox<'a> {
             slo: None,
             goal: Default::default(),
             placed: None,
+            is_put_in_turns: false,
             prepared_boot: None,
         };
         let part = NewPart { gpu_key: self.gpu.key(), meta, limits };

@@ -19,6 +19,8 @@ mod remembered;
 mod silence;
 mod standby;
 
+use std::ffi::OsString;
+
 use partita_core::slo::{Bound, Goal, Slo, Target};
 use partita_core::time::Priority;
 use partita_core::{Share, Topology};
@@ -26,6 +28,7 @@ use partita_ledger::{FLAG_TIMED, Limits, MECHANISM_MASK, MECHANISM_PERSISTENT};
 
 use crate::error::Error;
 use crate::limits::LimitSet;
+use crate::offered::Via;
 use crate::registry::{Isolation, Tenant};
 
 pub use self::controller::Controller;
@@ -91,6 +94,28 @@ pub(crate) fn check(asked: &LimitSet, limits: &Limits, isolation: Isolation) -> 
         ));
     }
     Ok(())
+}
+
+/// Whether a program with a target, which asks for no compute units and for no way of enforcing, is
+/// to take turns: with masks it could not meet this target on this GPU before, and in turns it did
+/// or has not tried.
+pub(crate) fn is_for_turns(asked: &LimitSet, gpu_uuid: &str, command: &[OsString]) -> bool {
+    let Some(Slo::Target(target)) = asked.slo else { return false };
+    let asks_for_more = asked.via() != Via::Auto
+        || asked.share.is_some()
+        || asked.place.is_some()
+        || asked.time.is_some()
+        || asked.up_to.is_some()
+        || asked.priority.is_some()
+        || asked.isolation.is_some();
+    if asks_for_more {
+        return false;
+    }
+    let slo = target.to_string();
+    let command: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let user = rustix::process::geteuid().as_raw();
+    let key = remembered::key_of(user, gpu_uuid, slo.starts_with("step-"), &command.join(" "));
+    remembered::is_missed_with_masks_alone(&key, &slo)
 }
 
 /// The priority by which a tenant that takes turns holds its target, or works for throughput; that

@@ -235,6 +235,64 @@ fn what_cannot_be_met_is_said_once_with_the_best_and_the_remedy() {
 }
 
 #[test]
+fn a_target_that_masks_cannot_meet_is_tried_in_turns_at_the_next_start() {
+    let world = World::in_memory();
+    if needs_user_mode("partitad has a memory of its own") {
+        return;
+    }
+    world.make_dir("state");
+    let via = |options: &str| {
+        let serving = serve(&world, "serve", options, 60, 5);
+        let via = world.row("serve")["via"].as_str().unwrap().to_owned();
+        (serving, via)
+    };
+    let end = |program: Answering| {
+        let said = complaints(program);
+        wait_until("it has ended", || world.ps().iter().all(|row| row["name"] != "serve"));
+        said
+    };
+    let is_unmet = || world.row("serve")["target"]["unmet"] == true;
+
+    // Alone it is no matter of masks. A wave takes longer than the target.
+    let (serving, first) = via("--slo p99=40ms");
+    wait_until("it is known alone", is_unmet);
+    end(serving);
+    let train = world.idle("--name train --goal throughput");
+    let (serving, second) = via("--slo p99=40ms");
+    assert_eq!((first.as_str(), second.as_str()), ("mask", "mask"));
+    wait_until("it is known beside another", is_unmet);
+    let said = end(serving);
+    assert!(!said.contains("takes turns"), "{said}");
+
+    // Beside a tenant with compute units there are no turns.
+    let (serving, beside) = via("--slo p99=40ms");
+    assert_eq!(beside, "mask");
+    end(serving);
+    drop(train);
+    wait_until("the GPU is free", || world.ps().is_empty());
+    for options in ["--slo p99=40ms --via mask", "--slo p99=40ms --sm 50%", "--slo p99=41ms"] {
+        let (serving, other) = via(options);
+        assert_eq!(other, "mask", "{options}");
+        end(serving);
+    }
+
+    let (serving, turns) = via("--slo p99=40ms");
+    assert_eq!(turns, "time");
+    assert!(world.ok("explain serve").contains("Partita chose turns"), "{}", world.ok("explain serve"));
+    let train = world.idle("--name train --goal throughput");
+    assert_eq!(world.row("train")["via"], "time");
+    wait_until("it is known in turns", is_unmet);
+    let said = end(serving);
+    assert!(said.contains("it takes turns: with masks it could not meet this target before"), "{said}");
+    drop(train);
+    wait_until("the GPU is free", || world.ps().is_empty());
+    // Turns do no better.
+    let (serving, last) = via("--slo p99=40ms");
+    assert_eq!(last, "mask");
+    end(serving);
+}
+
+#[test]
 fn a_multiple_of_its_own_time_is_learnt_and_remembered() {
     let world = World::in_memory();
     world.make_dir("state");

@@ -172,6 +172,9 @@ pub struct Meta {
     /// Why it is on its GPU, if Partita chose that (`--gpu any`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<String>,
+    /// Partita chose that it takes turns, since its target could not be met with masks before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_put_in_turns: bool,
     /// For a tenant that was made for containers (`cdi`), the boot in which that was:
     /// it lives without a process until it is removed, or until the machine starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]

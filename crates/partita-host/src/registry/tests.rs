@@ -53,6 +53,7 @@ fn meta(name: &str) -> Meta {
         slo: None,
         goal: Default::default(),
         placed: None,
+        is_put_in_turns: false,
         prepared_boot: None,
     }
 }

@@ -353,6 +353,7 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
         },
         goal: request.limits.goal.unwrap_or_default(),
         placed: request.placed.clone(),
+        is_put_in_turns: request.is_put_in_turns,
         prepared_boot: if request.is_prepared { crate::registry::boot().ok() } else { None },
     }
 }

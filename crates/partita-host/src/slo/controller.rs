@@ -260,6 +260,7 @@ impl Controller {
 
     /// Writes an event down.
     fn note(&mut self, id: u64, event: Event) {
+        let has_neighbours = self.parts.len() > 1;
         let Some(part) = self.parts.iter_mut().find(|part| part.id == id) else { return };
         let mut why = event.to_string();
         match event {
@@ -289,6 +290,12 @@ impl Controller {
                     "; loosen it with `partita set {} --slo {slo}`, or {others} another tenant",
                     part.tenant.name
                 ));
+                // Alone it cannot be met in turns either.
+                if let Some(slo) = part.record.slo.as_ref().filter(|_| has_neighbours) {
+                    let key = remembered::key(&part.tenant, part.is_of_steps());
+                    // Without a directory of state the next run has masks again.
+                    let _ = remembered::remember_missed(&key, slo, part.takes_turns);
+                }
             }
             _ => {}
         }

@@ -1,4 +1,5 @@
-//! How fast programs are alone, by their command lines: `alone.json` in the directory of state.
+//! How fast programs are alone, and with what they have missed their targets, by their command
+//! lines: `alone.json` in the directory of state.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -17,13 +18,28 @@ const PROGRAMS_MAX: usize = 256;
 /// The most bytes that the file has: command lines may be long.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What one program's bursts, or steps, take alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The most targets that a program is known to have missed.
+const MISSED_MAX: usize = 8;
+
+/// What is known of one program's bursts, or steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Program {
-    /// 99 of 100 at most, in nanoseconds.
+    /// 99 of 100 take so long alone at most, in nanoseconds; 0 if that is not known.
+    #[serde(default)]
     alone_ns: u64,
-    /// When that was learnt, in milliseconds since 1970.
+    /// When something was last learnt, in milliseconds since 1970.
     at_unix_ms: u64,
+    /// Targets that could not be met beside others, the last one last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    missed: Vec<Missed>,
+}
+
+/// A target that could not be met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Missed {
+    slo: String,
+    /// In turns, and not with compute units of its own.
+    in_turns: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +47,12 @@ struct Program {
 struct Programs(BTreeMap<String, Program>);
 
 impl Programs {
-    /// Adds a program, and returns the text of the file: the oldest entries go until it fits.
-    /// `None` if the program's command line alone is too long.
-    fn add(&mut self, key: &str, program: Program) -> Option<Vec<u8>> {
-        self.0.insert(key.to_owned(), program);
+    /// Changes what is known of a program, and returns the text of the file: the oldest entries go
+    /// until it fits. `None` if the program's command line alone is too long.
+    fn change(&mut self, key: &str, at_unix_ms: u64, change: impl FnOnce(&mut Program)) -> Option<Vec<u8>> {
+        let program = self.0.entry(key.to_owned()).or_default();
+        program.at_unix_ms = at_unix_ms;
+        change(program);
         loop {
             let bytes = serde_json::to_vec_pretty(self).ok()?;
             if self.0.len() <= PROGRAMS_MAX && bytes.len() as u64 <= BYTES_MAX {
@@ -49,14 +67,19 @@ impl Programs {
     }
 }
 
-/// What names a program: its user, its GPU, what is timed, and its command line.
+/// What names the program of a tenant.
 pub(super) fn key(tenant: &Tenant, is_of_steps: bool) -> String {
     let (gpu, command) = tenant
         .meta
         .as_ref()
         .map_or_else(|_| Default::default(), |meta| (meta.gpu.uuid.clone(), meta.command.join(" ")));
+    key_of(tenant.user, &gpu, is_of_steps, &command)
+}
+
+/// What names a program: its user, its GPU, what is timed, and its command line.
+pub(super) fn key_of(user: u32, gpu_uuid: &str, is_of_steps: bool, command: &str) -> String {
     let unit = if is_of_steps { "steps" } else { "bursts" };
-    format!("{} {gpu} {unit} {command}", tenant.user)
+    format!("{user} {gpu_uuid} {unit} {command}")
 }
 
 fn file() -> Option<PathBuf> {
@@ -75,11 +98,36 @@ pub(super) fn recall(key: &str) -> Option<u64> {
 /// Remembers it, and returns the file; `None` if there is no directory of state, or it cannot be
 /// written.
 pub(super) fn remember(key: &str, alone_ns: u64) -> Option<PathBuf> {
+    change(key, |program| program.alone_ns = alone_ns)
+}
+
+/// Remembers that the program could not meet this target, and returns the file, as [`remember`].
+pub(super) fn remember_missed(key: &str, slo: &str, in_turns: bool) -> Option<PathBuf> {
+    change(key, |program| {
+        let missed = Missed { slo: slo.to_owned(), in_turns };
+        program.missed.retain(|other| *other != missed);
+        program.missed.push(missed);
+        program.missed.drain(..program.missed.len().saturating_sub(MISSED_MAX));
+    })
+}
+
+/// Whether the program could not meet this target with compute units of its own, and is not known
+/// to miss it in turns.
+pub(super) fn is_missed_with_masks_alone(key: &str, slo: &str) -> bool {
+    let Some(file) = file() else { return false };
+    let programs = read(&file);
+    let is_missed = |in_turns: bool| {
+        let missed = Missed { slo: slo.to_owned(), in_turns };
+        programs.0.get(key).is_some_and(|program| program.missed.contains(&missed))
+    };
+    is_missed(false) && !is_missed(true)
+}
+
+fn change(key: &str, change: impl FnOnce(&mut Program)) -> Option<PathBuf> {
     let file = file()?;
     // For this user alone: it names command lines.
     DirBuilder::new().recursive(true).mode(0o700).create(file.parent()?).ok()?;
-    let mut programs = read(&file);
-    let bytes = programs.add(key, Program { alone_ns, at_unix_ms: now_unix_ms() })?;
+    let bytes = read(&file).change(key, now_unix_ms(), change)?;
     files::replace(&file, &bytes, 0o644, Durable::No).ok()?;
     Some(file)
 }
@@ -88,7 +136,7 @@ pub(super) fn remember(key: &str, alone_ns: u64) -> Option<PathBuf> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BYTES_MAX, PROGRAMS_MAX, Program, Programs};
+    use super::{BYTES_MAX, PROGRAMS_MAX, Programs};
 
     #[test]
     fn the_oldest_go_first() {
@@ -96,13 +144,13 @@ mod tests {
         // The names fall while the times rise, so that the order of names would take the newest.
         let name = |number: u64| format!("0 GPU bursts {:04}", 9_999 - number);
         for number in 0..PROGRAMS_MAX as u64 + 10 {
-            programs.add(&name(number), Program { alone_ns: 1, at_unix_ms: number }).unwrap();
+            programs.change(&name(number), number, |program| program.alone_ns = 1).unwrap();
         }
         assert_eq!(programs.0.len(), PROGRAMS_MAX);
         assert!((0..10).all(|number| !programs.0.contains_key(&name(number))));
         assert!(programs.0.contains_key(&name(10)));
         // One that is learnt again takes no other's place.
-        programs.add(&name(10), Program { alone_ns: 2, at_unix_ms: 1_000 }).unwrap();
+        programs.change(&name(10), 1_000, |program| program.alone_ns = 2).unwrap();
         assert_eq!((programs.0.len(), programs.0[&name(10)].alone_ns), (PROGRAMS_MAX, 2));
         assert!(programs.0.contains_key(&name(11)));
     }
@@ -118,7 +166,7 @@ mod tests {
             for (number, length) in lengths.into_iter().enumerate() {
                 let key = format!("{number} {}", "x".repeat(length));
                 let at_unix_ms = times.rotate_left(number as u32);
-                let bytes = programs.add(&key, Program { alone_ns: 1, at_unix_ms }).unwrap();
+                let bytes = programs.change(&key, at_unix_ms, |program| program.alone_ns = 1).unwrap();
                 prop_assert!(bytes.len() as u64 <= BYTES_MAX && programs.0.len() <= PROGRAMS_MAX);
                 prop_assert!(programs.0.contains_key(&key));
                 prop_assert_eq!(&serde_json::from_slice::<Programs>(&bytes).unwrap(), &programs);
