@@ -352,8 +352,8 @@ impl Holder {
         }
     }
 
-    /// What the tenant's living processes have begun, if all of it has ended: then the compute units
-    /// tell whether the work of the dead has.
+    /// What the tenant's living processes have begun, if all of it has ended: then the compute
+    /// units tell whether the work of the dead has.
     fn rest(&self) -> Option<Rest> {
         self.service.as_ref()?;
         let living = self.held.iter().filter(|held| held.died.is_none());

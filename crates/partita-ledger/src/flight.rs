@@ -173,8 +173,8 @@ pub enum Flight {
 }
 
 impl Flight {
-    /// How many launches that the ledger does not count, and copies, the process has begun. `None` if
-    /// these bytes are not such a page.
+    /// How many launches that the ledger does not count, and copies, the process has begun. `None`
+    /// if these bytes are not such a page.
     #[must_use]
     pub fn begun(bytes: &[u8]) -> Option<u64> {
         let u64_at = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
