@@ -2,6 +2,7 @@
  * Arguments: the file with the kernels, the nanoseconds of a block, the milliseconds of the pause.
  * A line of stdin is the nanoseconds of a block from then on. */
 #include <poll.h>
+#include "../../../partita-hook/include/partita.h"
 #include "cuda.h"
 #include "census.h"
 
@@ -14,14 +15,13 @@ int main(int count, char **arguments) {
     uint64_t duration = strtoull(arguments[2], NULL, 10);
     int pause_ms = atoi(arguments[3]);
     void *parameters[2] = {&records, &duration};
-    void (*step)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "partita_step");
     fn_launch launch = CALL(fn_launch, "cuLaunchKernel");
     puts("ready");
     fflush(stdout);
     for (;;) {
         OK("cuLaunchKernel", launch(census, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
         OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
-        if (step) step();
+        if (partita_step) partita_step();
         struct pollfd input = {0, POLLIN, 0};
         if (poll(&input, 1, pause_ms) < 1) continue;
         char line[64];
