@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use partita_ledger::GPUS_MAX;
@@ -19,11 +20,14 @@ use crate::install::Install;
 use crate::kill::end_leftovers;
 use crate::mps;
 use crate::mps::incident::{self, Incident};
+use crate::outside::{self, Newcomer};
 use crate::partition;
+use crate::policy;
 use crate::process::ProcessId;
-use crate::registry::{self, Isolation, OwnedTenant, Registry, Tenant, Waiter, check_name};
+use crate::registry::{self, Isolation, Meta, OwnedTenant, Registry, Tenant, Waiter, check_name};
 use crate::request::RunRequest;
 use crate::run;
+use crate::site;
 use crate::system::{Answer, Request};
 
 /// The most that is read of a request, in bytes: a long command line fits.
@@ -54,14 +58,18 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
         ),
     });
     let client = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+    let is_librarys = matches!(asked, Ok(Request::Enter { .. }));
     let done = asked.and_then(|asked| act(install, asked, user, client, run));
     let (answer, made) = done.unwrap_or_else(|error| match error {
-        Error::Waits { reason } => (Answer::Waits { reason }, None),
-        error => (Answer::Refused { reason: error.to_string() }, None),
+        Error::Waits { reason } => (Answer::Waits { reason }, Vec::new()),
+        error => (Answer::Refused { reason: error.to_string() }, Vec::new()),
     });
-    let owners: Vec<BorrowedFd<'_>> =
-        made.iter().flat_map(OwnedTenant::handed_out).map(|(_, _, owner)| owner.as_fd()).collect();
-    match reply(&stream, &answer, &owners) {
+    let owners: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
+    let bytes = match is_librarys {
+        true => answer.for_library(),
+        false => serde_json::to_vec(&answer).map_err(|error| io()(error.into()))?,
+    };
+    match reply(&stream, &bytes, &owners) {
         // The client does not wait for this answer, or has ended. A tenant that was made for it
         // ends with this process.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -69,14 +77,14 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
     }
 }
 
-/// Handles a request. Returns the answer, and the tenant whose descriptors go with it.
+/// Handles a request. Returns the answer, and the files that go with it and keep a tenant alive.
 fn act(
     install: &Install,
     request: Request,
     user: u32,
     client: u32,
     run: impl FnOnce(&[String]) -> u8,
-) -> Result<(Answer, Option<OwnedTenant>), Error> {
+) -> Result<(Answer, Vec<File>), Error> {
     let registry = Registry::open()?;
     if !registry.is_system() {
         return Err(Error::RunDirectory {
@@ -87,7 +95,7 @@ fn act(
     match request {
         Request::Command { arguments } => {
             let printed = captured(|| run(&arguments)).map_err(Error::io("the command's output"))?;
-            return Ok((printed, None));
+            return Ok((printed, Vec::new()));
         }
         Request::Make { name, gpus, request } => {
             check_name(&name)?;
@@ -97,7 +105,10 @@ fn act(
                 process.ok_or_else(|| Error::Served { reason: "the command has ended".to_owned() })?;
             let tenant = make_for(install, &registry, &name, gpus.parse()?, &request, process)?;
             let parts = tenant.handed_out().map(|(path, meta, _)| (path.to_owned(), meta.clone())).collect();
-            return Ok((Answer::Made { parts }, Some(tenant)));
+            return Ok((Answer::Made { parts }, tenant.into_owner_files()));
+        }
+        Request::Enter { visible, order } => {
+            return enter(install, &registry, user, client, visible.as_deref(), order.as_deref());
         }
         Request::NoteChild { name, child } => {
             if child.user() == Some(user) {
@@ -124,7 +135,7 @@ fn act(
             lock.queue()?.iter().filter(is_clients).try_for_each(|waiter| lock.dequeue(waiter.number))?;
         }
     }
-    Ok((Answer::Done, None))
+    Ok((Answer::Done, Vec::new()))
 }
 
 /// Makes a tenant of the acting user's and, for one that shares its GPUs, starts their service.
@@ -159,6 +170,84 @@ fn make_for(
     Ok(tenant)
 }
 
+/// How often a tenant for a program is looked for again, because another process of the program has
+/// made one meanwhile.
+const TRIES: usize = 3;
+
+/// The tenant of a program for which nobody has made one, if the policy limits it.
+fn enter(
+    install: &Install,
+    registry: &Registry,
+    user: u32,
+    client: u32,
+    visible: Option<&str>,
+    order: Option<&str>,
+) -> Result<(Answer, Vec<File>), Error> {
+    const FREE: (Answer, Vec<File>) = (Answer::Done, Vec::new());
+    let Some(newcomer) = Newcomer::find(install, client, user) else { return Ok(FREE) };
+    let refused = |error: Error| Error::Served {
+        reason: format!(
+            "the policy of this site limits programs that were started without `partita run`, and this one \
+                         cannot be: {error}"
+        ),
+    };
+    for attempt in 0..TRIES {
+        let lock = registry.lock()?;
+        let tenants: Vec<Tenant> = lock
+            .tenants()?
+            .into_iter()
+            .filter(|tenant| tenant.user == user && !tenant.is_prepared())
+            .collect();
+        if let Some(tenant) = newcomer.tenant(&tenants) {
+            let parts = lock.tenant_of_user(&tenant.name, user)?;
+            let held = parts.iter().map(Tenant::hold).collect::<Result<_, _>>()?;
+            drop(lock);
+            let gpus = run::gpus_of(install, &tenant.name, tenant.meta()?).map_err(refused)?;
+            let answer = entered(install, registry, &parts[0].dir, tenant.meta()?, &gpus, String::new())?;
+            return Ok((answer, held));
+        }
+        drop(lock);
+        if !site::present_rules()?.policy.outside.limits(&policy::user_of(user)) {
+            return Ok(FREE);
+        }
+        let gpus = outside::seen(install, visible, order).map_err(refused)?;
+        if gpus.is_empty() {
+            return Ok(FREE);
+        }
+        let request = newcomer.request(&gpus).settled(registry, &gpus)?;
+        let [of_job, own] = newcomer.names();
+        let name = if attempt + 1 < TRIES { of_job } else { own };
+        let selectors = Selectors::List(gpus.iter().map(Gpu::selector).collect());
+        let mut tenant = match make_for(install, registry, &name, selectors, &request, newcomer.process) {
+            Err(Error::NameInUse { .. }) if attempt + 1 < TRIES => continue,
+            made => made.map_err(refused)?,
+        };
+        // Nothing else starts it.
+        tenant.update_meta(|meta| meta.child = Some(newcomer.process))?;
+        let notice = run::of_outside(&tenant);
+        let answer = entered(install, registry, tenant.dir(), tenant.meta(), &gpus, notice)?;
+        return Ok((answer, tenant.into_owner_files()));
+    }
+    Ok(FREE)
+}
+
+/// The answer to a program that belongs to a tenant.
+fn entered(
+    install: &Install,
+    registry: &Registry,
+    dir: &Path,
+    meta: &Meta,
+    gpus: &[Gpu],
+    notice: String,
+) -> Result<Answer, Error> {
+    let service = match meta.isolation {
+        Isolation::Shared => Some(mps::service(install, registry, gpus)?),
+        Isolation::Own => None,
+    };
+    let variables = run::places(gpus, service.as_ref());
+    Ok(Answer::Entered { dir: dir.to_owned(), notice, variables })
+}
+
 /// Starts the service of these GPUs, if it does not run, and refuses one more tenant if there is no
 /// room for it.
 fn serve(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
@@ -190,14 +279,13 @@ fn captured(run: impl FnOnce() -> u8) -> io::Result<Answer> {
 }
 
 /// Sends an answer, with its descriptors beside the first byte.
-fn reply(stream: &UnixStream, answer: &Answer, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let bytes = serde_json::to_vec(answer)?;
+fn reply(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GPUS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many GPUs for one message"));
     }
-    let sent = sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     let mut stream = stream;
     stream.write_all(&bytes[sent..])
 }

@@ -54,6 +54,7 @@ fn meta(name: &str) -> Meta {
         goal: Default::default(),
         placed: None,
         prepared_boot: None,
+        origin: Origin::Request,
     }
 }
 
