@@ -1,11 +1,11 @@
 //! `partitad` in system mode: how it answers the command of a user ([`system`](crate::system)).
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
 use partita_ledger::GPUS_MAX;
@@ -191,6 +191,10 @@ fn enter(
                          cannot be: {error}"
         ),
     };
+    let gpus = outside::seen(install, visible, order).map_err(refused)?;
+    if gpus.is_empty() {
+        return Ok(FREE);
+    }
     for attempt in 0..TRIES {
         let lock = registry.lock()?;
         let tenants: Vec<Tenant> = lock
@@ -198,20 +202,18 @@ fn enter(
             .into_iter()
             .filter(|tenant| tenant.user == user && !tenant.is_prepared())
             .collect();
-        if let Some(tenant) = newcomer.tenant(&tenants) {
+        if let Some(tenant) = newcomer.tenant(&gpus, &tenants) {
             let parts = lock.tenant_of_user(&tenant.name, user)?;
             let held = parts.iter().map(Tenant::hold).collect::<Result<_, _>>()?;
             drop(lock);
-            let gpus = run::gpus_of(install, &tenant.name, tenant.meta()?).map_err(refused)?;
-            let answer = entered(install, registry, &parts[0].dir, tenant.meta()?, &gpus, String::new())?;
-            return Ok((answer, held));
+            let all = run::gpus_of(install, &tenant.name, tenant.meta()?).map_err(refused)?;
+            let seen = if visible.is_some() { &gpus } else { &all };
+            let variables = variables(install, registry, tenant.meta()?, &all, seen)?;
+            let dir = parts[0].dir.clone();
+            return Ok((Answer::Entered { dir, notice: String::new(), variables }, held));
         }
         drop(lock);
         if !site::present_rules()?.policy.outside.limits(&policy::user_of(user)) {
-            return Ok(FREE);
-        }
-        let gpus = outside::seen(install, visible, order).map_err(refused)?;
-        if gpus.is_empty() {
             return Ok(FREE);
         }
         let request = newcomer.request(&gpus).settled(registry, &gpus)?;
@@ -224,28 +226,27 @@ fn enter(
         };
         // Nothing else starts it.
         tenant.update_meta(|meta| meta.child = Some(newcomer.process))?;
-        let notice = run::of_outside(&tenant);
-        let answer = entered(install, registry, tenant.dir(), tenant.meta(), &gpus, notice)?;
-        return Ok((answer, tenant.into_owner_files()));
+        let variables = variables(install, registry, tenant.meta(), &gpus, &gpus)?;
+        let (dir, notice) = (tenant.dir().to_owned(), run::of_outside(&tenant));
+        return Ok((Answer::Entered { dir, notice, variables }, tenant.into_owner_files()));
     }
     Ok(FREE)
 }
 
-/// The answer to a program that belongs to a tenant.
-fn entered(
+/// The variables that lead a program that runs to those GPUs of its tenant that it sees. One that
+/// sees others is refused by the library.
+fn variables(
     install: &Install,
     registry: &Registry,
-    dir: &Path,
     meta: &Meta,
     gpus: &[Gpu],
-    notice: String,
-) -> Result<Answer, Error> {
+    seen: &[Gpu],
+) -> Result<Vec<(String, OsString)>, Error> {
     let service = match meta.isolation {
         Isolation::Shared => Some(mps::service(install, registry, gpus)?),
         Isolation::Own => None,
     };
-    let variables = run::places(gpus, service.as_ref());
-    Ok(Answer::Entered { dir: dir.to_owned(), notice, variables })
+    Ok(run::places(seen, service.as_ref(), meta.mps_partition.as_deref()))
 }
 
 /// Starts the service of these GPUs, if it does not run, and refuses one more tenant if there is no

@@ -52,11 +52,12 @@ impl Newcomer {
         Some(Self { process, line: line.take(GENERATIONS_MAX).collect(), group })
     }
 
-    /// The tenant that it belongs to: that of its nearest ancestor, or else one that the policy has
-    /// made for its process group, which is what a shell calls a job.
-    pub fn tenant<'t>(&self, tenants: &'t [Tenant]) -> Option<&'t Tenant> {
+    /// The tenant that it belongs to, if it sees these GPUs: that of its nearest ancestor, or else
+    /// one that the policy has made for its process group, which is what a shell calls a job.
+    pub fn tenant<'t>(&self, gpus: &[Gpu], tenants: &'t [Tenant]) -> Option<&'t Tenant> {
+        let keys: Vec<String> = gpus.iter().map(Gpu::key).collect();
         let members: Vec<Members> = tenants.iter().map(Members::of).collect();
-        tenants.get(home(&self.line, self.group, &members)?)
+        tenants.get(home(&self.line, self.group, &keys, &members)?)
     }
 
     /// The names that a tenant for it may get: its job's number, and then its own, go with the name
@@ -85,7 +86,10 @@ impl Newcomer {
 
 /// What of a tenant says who belongs to it.
 struct Members {
+    /// The policy has made it.
     is_outside: bool,
+    /// The keys of its GPUs.
+    gpus: Vec<String>,
     /// Processes with their groups.
     processes: Vec<(ProcessId, Option<i32>)>,
 }
@@ -97,20 +101,30 @@ impl Members {
         processes.extend(meta.map(|meta| meta.run).filter(|run| run.lives()));
         Self {
             is_outside: meta.is_some_and(|meta| meta.origin == Origin::Policy),
+            gpus: meta
+                .map_or_else(Vec::new, |meta| meta.all_gpus().iter().map(|gpu| gpu.key.clone()).collect()),
             processes: processes.into_iter().map(|process| (process, group_of(process))).collect(),
         }
     }
 }
 
-/// The place in the list of the tenant that a process with this line of ancestors belongs to.
-fn home(line: &[ProcessId], group: i32, tenants: &[Members]) -> Option<usize> {
+/// The place in the list of the tenant that a process with this line of ancestors belongs to, which
+/// sees these GPUs.
+///
+/// Somebody has asked for a tenant on its GPUs for all that its program starts. One that the policy
+/// has made follows what programs see, and so is no place for one that sees others.
+fn home(line: &[ProcessId], group: i32, gpus: &[String], tenants: &[Members]) -> Option<usize> {
+    let fits = |tenant: &Members| gpus.iter().all(|gpu| tenant.gpus.contains(gpu));
     let has = |ancestor: &ProcessId| {
-        tenants.iter().position(|tenant| tenant.processes.iter().any(|(process, _)| process == ancestor))
+        tenants.iter().position(|tenant| {
+            (!tenant.is_outside || fits(tenant))
+                && tenant.processes.iter().any(|(process, _)| process == ancestor)
+        })
     };
     let of_job = || {
         let is_of_job = |tenant: &Members| tenant.processes.iter().any(|(_, of)| *of == Some(group));
         // Group 0 is led from another PID namespace, whichever.
-        tenants.iter().position(|tenant| group != 0 && tenant.is_outside && is_of_job(tenant))
+        tenants.iter().position(|tenant| group != 0 && tenant.is_outside && fits(tenant) && is_of_job(tenant))
     };
     line.iter().find_map(has).or_else(of_job)
 }
@@ -193,16 +207,27 @@ mod tests {
         ProcessId { pid, start_ticks: u64::from(pid) }
     }
 
-    fn members(is_outside: bool, processes: &[(u32, i32)]) -> Members {
+    fn members(is_outside: bool, gpus: &[&str], processes: &[(u32, i32)]) -> Members {
         let processes = processes.iter().map(|&(pid, group)| (process(pid), Some(group))).collect();
-        Members { is_outside, processes }
+        Members { is_outside, gpus: keys(gpus), processes }
+    }
+
+    fn keys(gpus: &[&str]) -> Vec<String> {
+        gpus.iter().map(|gpu| (*gpu).to_owned()).collect()
+    }
+
+    fn line(pids: &[u32]) -> Vec<ProcessId> {
+        pids.iter().map(|&pid| process(pid)).collect()
     }
 
     #[test]
     fn a_program_joins_its_ancestors_tenant_or_its_jobs() {
-        let tenants =
-            [members(false, &[(10, 10), (11, 10)]), members(true, &[(20, 20)]), members(true, &[(30, 21)])];
-        let line = |pids: &[u32]| pids.iter().map(|&pid| process(pid)).collect::<Vec<_>>();
+        let here = keys(&["a"]);
+        let tenants = [
+            members(false, &["a"], &[(10, 10), (11, 10)]),
+            members(true, &["a"], &[(20, 20)]),
+            members(true, &["a"], &[(30, 21)]),
+        ];
         for (pids, group, expected) in [
             // A child, and a grandchild in a session of its own.
             (&[12, 11, 1][..], 10, Some(0)),
@@ -216,12 +241,27 @@ mod tests {
             (&[40, 1], 40, None),
             (&[41, 1], 0, None),
         ] {
-            assert_eq!(home(&line(pids), group, &tenants), expected, "{pids:?} in group {group}");
+            assert_eq!(home(&line(pids), group, &here, &tenants), expected, "{pids:?} in group {group}");
         }
         let later = ProcessId { pid: 20, start_ticks: 99 };
-        assert_eq!(home(&[later], 99, &tenants), None, "another process of that number");
-        let abroad = [members(true, &[(50, 0)])];
-        assert_eq!(home(&line(&[51]), 0, &abroad), None, "two groups of another namespace");
+        assert_eq!(home(&[later], 99, &here, &tenants), None, "another process of that number");
+        let abroad = [members(true, &["a"], &[(50, 0)])];
+        assert_eq!(home(&line(&[51]), 0, &here, &abroad), None, "two groups of another namespace");
+    }
+
+    #[test]
+    fn a_program_that_sees_other_gpus_joins_no_tenant_that_the_policy_has_made() {
+        let tenants = [members(true, &["a", "b"], &[(20, 20)]), members(false, &["a"], &[(10, 10)])];
+        for (pids, group, gpus, expected) in [
+            (&[21, 20][..], 20, &["b"][..], Some(0)),
+            (&[21, 20], 20, &["b", "c"], None),
+            (&[22], 20, &["a", "b"], Some(0)),
+            (&[22], 20, &["c"], None),
+            // Somebody has asked for these GPUs alone.
+            (&[11, 10], 10, &["c"], Some(1)),
+        ] {
+            assert_eq!(home(&line(pids), group, &keys(gpus), &tenants), expected, "{pids:?} with {gpus:?}");
+        }
     }
 
     fn gpu(index: u32, name: &str, mig_enabled: Option<bool>) -> Gpu {

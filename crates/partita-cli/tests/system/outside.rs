@@ -62,6 +62,19 @@ fn are(world: &World, expected: &[String]) {
     eventually(&format!("the tenants are {expected:?}"), || names(world) == expected);
 }
 
+/// A job whose programs read a pipe: they begin when it is open, and end with it.
+fn job(world: &World, script: &str, program: &Path, kernels: &Path) -> (Tenant, fs::File) {
+    let pipe = world.dir().join("pipe");
+    common::succeeds(Command::new("mkfifo").arg(&pipe));
+    fs::set_permissions(&pipe, fs::Permissions::from_mode(0o666)).unwrap();
+    let mut command = world.bare(Path::new("sh"));
+    command.args(["-c", script, "sh"]).arg(program).arg(kernels).arg(&pipe);
+    command.process_group(0).env("LD_PRELOAD", build().join("libpartita.so"));
+    let mut job = Tenant::start(&mut command);
+    assert_eq!(job.next_line(), "ready");
+    (job, fs::OpenOptions::new().write(true).open(&pipe).unwrap())
+}
+
 #[test]
 fn programs_become_tenants_with_what_the_policy_gives_them() {
     let Some(world) = limiting(&format!("{LIMIT}sm = \"25%\"\nmem = \"1GiB\"\n")) else { return };
@@ -110,26 +123,18 @@ fn programs_become_tenants_with_what_the_policy_gives_them() {
 fn processes_of_one_job_and_children_of_a_tenant_share_its_tenant() {
     let Some(world) = limiting(LIMIT) else { return };
     let (program, kernels) = common::gpu_program();
-    // A launcher that does not use the GPU, with two workers that wait for its input; then one in a
-    // session of its own.
-    let script = "\"$1\" \"$2\" serve < \"$3\" & \"$1\" \"$2\" serve < \"$3\" & setsid \"$1\" \"$2\" serve < \"$3\" & \
+    // A launcher that does not use the GPU, with workers that all begin when there is input; one of
+    // them in a session of its own.
+    let script = "for worker in 1 2 3 4 5 6; do \"$1\" \"$2\" serve < \"$3\" & done; setsid \"$1\" \"$2\" serve < \"$3\" & \
                   echo ready; wait";
-    let pipe = world.dir().join("pipe");
-    common::succeeds(Command::new("mkfifo").arg(&pipe));
-    fs::set_permissions(&pipe, fs::Permissions::from_mode(0o666)).unwrap();
-    let mut command = world.bare(Path::new("sh"));
-    command.args(["-c", script, "sh"]).arg(program).arg(kernels).arg(&pipe);
-    command.process_group(0).env("LD_PRELOAD", build().join("libpartita.so"));
-    let mut job = Tenant::start(&mut command);
-    assert_eq!(job.next_line(), "ready");
-    let input = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    let (mut job, input) = job(&world, script, program, kernels);
     let group = job.child.id();
     // The name is of the job. The worker that has left it is a program of its own.
-    eventually("two workers are one tenant, and the third another", || {
+    eventually("six workers are one tenant, and the seventh another", || {
         let mut rows = all(&world);
         rows.sort_by_key(|row| row["processes"].as_array().unwrap().len());
         let sizes: Vec<usize> = rows.iter().map(|row| row["processes"].as_array().unwrap().len()).collect();
-        sizes == [1, 2] && rows[1]["name"] == format!("gpu-{group}")
+        sizes == [1, 6] && rows[1]["name"] == format!("gpu-{group}")
     });
     drop(input);
     job.exit_code();
@@ -150,6 +155,31 @@ fn processes_of_one_job_and_children_of_a_tenant_share_its_tenant() {
     assert_eq!(now[0]["processes"].as_array().unwrap().len(), 1);
     drop(parent.input);
     assert_eq!(parent.tenant.exit_code(), 0);
+}
+
+#[test]
+fn processes_that_fork_exec_and_start_at_once_have_one_quota() {
+    let Some(world) = limiting(&format!("{LIMIT}sm = \"25%\"\nmem = \"1GiB\"\n")) else { return };
+    for (name, arguments, expected) in [
+        // Totals never differ, so there is one tenant, whoever of them has made it.
+        ("crowd", &["4"][..], "done 1024\n"),
+        ("shared", &[], "every share ok\n"),
+        (
+            "follow",
+            &[],
+            "parent 10\nchild 30\nparent beside child 30\nafter exec 40\nparent after child 10\n\
+             parent after a fork in use 10\n",
+        ),
+    ] {
+        let program = common::compile(&world, name);
+        let mut command = world.bare(&program);
+        command.args(arguments).process_group(0).env("LD_PRELOAD", build().join("libpartita.so"));
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(text(&output.stdout), expected, "{name}: {said}");
+        assert_eq!(said.lines().count(), 1, "{name}: {said}");
+        are(&world, &[]);
+    }
 }
 
 #[test]
@@ -257,6 +287,23 @@ fn a_program_on_several_gpus_has_limits_on_each_and_keeps_none_of_them_from_othe
     assert_eq!(of(&on_second), [pair("sim:h200:1", "shared")]);
     drop((both, on_second));
     eventually("both have ended", || names(&world) == ["other"]);
+
+    // Two programs of one job, each on its own GPU, and a third on the second one's.
+    let (program, kernels) = common::gpu_program();
+    let script = "for gpu in 0 1 1; do CUDA_VISIBLE_DEVICES=$gpu \"$1\" \"$2\" serve < \"$3\" & done; echo ready; wait";
+    let (mut job, input) = job(&world, script, program, kernels);
+    let of_job = || {
+        let of = |gpu: &str| {
+            let rows = all(&world);
+            let on = rows.iter().filter(|row| row["gpu"] == gpu && row["origin"] == "policy");
+            on.map(|row| row["processes"].as_array().unwrap().len()).collect::<Vec<_>>()
+        };
+        (of("sim:h200"), of("sim:h200:1"))
+    };
+    eventually("each GPU has a tenant with its programs", || of_job() == (vec![1], vec![2]));
+    drop(input);
+    job.exit_code();
+    eventually("the job has ended", || names(&world) == ["other"]);
     // The world stops the first GPU's.
     common::succeeds(&mut world.as_root(["mps", "stop", "--gpu", "sim:h200:1"]));
 }

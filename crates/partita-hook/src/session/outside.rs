@@ -2,7 +2,8 @@
 //! program becomes a tenant when it first uses the GPU (`docs/design/outside.md`).
 //!
 //! `partitad` decides and plans. This module asks it once, and puts what it answers into the
-//! environment before the driver reads that.
+//! environment before the driver reads that. It talks to the kernel directly, because programs come
+//! with libraries that replace the C library's functions for sockets.
 
 use alloc::ffi::CString;
 use alloc::format;
@@ -15,7 +16,7 @@ use partita_driver::files::{Descriptor, errno};
 use partita_ledger::GPUS_MAX;
 use partita_ledger::mutex::Mutex;
 
-use crate::account::origin;
+use crate::account::{environment, origin};
 use crate::sys::fork::{in_child, renew};
 use crate::sys::{clock, report};
 
@@ -50,10 +51,17 @@ pub fn ask() -> Result<(), String> {
             return Err(String::from_utf8_lossy(&reason).into_owned());
         }
         Ok((Answer::Tenant { directory, notice, variables }, held)) => {
-            for (name, value) in variables {
-                // SAFETY: valid strings. Programs that change their environment while other
-                // threads read it do the same; a program without a tenant never comes here.
-                unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
+            let old = environment::names(b"CUDA_MPS_");
+            // SAFETY: valid strings. Programs that change their environment while other threads
+            // read it do the same; a program without a tenant never comes here.
+            unsafe {
+                // Limits of MPS's own would come on top of the tenant's.
+                for name in old {
+                    libc::unsetenv(name.as_ptr());
+                }
+                for (name, value) in variables {
+                    libc::setenv(name.as_ptr(), value.as_ptr(), 1);
+                }
             }
             if !notice.is_empty() {
                 report::line(format_args!("{}", String::from_utf8_lossy(&notice)));
@@ -138,9 +146,17 @@ fn talk() -> Result<(Vec<u8>, Vec<Descriptor>), Trouble> {
     let mut request = request().into_bytes();
     while !request.is_empty() {
         wait_for(&socket, libc::POLLOUT, end_ns)?;
-        // SAFETY: readable for its length.
+        // SAFETY: readable for its length; no address follows.
         let sent = unsafe {
-            libc::send(socket.0, request.as_ptr().cast::<c_void>(), request.len(), libc::MSG_NOSIGNAL)
+            libc::syscall(
+                libc::SYS_sendto,
+                socket.0,
+                request.as_ptr(),
+                request.len(),
+                libc::MSG_NOSIGNAL,
+                core::ptr::null::<c_void>(),
+                0,
+            )
         };
         match usize::try_from(sent) {
             Ok(sent) => drop(request.drain(..sent.min(request.len()))),
@@ -149,7 +165,7 @@ fn talk() -> Result<(Vec<u8>, Vec<Descriptor>), Trouble> {
         }
     }
     // SAFETY: an open descriptor.
-    unsafe { libc::shutdown(socket.0, libc::SHUT_WR) };
+    unsafe { libc::syscall(libc::SYS_shutdown, socket.0, libc::SHUT_WR) };
     let (mut bytes, mut held) = (Vec::new(), Vec::new());
     loop {
         wait_for(&socket, libc::POLLIN, end_ns)?;
@@ -201,16 +217,16 @@ fn connect(path: &CStr, end_ns: u64) -> Result<Descriptor, Trouble> {
     }
     // SAFETY: plain calls; the descriptor is closed when dropped.
     let socket = unsafe {
-        libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        libc::syscall(libc::SYS_socket, libc::AF_UNIX, kind, 0)
     };
-    if socket < 0 {
+    let Some(socket) = c_int::try_from(socket).ok().filter(|socket| *socket >= 0).map(Descriptor) else {
         return Err(Trouble::System("socket", errno()));
-    }
-    let socket = Descriptor(socket);
+    };
     loop {
-        let bytes = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        let bytes = size_of::<libc::sockaddr_un>();
         // SAFETY: an address of this frame.
-        if unsafe { libc::connect(socket.0, (&raw const address).cast(), bytes) } == 0 {
+        if unsafe { libc::syscall(libc::SYS_connect, socket.0, &raw const address, bytes) } == 0 {
             break;
         }
         match errno() {
@@ -224,12 +240,13 @@ fn connect(path: &CStr, end_ns: u64) -> Result<Descriptor, Trouble> {
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: room for the answer, which is there if the call succeeds.
     let user = unsafe {
-        let told = libc::getsockopt(
+        let told = libc::syscall(
+            libc::SYS_getsockopt,
             socket.0,
             libc::SOL_SOCKET,
             libc::SO_PEERCRED,
-            peer.as_mut_ptr().cast(),
-            &mut bytes,
+            peer.as_mut_ptr(),
+            &raw mut bytes,
         );
         (told == 0).then(|| peer.assume_init().uid)
     };
@@ -240,9 +257,10 @@ fn connect(path: &CStr, end_ns: u64) -> Result<Descriptor, Trouble> {
 fn wait_for(socket: &Descriptor, what: libc::c_short, end_ns: u64) -> Result<(), Trouble> {
     loop {
         let left_ms = end_ns.saturating_sub(clock::now_ns()).div_ceil(1_000_000);
+        let left_ms = c_int::try_from(left_ms).unwrap_or(c_int::MAX);
         let mut wanted = libc::pollfd { fd: socket.0, events: what, revents: 0 };
         // SAFETY: one valid structure.
-        match unsafe { libc::poll(&mut wanted, 1, c_int::try_from(left_ms).unwrap_or(c_int::MAX)) } {
+        match unsafe { libc::syscall(libc::SYS_poll, &raw mut wanted, 1, left_ms) } {
             0 => return Err(Trouble::Late),
             ready if ready > 0 => return Ok(()),
             _ if errno() == libc::EINTR => {}
@@ -266,7 +284,7 @@ fn receive(socket: &Descriptor, bytes: &mut Vec<u8>, held: &mut Vec<Descriptor>)
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
-        let read = libc::recvmsg(socket.0, &mut message, libc::MSG_CMSG_CLOEXEC);
+        let read = libc::syscall(libc::SYS_recvmsg, socket.0, &raw mut message, libc::MSG_CMSG_CLOEXEC);
         let mut at = if read < 0 { core::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(&message) };
         while let Some(header) = at.as_ref() {
             if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {

@@ -67,14 +67,20 @@ pub fn variables(
     variables
 }
 
-/// The variables that lead a program that runs to the GPUs of its tenant and their service.
-pub(crate) fn places(gpus: &[Gpu], service: Option<&Service>) -> Vec<(String, OsString)> {
+/// The variables that lead a program that runs to GPUs of its tenant, their service, and a static
+/// partition of that.
+pub(crate) fn places(
+    gpus: &[Gpu],
+    service: Option<&Service>,
+    mps_partition: Option<&str>,
+) -> Vec<(String, OsString)> {
     let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.facts.uuid.as_str()).collect();
     let mut variables = vec![("CUDA_VISIBLE_DEVICES", uuids.join(",").into())];
     match service {
         Some(service) => variables.extend(service.client_env()),
         None => variables.extend(without_mps().map(|(key, value)| (key, value.into()))),
     }
+    variables.extend(mps_partition.map(|name| (PARTITION_VARIABLE, name.into())));
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
