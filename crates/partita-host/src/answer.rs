@@ -170,10 +170,6 @@ fn make_for(
     Ok(tenant)
 }
 
-/// How often a tenant for a program is looked for again, because another process of the program has
-/// made one meanwhile.
-const TRIES: usize = 3;
-
 /// The tenant of a program for which nobody has made one, if the policy limits it.
 fn enter(
     install: &Install,
@@ -195,7 +191,7 @@ fn enter(
     if gpus.is_empty() {
         return Ok(FREE);
     }
-    for attempt in 0..TRIES {
+    for name in newcomer.names(&gpus) {
         let lock = registry.lock()?;
         let tenants: Vec<Tenant> = lock
             .tenants()?
@@ -217,11 +213,10 @@ fn enter(
             return Ok(FREE);
         }
         let request = newcomer.request(&gpus).settled(registry, &gpus)?;
-        let [of_job, own] = newcomer.names();
-        let name = if attempt + 1 < TRIES { of_job } else { own };
         let selectors = Selectors::List(gpus.iter().map(Gpu::selector).collect());
         let mut tenant = match make_for(install, registry, &name, selectors, &request, newcomer.process) {
-            Err(Error::NameInUse { .. }) if attempt + 1 < TRIES => continue,
+            // Perhaps by another process of the job, a moment ago.
+            Err(Error::NameInUse { .. }) => continue,
             made => made.map_err(refused)?,
         };
         // Nothing else starts it.
@@ -230,7 +225,10 @@ fn enter(
         let (dir, notice) = (tenant.dir().to_owned(), run::of_outside(&tenant));
         return Ok((Answer::Entered { dir, notice, variables }, tenant.into_owner_files()));
     }
-    Ok(FREE)
+    Err(refused(Error::Refused {
+        what: format!("process {client}"),
+        reason: "other tenants have its names; use `partita run --name`".to_owned(),
+    }))
 }
 
 /// The variables that lead a program that runs to those GPUs of its tenant that it sees. One that

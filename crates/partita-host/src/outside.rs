@@ -60,12 +60,14 @@ impl Newcomer {
         tenants.get(home(&self.line, self.group, &keys, &members)?)
     }
 
-    /// The names that a tenant for it may get: its job's number, and then its own, go with the name
-    /// of the program.
-    pub fn names(&self) -> [String; 2] {
+    /// The names that a tenant for it may get: that of the program with its job's number, also with
+    /// the first of its GPUs, and with its own number. Processes of the job that ask at the same
+    /// moment ask for the same ones, and so only one of them makes the tenant.
+    pub fn names(&self, gpus: &[Gpu]) -> [String; 3] {
         let program = run::program_name(&exe(self.process.pid).unwrap_or_default());
-        [u32::try_from(self.group).unwrap_or(self.process.pid), self.process.pid]
-            .map(|number| format!("{program}-{number}"))
+        let (job, own) = (self.group, self.process.pid);
+        let gpu = gpus.first().map_or(0, |gpu| gpu.facts.index);
+        [format!("{program}-{job}"), format!("{program}-{job}-gpu{gpu}"), format!("{program}-{own}")]
     }
 
     /// What it asks for, without an option, on GPUs that it sees.

@@ -4,7 +4,9 @@
 //! `/etc` of its own. Each program leads a process group, as a job of a shell does.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -252,6 +254,46 @@ fn programs_that_the_policy_does_not_limit_run_as_without_partita() {
     let run_dir = world.run_dir();
     world.system().start_again(&run_dir);
     are(&world, &[]);
+}
+
+#[test]
+fn a_partitad_that_does_not_answer_delays_no_program_for_long() {
+    let Some(mut world) = limiting(LIMIT) else { return };
+    world.system().kill();
+    let run_dir = world.run_dir();
+    let socket = run_dir.join(".system.sock");
+    fs::remove_file(&socket).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
+    for (answer, why) in [
+        (Some(""), "partitad closed the connection without an answer"),
+        (Some("{\"refused\":{\"reason\":\"of an older one\"}}"), "partitad is of another version"),
+        (None, "partitad did not answer within 30 s"),
+    ] {
+        let mut command = bare(&world, VICTIM, "total");
+        let program = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut connection, _) = listener.accept().unwrap();
+        let mut request = String::new();
+        connection.read_to_string(&mut request).unwrap();
+        assert_eq!(request, "{\"do\":\"enter\",\"visible\":null,\"order\":null}");
+        let silent = match answer {
+            Some(answer) => {
+                connection.write_all(answer.as_bytes()).unwrap();
+                drop(connection);
+                None
+            }
+            None => Some(connection),
+        };
+        let output = program.wait_with_output().unwrap();
+        drop(silent);
+        assert!(output.status.success() && text(&output.stdout).starts_with("total "), "{why}: {output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(why) && said.contains("runs without limits"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    drop(listener);
+    fs::remove_file(&socket).unwrap();
+    world.system().start_again(&run_dir);
 }
 
 #[test]

@@ -42,8 +42,11 @@ in_child! {
 /// # Errors
 /// Why this program is refused, and the remedy.
 pub fn ask() -> Result<(), String> {
-    let answered =
-        talk().and_then(|(bytes, held)| Ok((Answer::parse(&bytes).ok_or(Trouble::Version)?, held)));
+    let answered = talk().and_then(|(bytes, held)| match Answer::parse(&bytes) {
+        Some(answer) => Ok((answer, held)),
+        None if bytes.is_empty() => Err(Trouble::Closed),
+        None => Err(Trouble::Version),
+    });
     match answered {
         Ok((Answer::Free, _)) => origin::settle(None),
         Ok((Answer::Refused(reason), _)) => {
@@ -122,6 +125,7 @@ enum Trouble {
     Gone,
     System(&'static str, c_int),
     Late,
+    Closed,
     Stranger,
     Version,
 }
@@ -133,6 +137,7 @@ impl Trouble {
             Self::Gone => return None,
             Self::System(call, code) => format!("{call} failed: {}", partita_ledger::Errno(*code)),
             Self::Late => format!("partitad did not answer within {WAIT_S_MAX} s"),
+            Self::Closed => String::from("partitad closed the connection without an answer"),
             Self::Stranger => String::from("another user than root listens there"),
             Self::Version => String::from("partitad is of another version than the library"),
         })
