@@ -68,8 +68,8 @@ pub fn enable(install: &Install, file: &Path) -> Result<bool, Error> {
     let before = read(file)?;
     if let Some(other) = before.lines().find(|line| is_ours(line) && !is_line_of(line, &library)) {
         let reason = format!(
-            "it names {other}, the library of another installation of Partita; remove that line with `partita preload \
-             disable` of that installation, or by hand if it is gone"
+            "it names {other}, the library of another installation of Partita; remove that line with \
+             `partita preload disable` of that installation, or by hand if it is gone"
         );
         return Err(refused(file, reason));
     }
@@ -108,20 +108,21 @@ pub fn notices(status: &Status) -> Vec<String> {
     let mut notices = Vec::new();
     if status.enabled && Path::new(LINKER_32).exists() {
         notices.push(
-            "32-bit programs can run here, and each prints a line that it cannot load the library; it runs all the same"
+            "32-bit programs can run here, and each prints a line that it cannot load the library; it runs \
+             all the same"
                 .to_owned(),
         );
     }
     if status.enabled != (status.programs == Programs::Limit) {
         notices.push(match status.enabled {
             true => format!(
-                "the policy says programs = \"{}\", so programs run as without Partita; write programs = \"limit\" into \
-                 [outside] of {}",
+                "the policy says programs = \"{}\", so programs run as without Partita; write \
+                 programs = \"limit\" into [outside] of {}",
                 status.programs,
                 crate::policy::path().display()
             ),
-            false => "the policy says programs = \"limit\", and programs do not load the library, so they are reported \
-                      and not limited; use `sudo partita preload enable`"
+            false => "the policy says programs = \"limit\", and programs do not load the library, so they \
+                      are reported and not limited; use `sudo partita preload enable`"
                 .to_owned(),
         });
     }
@@ -223,8 +224,8 @@ fn check_owners(library: &Path) -> Result<(), Error> {
         return Err(refused(
             place,
             format!(
-                "{reason}, and every program of the machine would load the library through it; install Partita for \
-                 all users: its package, or `install.sh` as root"
+                "{reason}, and every program of the machine would load the library through it; install Partita \
+                 for all users: its package, or `install.sh` as root"
             ),
         ));
     }

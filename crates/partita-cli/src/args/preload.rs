@@ -18,9 +18,9 @@ pub enum PreloadVerb {
 /// Arguments of `preload enable` and `preload disable`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Needs root. With `programs = \"limit\"` in the policy of the site, a program that was started without `partita run` \
-becomes a tenant when it first uses the GPU, if it has loaded the library. Other programs do nothing with it. \
-Programs that run keep what they have.
+Needs root. With `programs = \"limit\"` in the policy of the site, a program that was started without \
+`partita run` becomes a tenant when it first uses the GPU, if it has loaded the library. Other programs do \
+nothing with it. Programs that run keep what they have.
 
 Examples:
   sudo partita preload enable

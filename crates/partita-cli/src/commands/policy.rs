@@ -90,13 +90,13 @@ fn text(policy: &Policy) -> String {
             format!("line {line}: programs outside of tenants: ended, except those of root{exempt}\n")
         }
         Programs::Limit => {
-            let sm = outside.share.as_ref().map(|share| format!(" with {share}"));
-            let mem = outside.memory.map(|memory| format!("{}{memory} of the memory", if sm.is_some() { " and " } else { " with " }));
+            let sm = outside.share.map(|share| format!("--sm {share}"));
+            let mem = outside.memory.map(|memory| format!("--mem {memory}"));
+            let has: Vec<String> = sm.into_iter().chain(mem).collect();
+            let with = if has.is_empty() { String::new() } else { format!(" with {}", has.join(" and ")) };
             format!(
-                "line {line}: programs outside of tenants: become tenants{}{}, except those of root{exempt}; `partita \
-                 preload status` says whether they load the library\n",
-                sm.unwrap_or_default(),
-                mem.unwrap_or_default()
+                "line {line}: programs outside of tenants: made tenants{with}, except those of \
+                 root{exempt}; `partita preload status` says whether they load the library\n"
             )
         }
     });

@@ -127,7 +127,8 @@ fn processes_of_one_job_and_children_of_a_tenant_share_its_tenant() {
     let (program, kernels) = common::gpu_program();
     // A launcher that does not use the GPU, with workers that all begin when there is input; one of
     // them in a session of its own.
-    let script = "for worker in 1 2 3 4 5 6; do \"$1\" \"$2\" serve < \"$3\" & done; setsid \"$1\" \"$2\" serve < \"$3\" & \
+    let script = "for worker in 1 2 3 4 5 6; do \"$1\" \"$2\" serve < \"$3\" & done; \
+                  setsid \"$1\" \"$2\" serve < \"$3\" & \
                   echo ready; wait";
     let (mut job, input) = job(&world, script, program, kernels);
     let group = job.child.id();
@@ -332,7 +333,8 @@ fn a_program_on_several_gpus_has_limits_on_each_and_keeps_none_of_them_from_othe
 
     // Two programs of one job, each on its own GPU, and a third on the second one's.
     let (program, kernels) = common::gpu_program();
-    let script = "for gpu in 0 1 1; do CUDA_VISIBLE_DEVICES=$gpu \"$1\" \"$2\" serve < \"$3\" & done; echo ready; wait";
+    let script = "for gpu in 0 1 1; do CUDA_VISIBLE_DEVICES=$gpu \"$1\" \"$2\" serve < \"$3\" & done; \
+                  echo ready; wait";
     let (mut job, input) = job(&world, script, program, kernels);
     let of_job = || {
         let of = |gpu: &str| {

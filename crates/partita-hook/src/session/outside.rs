@@ -75,7 +75,8 @@ pub fn ask() -> Result<(), String> {
         Err(trouble) => {
             if let Some(reason) = trouble.reason() {
                 report::line(format_args!(
-                    "{}: {reason}, so this program runs without limits; `systemctl status partitad` says more",
+                    "{}: {reason}, so this program runs without limits; `systemctl status partitad` says \
+                     more",
                     origin::system_socket().to_string_lossy()
                 ));
             }
