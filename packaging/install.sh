@@ -35,6 +35,10 @@ if $uninstall; then
     prefix=${prefix:-$(cd "$here/../.." && pwd)}
     list=$prefix/lib/partita/installed
     [ -r "$list" ] || fail "$list is missing, so nothing is installed in $prefix; name the prefix by --prefix"
+    # First: every program of the machine would miss the library.
+    if [ "$(id -u)" = 0 ] && [ -e /etc/ld.so.preload ]; then
+        "$prefix/bin/partita" preload disable >/dev/null || fail "the line in /etc/ld.so.preload must go first"
+    fi
     if has_systemd && [ -e "$prefix/lib/systemd/system/partitad.service" ]; then
         systemctl disable --now partitad.service || true
     fi

@@ -176,8 +176,19 @@ case $1 in
         as alice partita run --name fourth --sm 10% -- true
 
         as alice partita kill first
+        # Programs without `partita run`, which load the library until the package goes.
+        printf '[outside]\nprograms = "limit"\nsm = "25%%"\n' >/etc/partita/policy.toml
+        partita preload enable
+        as alice sh -c 'eval "$(partita sim env)"; exec setsid /given/places' >/tmp/outside.log 2>/tmp/outside.err &
+        until_true lines outside 3
+        goes_on outside 32
+        grep -q 'by the policy of this site' /tmp/outside.err || fail 'nobody tells that the program is a tenant'
+        partita ps | grep -q '(by policy)' || fail 'ps does not say who wanted the tenant'
+        partita ps --json | sed -n 's/.*"name": *"\(places-[0-9]*\)".*/\1/p' | head -1 | xargs partita kill
+        cp /usr/share/doc/partita/policy.toml /etc/partita/policy.toml
         stop_daemon
         dpkg -P partita >/tmp/dpkg.log 2>&1
+        [ ! -s /tmp/dpkg.log ] || ! grep ld.so /tmp/dpkg.log || fail 'programs miss the library'
         ;;
     tarball)
         mkdir /tmp/unpacked
@@ -198,7 +209,9 @@ case $1 in
         as alice partita kill first
         as bob partita kill second
         stop_daemon
-        sh /usr/local/lib/partita/install.sh --uninstall
+        partita preload enable
+        sh /usr/local/lib/partita/install.sh --uninstall 2>/tmp/uninstall.log
+        ! grep ld.so /tmp/uninstall.log || fail 'programs miss the library'
         rm -rf /var/lib/partita /var/cache/partita
         ;;
     wheel)

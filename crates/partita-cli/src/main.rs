@@ -59,6 +59,7 @@ fn dispatch(command: &Cmd) -> Result<ExitCode, Failure> {
         Cmd::Compare(arguments) => commands::compare::compare(arguments),
         Cmd::Cdi(verb) => commands::cdi::cdi(verb),
         Cmd::Policy(verb) => commands::policy::policy(verb),
+        Cmd::Preload(verb) => commands::preload::preload(verb),
         Cmd::Chain(arguments) => other::CHAIN.exec(arguments.words.clone()),
         Cmd::Batch(arguments) => commands::batch::batch(arguments),
         Cmd::Sim(arguments) => commands::sim::sim(arguments),

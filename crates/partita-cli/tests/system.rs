@@ -7,6 +7,8 @@
 mod common;
 #[path = "it/live.rs"]
 mod live;
+#[path = "system/outside.rs"]
+mod outside;
 #[path = "it/policy.rs"]
 mod policy;
 #[path = "it/queue.rs"]

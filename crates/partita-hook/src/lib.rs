@@ -38,7 +38,8 @@
 //! [`watcher`](sys::watcher)), no signal handler, nothing on standard output, no exit. A process
 //! that never touches CUDA pays for a few string comparisons in `dlsym` and nothing else. If
 //! neither `PARTITA_LEDGER` nor the variables of HAMi-core ([`hami`](session::hami)) name a tenant,
-//! the library passes everything through.
+//! and the policy of the site makes none ([`outside`](session::outside)), the library passes
+//! everything through.
 #![no_std]
 #![allow(
     clippy::missing_safety_doc,

@@ -102,7 +102,7 @@ fn the_hook_needs_nothing_but_the_c_library() {
 /// The functions that the hook asks the linker for and cannot do without. Every C library since
 /// glibc 2.17 has them in libc itself, and musl has them too; what is newer or lies elsewhere is in
 /// `floor.rs`.
-const STRONG: [&str; 55] = [
+const STRONG: [&str; 58] = [
     "__cxa_atexit",
     "__errno_location",
     "__xpg_strerror_r",
@@ -118,6 +118,7 @@ const STRONG: [&str; 55] = [
     "fcntl",
     "flock",
     "free",
+    "getauxval",
     "getenv",
     "geteuid",
     "getpid",
@@ -150,6 +151,7 @@ const STRONG: [&str; 55] = [
     "rmdir",
     "sched_yield",
     "secure_getenv",
+    "setenv",
     "sigfillset",
     "statfs",
     "strlen",
@@ -157,6 +159,7 @@ const STRONG: [&str; 55] = [
     "time",
     "unlink",
     "unlinkat",
+    "unsetenv",
     "write",
 ];
 

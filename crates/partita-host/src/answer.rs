@@ -1,5 +1,6 @@
 //! `partitad` in system mode: how it answers the command of a user ([`system`](crate::system)).
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Seek, Write};
 use std::mem::MaybeUninit;
@@ -19,11 +20,14 @@ use crate::install::Install;
 use crate::kill::end_leftovers;
 use crate::mps;
 use crate::mps::incident::{self, Incident};
+use crate::outside::{self, Newcomer};
 use crate::partition;
+use crate::policy;
 use crate::process::ProcessId;
-use crate::registry::{self, Isolation, OwnedTenant, Registry, Tenant, Waiter, check_name};
+use crate::registry::{self, Isolation, Meta, OwnedTenant, Registry, Tenant, Waiter, check_name};
 use crate::request::RunRequest;
 use crate::run;
+use crate::site;
 use crate::system::{Answer, Request};
 
 /// The most that is read of a request, in bytes: a long command line fits.
@@ -54,14 +58,18 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
         ),
     });
     let client = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+    let is_librarys = matches!(asked, Ok(Request::Enter { .. }));
     let done = asked.and_then(|asked| act(install, asked, user, client, run));
     let (answer, made) = done.unwrap_or_else(|error| match error {
-        Error::Waits { reason } => (Answer::Waits { reason }, None),
-        error => (Answer::Refused { reason: error.to_string() }, None),
+        Error::Waits { reason } => (Answer::Waits { reason }, Vec::new()),
+        error => (Answer::Refused { reason: error.to_string() }, Vec::new()),
     });
-    let owners: Vec<BorrowedFd<'_>> =
-        made.iter().flat_map(OwnedTenant::handed_out).map(|(_, _, owner)| owner.as_fd()).collect();
-    match reply(&stream, &answer, &owners) {
+    let owners: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
+    let bytes = match is_librarys {
+        true => answer.for_library(),
+        false => serde_json::to_vec(&answer).map_err(|error| io()(error.into()))?,
+    };
+    match reply(&stream, &bytes, &owners) {
         // The client does not wait for this answer, or has ended. A tenant that was made for it
         // ends with this process.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -69,14 +77,14 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
     }
 }
 
-/// Handles a request. Returns the answer, and the tenant whose descriptors go with it.
+/// Handles a request. Returns the answer, and the files that go with it and keep a tenant alive.
 fn act(
     install: &Install,
     request: Request,
     user: u32,
     client: u32,
     run: impl FnOnce(&[String]) -> u8,
-) -> Result<(Answer, Option<OwnedTenant>), Error> {
+) -> Result<(Answer, Vec<File>), Error> {
     let registry = Registry::open()?;
     if !registry.is_system() {
         return Err(Error::RunDirectory {
@@ -87,7 +95,7 @@ fn act(
     match request {
         Request::Command { arguments } => {
             let printed = captured(|| run(&arguments)).map_err(Error::io("the command's output"))?;
-            return Ok((printed, None));
+            return Ok((printed, Vec::new()));
         }
         Request::Make { name, gpus, request } => {
             check_name(&name)?;
@@ -97,7 +105,10 @@ fn act(
                 process.ok_or_else(|| Error::Served { reason: "the command has ended".to_owned() })?;
             let tenant = make_for(install, &registry, &name, gpus.parse()?, &request, process)?;
             let parts = tenant.handed_out().map(|(path, meta, _)| (path.to_owned(), meta.clone())).collect();
-            return Ok((Answer::Made { parts }, Some(tenant)));
+            return Ok((Answer::Made { parts }, tenant.into_owner_files()));
+        }
+        Request::Enter { visible, order } => {
+            return enter(install, &registry, user, client, visible.as_deref(), order.as_deref());
         }
         Request::NoteChild { name, child } => {
             if child.user() == Some(user) {
@@ -124,7 +135,7 @@ fn act(
             lock.queue()?.iter().filter(is_clients).try_for_each(|waiter| lock.dequeue(waiter.number))?;
         }
     }
-    Ok((Answer::Done, None))
+    Ok((Answer::Done, Vec::new()))
 }
 
 /// Makes a tenant of the acting user's and, for one that shares its GPUs, starts their service.
@@ -159,6 +170,83 @@ fn make_for(
     Ok(tenant)
 }
 
+/// The tenant of a program for which nobody has made one, if the policy limits it.
+fn enter(
+    install: &Install,
+    registry: &Registry,
+    user: u32,
+    client: u32,
+    visible: Option<&str>,
+    order: Option<&str>,
+) -> Result<(Answer, Vec<File>), Error> {
+    const FREE: (Answer, Vec<File>) = (Answer::Done, Vec::new());
+    let Some(newcomer) = Newcomer::find(install, client, user) else { return Ok(FREE) };
+    let refused = |error: Error| Error::Served {
+        reason: format!(
+            "the policy of this site limits programs that were started without `partita run`, and this one \
+                         cannot be: {error}"
+        ),
+    };
+    let gpus = outside::seen(install, visible, order).map_err(refused)?;
+    if gpus.is_empty() {
+        return Ok(FREE);
+    }
+    for name in newcomer.names(&gpus) {
+        let lock = registry.lock()?;
+        let tenants: Vec<Tenant> = lock
+            .tenants()?
+            .into_iter()
+            .filter(|tenant| tenant.user == user && !tenant.is_prepared())
+            .collect();
+        if let Some(tenant) = newcomer.tenant(&gpus, &tenants) {
+            let parts = lock.tenant_of_user(&tenant.name, user)?;
+            let held = parts.iter().map(Tenant::hold).collect::<Result<_, _>>()?;
+            drop(lock);
+            let all = run::gpus_of(install, &tenant.name, tenant.meta()?).map_err(refused)?;
+            let seen = if visible.is_some() { &gpus } else { &all };
+            let variables = variables(install, registry, tenant.meta()?, &all, seen)?;
+            let dir = parts[0].dir.clone();
+            return Ok((Answer::Entered { dir, notice: String::new(), variables }, held));
+        }
+        drop(lock);
+        if !site::present_rules()?.policy.outside.limits(&policy::user_of(user)) {
+            return Ok(FREE);
+        }
+        let request = newcomer.request(&gpus).settled(registry, &gpus)?;
+        let selectors = Selectors::List(gpus.iter().map(Gpu::selector).collect());
+        let mut tenant = match make_for(install, registry, &name, selectors, &request, newcomer.process) {
+            // Perhaps by another process of the job, a moment ago.
+            Err(Error::NameInUse { .. }) => continue,
+            made => made.map_err(refused)?,
+        };
+        // Nothing else starts it.
+        tenant.update_meta(|meta| meta.child = Some(newcomer.process))?;
+        let variables = variables(install, registry, tenant.meta(), &gpus, &gpus)?;
+        let (dir, notice) = (tenant.dir().to_owned(), run::of_outside(&tenant));
+        return Ok((Answer::Entered { dir, notice, variables }, tenant.into_owner_files()));
+    }
+    Err(refused(Error::Refused {
+        what: format!("process {client}"),
+        reason: "other tenants have its names; use `partita run --name`".to_owned(),
+    }))
+}
+
+/// The variables that lead a program that runs to those GPUs of its tenant that it sees. One that
+/// sees others is refused by the library.
+fn variables(
+    install: &Install,
+    registry: &Registry,
+    meta: &Meta,
+    gpus: &[Gpu],
+    seen: &[Gpu],
+) -> Result<Vec<(String, OsString)>, Error> {
+    let service = match meta.isolation {
+        Isolation::Shared => Some(mps::service(install, registry, gpus)?),
+        Isolation::Own => None,
+    };
+    Ok(run::places(seen, service.as_ref(), meta.mps_partition.as_deref()))
+}
+
 /// Starts the service of these GPUs, if it does not run, and refuses one more tenant if there is no
 /// room for it.
 fn serve(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
@@ -190,14 +278,13 @@ fn captured(run: impl FnOnce() -> u8) -> io::Result<Answer> {
 }
 
 /// Sends an answer, with its descriptors beside the first byte.
-fn reply(stream: &UnixStream, answer: &Answer, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let bytes = serde_json::to_vec(answer)?;
+fn reply(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GPUS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many GPUs for one message"));
     }
-    let sent = sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     let mut stream = stream;
     stream.write_all(&bytes[sent..])
 }

@@ -117,6 +117,17 @@ pub(crate) fn select_to_start(
     select_recent(install, selectors, usable, &recent, &|| gpu::real(install))
 }
 
+/// Every GPU of the machine; of the simulated machine, if there is no other.
+///
+/// # Errors
+/// As [`select`].
+pub(crate) fn select_all(install: &Install) -> Result<Vec<Gpu>, Error> {
+    let recent = || Recent::here().inventory(recent::now());
+    // One of any kinds, of which a program may see a part.
+    let all = Selectors::Any(None);
+    Ok(select_recent(install, Some(&all), |_| true, &recent, &|| gpu::real(install))?.gpus)
+}
+
 /// [`select_to_start`], with `recent` as the last answer, and `tell` for the query.
 fn select_recent(
     install: &Install,

@@ -217,17 +217,7 @@ pub fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
             0 => process::with_variable(LEDGER_VARIABLE, part.dir.as_os_str()),
             _ => Vec::new(),
         };
-        if let Ok(meta) = &part.meta {
-            found.extend(meta.child.filter(|child| child.lives()));
-        }
-        if let Ok(usage) = part.usage() {
-            found.extend(usage.slots().flatten().filter(|slot| slot.live).filter_map(|slot| {
-                let process = ProcessId::living(u32::try_from(slot.pid).ok()?)?;
-                // In a container a process has another number than here; then the start time
-                // differs.
-                (process.start_ticks == slot.start_ticks).then_some(process)
-            }));
-        }
+        found.extend(own_processes(part));
         // The files belong to the owner: they can only speak for the owner's processes.
         found.retain(|process| process.pid != own && process.user() == Some(part.user));
         if at == 0 && part.is_prepared() {
@@ -238,6 +228,22 @@ pub fn processes(tenant: &[Tenant]) -> BTreeSet<ProcessId> {
         all.extend(found);
     }
     all
+}
+
+/// The living processes that a tenant's files name: its program, and those that use its GPU.
+pub(crate) fn own_processes(part: &Tenant) -> Vec<ProcessId> {
+    let mut found: Vec<ProcessId> = Vec::new();
+    if let Ok(meta) = &part.meta {
+        found.extend(meta.child.filter(|child| child.lives()));
+    }
+    if let Ok(usage) = part.usage() {
+        found.extend(usage.slots().flatten().filter(|slot| slot.live).filter_map(|slot| {
+            let process = ProcessId::living(u32::try_from(slot.pid).ok()?)?;
+            // In a container a process has another number than here; then the start time differs.
+            (process.start_ticks == slot.start_ticks).then_some(process)
+        }));
+    }
+    found
 }
 
 /// Ends the GPU work of those of these processes that are clients of MPS.

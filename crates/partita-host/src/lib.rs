@@ -2,7 +2,7 @@
 //!
 //! | floor | modules |
 //! |---|---|
-//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`], [`mod@explain`] and what they take ([`request`]); [`slo`] moves TPCs for targets; [`system`] asks `partitad` instead, [`mod@answer`] answers; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`cdi`] makes tenants for containers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
+//! | commands | [`mod@run`], [`mod@set`], [`mod@ps`], [`mod@kill`], [`mod@explain`] and what they take ([`request`]); [`slo`] moves TPCs for targets; [`system`] asks `partitad` instead, [`mod@answer`] answers, for programs without a command with `outside`; [`mode`] says which mode holds; [`detached`] runs programs without a terminal; [`mod@apply`] makes tenants as a file describes them; [`cdi`] makes tenants for containers; [`holder`] holds the work of dead processes; [`sandbox`] makes tenants to try things on |
 //! | a program's own launches | [`restrict`], [`contexts`] |
 //! | parts of devices | [`mig`]: the instances of a GPU, and programs in them; [`vf`]: virtual functions and vGPUs; [`mod@compare`]: all ways side by side |
 //! | MPS | [`mps`]: the service that the tenants of a GPU share |
@@ -42,11 +42,13 @@ pub mod mode;
 pub mod mps;
 pub mod numerics;
 pub mod offered;
+mod outside;
 pub mod pace;
 pub mod partition;
 #[doc(hidden)]
 pub mod points;
 pub mod policy;
+pub mod preload;
 pub mod process;
 pub mod program;
 pub mod ps;

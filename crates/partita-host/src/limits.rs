@@ -92,7 +92,7 @@ pub fn check_share(share: Option<&Share>, gpcs_proved: bool) -> Result<(), Error
 }
 
 /// The 16 bytes of `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
-fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let digits: Vec<u8> = text.strip_prefix("GPU-")?.bytes().filter(|&byte| byte != b'-').collect();
     let mut uuid = [0; 16];
     if digits.len() != 32 {

@@ -13,7 +13,7 @@ mod now;
 #[cfg(test)]
 mod tests;
 
-use partita_core::{Placement, Quota, Share};
+use partita_core::{Placement, Quota, Share, words};
 
 use crate::gpu::Selector;
 
@@ -42,23 +42,58 @@ pub struct Policy {
     pub outside: Outside,
 }
 
-/// What happens to programs that use the GPU of tenants and belong to no tenant. They are reported
-/// in any case.
+impl Policy {
+    /// The same for programs that it limits although nobody made a tenant for them.
+    pub(crate) fn for_outside(mut self) -> Self {
+        self.default_share = self.outside.share.or(self.default_share);
+        self.default_memory = self.outside.memory.or(self.default_memory);
+        self
+    }
+}
+
+/// What happens to programs that were started without Partita. Those that use the GPU of tenants
+/// and belong to no tenant are reported in any case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outside {
     /// The line of the file, for messages.
     pub line: usize,
-    /// `programs = "end"`: whether `partitad` ends them.
-    pub ends: bool,
+    /// `programs`.
+    pub programs: Programs,
+    /// `sm`: what a program that becomes a tenant gets, instead of the default.
+    pub share: Option<Share>,
+    /// `mem`, likewise.
+    pub memory: Option<Quota>,
     /// Whose it leaves alone, beside root's; no one else's by default.
     pub exempt: Option<Who>,
+}
+
+words! {
+    /// What happens to programs that were started without Partita.
+    pub enum Programs: Report {
+        /// `partitad` reports them.
+        Report => "report",
+        /// They become tenants as they first use the GPU, where the library is loaded.
+        Limit => "limit",
+        /// `partitad` ends them.
+        End => "end",
+    }
 }
 
 impl Outside {
     /// Whether a program of this user is ended.
     #[must_use]
     pub fn ends(&self, user: &User) -> bool {
-        self.ends && !user.is_root && !self.exempt.as_ref().is_some_and(|exempt| exempt.includes(user))
+        self.programs == Programs::End && self.is_for(user)
+    }
+
+    /// Whether a program of this user becomes a tenant.
+    #[must_use]
+    pub fn limits(&self, user: &User) -> bool {
+        self.programs == Programs::Limit && self.is_for(user)
+    }
+
+    fn is_for(&self, user: &User) -> bool {
+        !user.is_root && !self.exempt.as_ref().is_some_and(|exempt| exempt.includes(user))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::pace::{TimesRow, duty_percent};
 pub use crate::partition::GpcRow;
 use crate::partition::{ClusterRow, PartitionRow};
 use crate::process::{ProcessId, user_name};
-use crate::registry::{Registry, Tenant, acting_user, memory};
+use crate::registry::{Origin, Registry, Tenant, acting_user, memory};
 use crate::slo::{Record, TargetRow};
 use crate::time::{self, TimeRow};
 
@@ -84,6 +84,9 @@ pub struct TenantRow {
     pub stopped: Option<bool>,
     /// Seconds since it was started.
     pub age_s: Option<u64>,
+    /// Who wanted it.
+    #[serde(serialize_with = "crate::text::option::serialize")]
+    pub origin: Option<Origin>,
     /// The program and its arguments.
     pub command: Option<Vec<String>>,
     /// A problem: a damaged file, or a process that has escaped its limits.
@@ -266,6 +269,7 @@ fn row(tenant: &Tenant) -> TenantRow {
         started: meta.map(|meta| meta.child.is_some()),
         stopped: meta.and_then(|meta| meta.child).map(ProcessId::is_stopped),
         age_s,
+        origin: meta.map(|meta| meta.origin),
         command: meta.map(|meta| meta.command.clone()),
         problem: (!problems.is_empty()).then(|| problems.join("; ")),
     }

@@ -50,6 +50,10 @@ pub struct RunRequest {
     /// The tenant is for containers, and lives without a process (`cdi`).
     #[serde(skip)]
     pub is_prepared: bool,
+    /// The policy of the site makes the tenant, for a program that was started without Partita
+    /// (`outside`).
+    #[serde(skip)]
+    pub is_outside: bool,
 }
 
 impl RunRequest {

@@ -27,6 +27,7 @@ use partita_mps::Service;
 use rustix::process::Signal;
 
 use self::attend::{Started, attend};
+pub(crate) use self::command::places;
 use self::command::{Place, command_in, spawn_owner};
 pub use self::command::{hook, variables};
 pub use self::exec::exec;
@@ -385,6 +386,23 @@ fn tell_what_it_gets(
     }
 }
 
+/// What a program is told that the policy of the site has made a tenant.
+pub(crate) fn of_outside(tenant: &OwnedTenant) -> String {
+    let quotas: Vec<(&str, u64)> = tenant.memory_quotas().collect();
+    let on = |(gpu, sms, sms_of_device): (&str, u32, u32)| {
+        let quota = quotas.iter().find(|(of, _)| *of == gpu);
+        let memory =
+            quota.map_or_else(String::new, |(_, bytes)| format!(" and {}", ByteSize(*bytes).approximate()));
+        format!("{sms} of {sms_of_device} SMs{memory} of {gpu}")
+    };
+    format!(
+        "by the policy of this site this program runs as tenant {} with {}; `partita run` asks for other \
+         limits, and `partita ps {0}` shows these",
+        tenant.meta().name,
+        tenant.units().map(on).collect::<Vec<_>>().join(", ")
+    )
+}
+
 /// A tenant's processes are clients of a service that runs; returns whether this call started it.
 fn start_service(service: Option<&Service>) -> Result<bool, Error> {
     signals::check()?;
@@ -421,6 +439,11 @@ fn clean(registry: &Registry) {
 
 /// The default name of a tenant: its program's name and this process's number.
 fn default_name(program: &Path) -> String {
+    format!("{}-{}", program_name(program), std::process::id())
+}
+
+/// What a tenant's name can have of a program's.
+pub(crate) fn program_name(program: &Path) -> String {
     let stem: String = program
         .file_name()
         .unwrap_or(OsStr::new("program"))
@@ -430,8 +453,7 @@ fn default_name(program: &Path) -> String {
         .take(40)
         .collect();
     let stem = stem.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
-    let stem = if stem.is_empty() { "program" } else { stem };
-    format!("{stem}-{}", std::process::id())
+    if stem.is_empty() { "program" } else { stem }.to_owned()
 }
 
 #[cfg(test)]

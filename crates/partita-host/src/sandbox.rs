@@ -19,7 +19,9 @@ use crate::install::Install;
 use crate::limits::{self, SmCount};
 use crate::mps;
 use crate::process::ProcessId;
-use crate::registry::{GpuMeta, Isolation, META_VERSION, Meta, NewPart, OwnedTenant, Registry, c_path};
+use crate::registry::{
+    GpuMeta, Isolation, META_VERSION, Meta, NewPart, Origin, OwnedTenant, Registry, c_path,
+};
 use crate::run;
 
 /// A separate registry on one GPU.
@@ -110,6 +112,7 @@ impl<'a> Sandbox<'a> {
             placed: None,
             is_put_in_turns: false,
             prepared_boot: None,
+            origin: Origin::Request,
         };
         let part = NewPart { gpu_key: self.gpu.key(), meta, limits };
         let owned = self.registry.lock_to_make()?.create(vec![part])?;

@@ -12,6 +12,7 @@
 //! comes with the locked files that keep it alive, as descriptors: each holder of one belongs to
 //! the tenant, and only the tenant's user can open those files.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -55,6 +56,14 @@ pub(crate) enum Request {
     EndProcesses { name: String },
     /// Remove what ended tenants left.
     Clean,
+    /// Whether the site limits the program that asks, for which nobody has made a tenant. The
+    /// library asks, and gets [`Answer::for_library`].
+    Enter {
+        /// Its `CUDA_VISIBLE_DEVICES`.
+        visible: Option<String>,
+        /// Its `CUDA_DEVICE_ORDER`.
+        order: Option<String>,
+    },
 }
 
 /// An answer.
@@ -71,6 +80,39 @@ pub(crate) enum Answer {
     Waits { reason: String },
     /// It is not done, and why.
     Refused { reason: String },
+    /// The program belongs to a tenant: its directory, what to tell the user, and the variables
+    /// that lead to its GPUs and their service.
+    Entered { dir: PathBuf, notice: String, variables: Vec<(String, OsString)> },
+}
+
+impl Answer {
+    /// The answer as the library reads it: words, each of which a zero ends.
+    pub(crate) fn for_library(&self) -> Vec<u8> {
+        let variables = |variables: &[(String, OsString)]| {
+            let word = |(name, value): &(String, OsString)| {
+                [name.as_bytes(), b"=", value.as_encoded_bytes()].concat()
+            };
+            variables.iter().map(word).collect::<Vec<_>>()
+        };
+        let words = match self {
+            Self::Entered { dir, notice, variables: of } => [
+                vec![
+                    b"tenant".to_vec(),
+                    dir.as_os_str().as_encoded_bytes().to_vec(),
+                    notice.as_bytes().to_vec(),
+                ],
+                variables(of),
+            ]
+            .concat(),
+            Self::Refused { reason } | Self::Waits { reason } => {
+                vec![b"refused".to_vec(), reason.as_bytes().to_vec()]
+            }
+            Self::Done | Self::Printed { .. } | Self::Made { .. } => vec![b"free".to_vec()],
+        };
+        let mut bytes = words.join(&0);
+        bytes.push(0);
+        bytes
+    }
 }
 
 /// The output of a command that `partitad` ran for this process.

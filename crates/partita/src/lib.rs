@@ -129,8 +129,9 @@ pub use partita_doctor::{audit, demo, doctor, prove, sample, topology};
 pub use partita_host::points;
 pub use partita_host::{
     Error, answer, apply, calibration, cdi, child, compare, detached, error, escape, explain, facts, gpu,
-    gpus, groups, holder, install, kill, limits, mig, mode, mps, offered, pace, partition, policy, process,
-    program, ps, queue, registry, run, sandbox, set, signals, simenv, site, slo, state, system, time, vf,
+    gpus, groups, holder, install, kill, limits, mig, mode, mps, offered, pace, partition, policy, preload,
+    process, program, ps, queue, registry, run, sandbox, set, signals, simenv, site, slo, state, system,
+    time, vf,
 };
 
 /// ```no_run

@@ -16,6 +16,7 @@ mod limits;
 mod mig;
 mod mps;
 mod policy;
+mod preload;
 mod prove;
 mod run;
 mod shell;
@@ -47,6 +48,7 @@ pub use mps::{
     PolicyArg,
 };
 pub use policy::PolicyVerb;
+pub use preload::{PreloadFile, PreloadVerb};
 pub use prove::{Prove, RouteArg};
 pub use run::Run;
 pub use shell::{Completions, Generate, Help, Man};
@@ -148,6 +150,9 @@ pub enum Cmd {
     /// Check and print the policy of the site
     #[command(subcommand)]
     Policy(PolicyVerb),
+    /// Let the policy limit programs that are started without `partita run`
+    #[command(subcommand)]
+    Preload(PreloadVerb),
     /// Run chains of components that pass on frames in GPU memory
     Chain(External),
     /// Prolog and epilog for jobs of Slurm, Torque and PBS

@@ -17,6 +17,7 @@ pub mod mig;
 pub mod mps;
 pub mod other;
 pub mod policy;
+pub mod preload;
 pub mod prove;
 pub mod ps;
 pub mod run;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
-use partita::policy::{self, Hours, Policy, Who};
+use partita::policy::{self, Hours, Policy, Programs, Who};
 use partita_console::{Failure, print, tell};
 
 use crate::args::PolicyVerb;
@@ -83,12 +83,22 @@ fn text(policy: &Policy) -> String {
         ));
     }
     let exempt = outside.exempt.as_ref().map_or_else(String::new, |exempt| format!(" and {}", who(exempt)));
-    text.push_str(&match outside.ends {
-        false => "programs outside of tenants: reported\n".to_owned(),
-        true => format!(
-            "line {}: programs outside of tenants: ended, except those of root{exempt}\n",
-            outside.line
-        ),
+    let line = outside.line;
+    text.push_str(&match outside.programs {
+        Programs::Report => "programs outside of tenants: reported\n".to_owned(),
+        Programs::End => {
+            format!("line {line}: programs outside of tenants: ended, except those of root{exempt}\n")
+        }
+        Programs::Limit => {
+            let sm = outside.share.map(|share| format!("--sm {share}"));
+            let mem = outside.memory.map(|memory| format!("--mem {memory}"));
+            let has: Vec<String> = sm.into_iter().chain(mem).collect();
+            let with = if has.is_empty() { String::new() } else { format!(" with {}", has.join(" and ")) };
+            format!(
+                "line {line}: programs outside of tenants: made tenants{with}, except those of \
+                 root{exempt}; `partita preload status` says whether they load the library\n"
+            )
+        }
     });
     text
 }

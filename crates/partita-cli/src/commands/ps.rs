@@ -12,7 +12,7 @@ use partita::mode;
 use partita::offered::Via;
 use partita::ps::{self, TenantRow};
 use partita::queue::{self, WaitingRow};
-use partita::registry::{Isolation, Registry};
+use partita::registry::{Isolation, Origin, Registry};
 use partita::time::TimeRow;
 use partita_console::{Failure, Table, print, print_json, selectors, shorten, tell};
 use partita_core::time::Priority;
@@ -299,6 +299,9 @@ fn tpcs(row: &TenantRow) -> Option<String> {
     row.tpcs.clone().or_else(partition)
 }
 
+/// In front of the command of a program that was started without Partita.
+pub const BY_POLICY: &str = "(by policy) ";
+
 fn cells(row: &TenantRow) -> [String; 16] {
     let unknown = || "?".to_owned();
     let tpcs = tpcs(row);
@@ -332,14 +335,17 @@ fn cells(row: &TenantRow) -> [String; 16] {
         target(row).unwrap_or_else(|| "-".to_owned()),
         row.processes.len().to_string(),
         row.age_s.map_or_else(unknown, age),
-        row.command.as_ref().map_or_else(unknown, |command| shorten(&words(command), COMMAND_MAX)),
+        row.command
+            .as_ref()
+            .map_or_else(unknown, |command| shorten(&words(command, row.origin), COMMAND_MAX)),
     ]
 }
 
 /// What it runs. One that was prepared for a job is held by a process of Partita's.
-fn words(command: &[String]) -> String {
+fn words(command: &[String], origin: Option<Origin>) -> String {
     match command {
         [_, held] if held == HOLD_SUBCOMMAND => "(prepared for a job)".to_owned(),
+        command if origin == Some(Origin::Policy) => format!("{BY_POLICY}{}", command.join(" ")),
         command => command.join(" "),
     }
 }

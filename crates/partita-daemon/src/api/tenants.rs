@@ -11,6 +11,7 @@ use partita::kill;
 use partita::limits::{LimitSet, Refused};
 use partita::pace::TimesRow;
 use partita::ps::TenantRow;
+use partita::registry::Origin;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
 use partita::slo::TargetRow;
 use partita_core::ByteSize;
@@ -43,6 +44,10 @@ pub(super) struct TenantView {
     started: Option<bool>,
     /// Seconds since it was started.
     age_s: Option<u64>,
+    /// Who wanted it: `request`, or `policy` for a program that was started without Partita, which
+    /// the policy of the site limits.
+    #[schema(example = "request")]
+    origin: Option<&'static str>,
     /// What is wrong with it: a damaged file, or a process that its limits do not hold.
     problem: Option<String>,
 }
@@ -199,6 +204,7 @@ pub(super) fn views(rows: &[TenantRow]) -> Vec<TenantView> {
                     command: row.command.clone(),
                     started: row.started,
                     age_s: row.age_s,
+                    origin: row.origin.map(Origin::name),
                     problem: row.problem.clone(),
                 });
                 views.len() - 1

@@ -6,6 +6,7 @@
 //! has ended, or of another user's) cannot count.
 
 use alloc::boxed::Box;
+use alloc::ffi::CString;
 use alloc::format;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
@@ -59,9 +60,8 @@ pub fn own() -> Option<&'static Says> {
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
-/// Reads the process's own environment before the program can change it. Allocates only if it names
-/// something.
-pub fn look_at_load() {
+/// The strings of this process's environment, as they are now.
+fn strings() -> impl Iterator<Item = &'static [u8]> {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
@@ -70,8 +70,21 @@ pub fn look_at_load() {
     // SAFETY: the list ends with a null, which take_while() below does not go beyond.
     let pointers = core::iter::successors(first, |&at| unsafe { core::ptr::from_ref(at).add(1).as_ref() });
     let strings = pointers.take_while(|string| !string.is_null());
-    // SAFETY: the list's strings; the process has one thread yet.
-    let says = Says::of(strings.map(|&string| unsafe { CStr::from_ptr(string) }.to_bytes()));
+    // SAFETY: the list's strings.
+    strings.map(|&string| unsafe { CStr::from_ptr(string) }.to_bytes())
+}
+
+/// The names in this process's environment that begin so.
+pub fn names(beginning: &[u8]) -> Vec<CString> {
+    let name = |string: &[u8]| CString::new(string.split(|&byte| byte == b'=').next()?).ok();
+    strings().filter(|string| string.starts_with(beginning)).filter_map(name).collect()
+}
+
+/// Reads the process's own environment before the program can change it. Allocates only if it names
+/// something.
+pub fn look_at_load() {
+    // The process has one thread yet.
+    let says = Says::of(strings());
     if says != Says::Nothing {
         OWN.store(Box::into_raw(Box::new(says)), Ordering::Release);
     }

@@ -119,7 +119,7 @@ fn linkers_own(handle: *mut c_void, name: &CStr, caller: *const c_void) -> Optio
 
 /// The function for an export of libcuda, if the handle leads to libcuda.
 fn of_driver(handle: *mut c_void, row: &Row) -> Option<*mut c_void> {
-    if !origin::is_tenant() {
+    if !origin::may_be_tenant() {
         return None;
     }
     if handle == libc::RTLD_NEXT {

@@ -46,7 +46,7 @@ pub unsafe fn get_proc_address_v2(
 }
 
 unsafe fn substitute(result: CuResult, name: *const c_char, function: *mut *mut c_void) -> CuResult {
-    if result.is_ok() && !name.is_null() && !function.is_null() && origin::is_tenant() {
+    if result.is_ok() && !name.is_null() && !function.is_null() && origin::may_be_tenant() {
         // SAFETY: the call succeeded, so the name is a string, and `function` is valid and written.
         unsafe {
             if let Some(hook) = hook_for(CStr::from_ptr(name), *function) {

@@ -25,7 +25,7 @@ use partita_abi::types::CUuuid;
 use partita_driver::callback::{GetExportTable, SubscribeError, Table};
 use partita_ledger::mutex::Mutex;
 
-use crate::account::origin::is_tenant;
+use crate::account::origin::may_be_tenant;
 use crate::account::tenant;
 use crate::launch::mask;
 use crate::sys::fork::in_child;
@@ -182,7 +182,7 @@ pub unsafe fn get_export_table(
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real(table, id) };
     // SAFETY: the driver has just read the identifier.
-    if result.is_err() || !is_tenant() || unsafe { *id } != EXPORT_TABLE_UUID {
+    if result.is_err() || !may_be_tenant() || unsafe { *id } != EXPORT_TABLE_UUID {
         return result;
     }
     let known = TABLE.load(Ordering::Acquire);

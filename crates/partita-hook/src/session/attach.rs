@@ -19,7 +19,7 @@ use partita_ledger::mutex::Mutex;
 use partita_ledger::{GPUS_MAX, HookState, LimitsMap, UsageView};
 
 use crate::account::locate;
-use crate::account::origin::{self, Origin, is_tenant};
+use crate::account::origin::{self, Origin, is_tenant, may_be_tenant};
 use crate::account::tenant::{self, Tenant};
 use crate::driver::calls::{DriverCalls, export_table};
 use crate::driver::places::PlaceCalls;
@@ -28,7 +28,7 @@ use crate::gate::{lanes, look, pass};
 use crate::launch::{borrow, counter, mask, subscribers};
 use crate::memory::driver_memory;
 use crate::session::claim::{Claim, Part, path};
-use crate::session::hami;
+use crate::session::{hami, outside};
 use crate::slots::finished;
 use crate::sys::fork::{self, in_child};
 use crate::sys::report;
@@ -43,6 +43,10 @@ in_child! {
 
 /// Wraps `cuInit`.
 pub unsafe fn init(real: prototypes::cuInit, flags: c_uint) -> CuResult {
+    // First: the driver reads the environment, which then names the tenant's GPUs and service.
+    if !ask() {
+        return CuResult::INVALID_DEVICE;
+    }
     // SAFETY: the caller's flags, passed on.
     let result = unsafe { real(flags) };
     if result.is_err() || !is_tenant() || tenant::current().is_some() {
@@ -62,7 +66,7 @@ pub unsafe fn init(real: prototypes::cuInit, flags: c_uint) -> CuResult {
 /// `CUDA_ERROR_NOT_INITIALIZED` if the process was refused.
 #[inline]
 pub fn late() -> Result<(), CuResult> {
-    if tenant::current().is_some() || !is_tenant() {
+    if tenant::current().is_some() || !may_be_tenant() {
         return Ok(());
     }
     join_late()
@@ -81,7 +85,26 @@ fn join_late() -> Result<(), CuResult> {
             return Ok(());
         }
     }
-    if join() { Ok(()) } else { Err(CuResult::NOT_INITIALIZED) }
+    let is_free = ask() && !is_tenant();
+    if is_free || join() { Ok(()) } else { Err(CuResult::NOT_INITIALIZED) }
+}
+
+/// Asks `partitad` whether the site limits this program, if no tenant was made for it. False if it
+/// is refused.
+fn ask() -> bool {
+    if !origin::is_to_be_asked() {
+        return true;
+    }
+    let _attaching = ATTACHING.lock();
+    if !origin::is_to_be_asked() {
+        return true;
+    }
+    outside::ask()
+        .inspect_err(|reason| {
+            tenant::refuse();
+            report::line(format_args!("{reason}"));
+        })
+        .is_ok()
 }
 
 /// Attaches, unless that was done or refused before; whether the process is part of its tenant now.
@@ -93,7 +116,10 @@ fn join() -> bool {
     if tenant::is_refused() {
         return false;
     }
-    match attach() {
+    let attached = attach();
+    // From here on its slots keep the tenant.
+    outside::let_go();
+    match attached {
         Ok(tenant) => {
             tenant::publish(tenant);
             true

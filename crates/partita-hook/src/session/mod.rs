@@ -4,3 +4,4 @@ pub mod attach;
 pub mod claim;
 pub mod contexts;
 pub mod hami;
+pub mod outside;

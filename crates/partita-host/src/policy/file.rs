@@ -7,7 +7,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
 
-use super::{Outside, Policy, Reservation, Rule, Who};
+use super::{Outside, Policy, Programs, Reservation, Rule, Who};
 
 /// A mistake in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -73,6 +73,8 @@ struct ReservationEntry {
 #[serde(deny_unknown_fields)]
 struct OutsideEntry {
     programs: Text,
+    sm: Option<Text>,
+    mem: Option<Text>,
     #[serde(default)]
     users: Vec<Text>,
     #[serde(default)]
@@ -225,18 +227,27 @@ impl Source<'_> {
 
 impl Source<'_> {
     fn outside(&self, entry: &Spanned<OutsideEntry>) -> Result<Outside, PolicyError> {
-        let OutsideEntry { programs, users, groups } = entry.get_ref();
-        let ends = match programs.get_ref().as_str() {
-            "report" => false,
-            "end" => true,
-            _ => {
-                let reason = "use \"report\", or \"end\" to end them";
-                return Err(self.mistake(programs.span().start, "programs", reason));
-            }
-        };
+        let OutsideEntry { programs: word, sm, mem, users, groups } = entry.get_ref();
+        let programs = word.get_ref().parse().map_err(|_| {
+            let reason = "use \"report\", \"limit\" to make them tenants, or \"end\" to end them";
+            self.mistake(word.span().start, "programs", reason)
+        })?;
+        let limits = [("sm", sm), ("mem", mem)];
+        if let (true, Some((key, Some(limit)))) =
+            (programs != Programs::Limit, limits.into_iter().find(|(_, limit)| limit.is_some()))
+        {
+            let reason = "only programs = \"limit\" makes tenants of these programs";
+            return Err(self.mistake(limit.span().start, key, reason));
+        }
         let who = self.who(users, groups)?;
         let exempt = Some(who).filter(|who| !who.is_everyone());
-        Ok(Outside { line: self.line(entry.span().start), ends, exempt })
+        Ok(Outside {
+            line: self.line(entry.span().start),
+            programs,
+            share: sm.as_ref().map(|sm| self.share("sm", sm)).transpose()?,
+            memory: self.memory("mem", mem.as_ref())?,
+            exempt,
+        })
     }
 }
 

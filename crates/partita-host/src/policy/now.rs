@@ -100,6 +100,13 @@ pub(crate) struct Rules {
     pub now: Moment,
 }
 
+impl Rules {
+    /// The same for programs that the policy limits although nobody made a tenant for them.
+    pub fn for_outside(self) -> Self {
+        Self { policy: self.policy.for_outside(), ..self }
+    }
+}
+
 /// The policy that holds now: that which `partitad` has passed on to this process, or the file's.
 ///
 /// # Errors

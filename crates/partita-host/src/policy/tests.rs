@@ -208,9 +208,36 @@ fn programs_outside_of_tenants_are_ended_but_for_those_of_root_and_of_the_named(
     assert!(outside("[outside]\nprograms = \"end\"\n").ends(&user("ann", &[])));
     for (text, line, key) in [
         ("[outside]\nprograms = \"kill\"\n", 2, "programs"),
+        ("[outside]\nprograms = \"end\"\nsm = \"10%\"\n", 3, "sm"),
+        ("[outside]\nprograms = \"report\"\nmem = \"1GiB\"\n", 3, "mem"),
+        ("[outside]\nprograms = \"limit\"\nsm = \"tpc:0-3\"\n", 3, "sm"),
+        ("[outside]\nprograms = \"limit\"\nmem = \"0B\"\n", 3, "mem"),
         ("[outside]\nprograms = \"end\"\nusers = [\"\"]\n", 3, "users"),
     ] {
         let error = Policy::parse(text).unwrap_err();
         assert_eq!((error.line, error.key.as_deref()), (line, Some(key)), "{text}");
+    }
+}
+
+#[test]
+fn programs_outside_of_tenants_become_tenants_with_what_the_policy_gives_them() {
+    let parse = |text: &str| Policy::parse(text).unwrap();
+    let limit = parse("[outside]\nprograms = \"limit\"\nusers = [\"ann\"]\n").outside;
+    assert!(limit.limits(&user("bob", &[])) && !limit.ends(&user("bob", &[])));
+    assert!(!limit.limits(&user("ann", &[])) && !limit.limits(&user("root", &[])));
+    for other in ["", "[outside]\nprograms = \"report\"\n", "[outside]\nprograms = \"end\"\n"] {
+        assert!(!parse(other).outside.limits(&user("bob", &[])), "{other}");
+    }
+
+    let defaults = "[default]\nsm = \"50%\"\nmem = \"25%\"\n[outside]\nprograms = \"limit\"\n";
+    for (text, share, memory) in [
+        ("[outside]\nprograms = \"limit\"\n".to_owned(), None, None),
+        (defaults.to_owned(), Some("50%"), Some("25%")),
+        (format!("{defaults}sm = \"8tpc\"\n"), Some("8tpc"), Some("25%")),
+        (format!("{defaults}mem = \"1GiB\"\n"), Some("50%"), Some("1GiB")),
+    ] {
+        let policy = parse(&text).for_outside();
+        assert_eq!(policy.default_share, share.map(|share| share.parse().unwrap()), "{text}");
+        assert_eq!(policy.default_memory, memory.map(|memory| memory.parse().unwrap()), "{text}");
     }
 }

@@ -186,6 +186,11 @@ impl Dir {
         Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
     }
 
+    /// Opens a regular file in it to lock it.
+    pub fn file_to_lock(&self, name: &str) -> io::Result<File> {
+        Ok(File::from(self.enter(name.as_ref(), OFlags::RDWR | OFlags::NONBLOCK)?))
+    }
+
     /// Makes a new file in it, with this mode.
     pub fn create(&self, name: &str, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use partita_core::TpcSet;
 use partita_ledger::{
     ELASTIC_FILE_NAME, ElasticMap, FLAG_TIMED, GATE_FILE_NAME, GPU_LINK_PREFIX, GateMap, LIMITS_FILE_NAME,
-    LedgerError, Limits, LimitsFile, Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap,
+    LedgerError, Limits, LimitsFile, NO_QUOTA, Problem, TIME_FILE_NAME, TimeMap, USAGE_FILE_NAME, UsageMap,
 };
 
 use super::dir::{Dir, own_user};
@@ -61,6 +61,11 @@ impl OwnedTenant {
         self.parts.iter().map(|part| &part.owner)
     }
 
+    /// The same files, which then are all that keeps it alive.
+    pub fn into_owner_files(self) -> Vec<File> {
+        self.parts.into_iter().map(|part| part.owner).collect()
+    }
+
     /// The metadata of the tenant on its first GPU.
     pub fn meta(&self) -> &Meta {
         &self.parts[0].meta
@@ -82,6 +87,12 @@ impl OwnedTenant {
         self.parts
             .iter()
             .filter_map(|part| Some((part.meta.gpu.label.as_str(), memory::rest(&part.limits()?)?)))
+    }
+
+    /// The GPUs on which it has a quota of memory, and the quota in bytes.
+    pub(crate) fn memory_quotas(&self) -> impl Iterator<Item = (&str, u64)> {
+        let quota = |part: &OwnedPart| Some(part.limits()?.memory_quota_bytes).filter(|it| *it != NO_QUOTA);
+        self.parts.iter().filter_map(move |part| Some((part.meta.gpu.label.as_str(), quota(part)?)))
     }
 
     /// Changes the metadata of the tenant, for readers.

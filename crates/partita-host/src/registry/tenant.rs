@@ -1,7 +1,9 @@
 //! One tenant as others see it.
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use partita_ledger::{
 use serde::{Deserialize, Serialize};
 
 use super::dir::{Dir, own_user};
-use super::layout::{Home, META, container_dir, is_owned};
+use super::layout::{Home, META, OWNER, container_dir, is_owned};
 use super::user::acting_user;
 use crate::dead::{self, DeadProcess};
 use crate::error::Error;
@@ -64,6 +66,16 @@ words! {
         Shared => "shared",
         /// In turns with other tenants.
         Own => "own",
+    }
+}
+
+words! {
+    /// Who wanted a tenant.
+    pub enum Origin: Request {
+        /// Somebody asked for it.
+        Request => "request",
+        /// The policy of the site, of a program that was started without Partita.
+        Policy => "policy",
     }
 }
 
@@ -179,6 +191,9 @@ pub struct Meta {
     /// it lives without a process until it is removed, or until the machine starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_boot: Option<String>,
+    /// Who wanted it.
+    #[serde(default, with = "crate::text")]
+    pub origin: Origin,
 }
 
 impl Meta {
@@ -312,6 +327,15 @@ impl Tenant {
     /// Opens its directory, if it is there and its user's still.
     pub(super) fn open(&self) -> io::Result<Dir> {
         self.home.sub_of_owner(&self.gpu_key)?.sub_of_owner(&self.name)
+    }
+
+    /// Opens and, unless another process has it, locks the file that keeps it alive.
+    pub(crate) fn hold(&self) -> Result<File, Error> {
+        let held = self.open().and_then(|dir| dir.file_to_lock(OWNER));
+        let file = held.map_err(|error| self.damaged(OWNER, &error.to_string()))?;
+        // Whoever has it holds the tenant too.
+        let _ = partita_ledger::lock_alone(file.as_raw_fd());
+        Ok(file)
     }
 
     /// Opens one of its files by the ledger.

@@ -55,6 +55,7 @@ fn meta(name: &str) -> Meta {
         placed: None,
         is_put_in_turns: false,
         prepared_boot: None,
+        origin: Origin::Request,
     }
 }
 

@@ -67,6 +67,23 @@ pub fn variables(
     variables
 }
 
+/// The variables that lead a program that runs to GPUs of its tenant, their service, and a static
+/// partition of that.
+pub(crate) fn places(
+    gpus: &[Gpu],
+    service: Option<&Service>,
+    mps_partition: Option<&str>,
+) -> Vec<(String, OsString)> {
+    let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.facts.uuid.as_str()).collect();
+    let mut variables = vec![("CUDA_VISIBLE_DEVICES", uuids.join(",").into())];
+    match service {
+        Some(service) => variables.extend(service.client_env()),
+        None => variables.extend(without_mps().map(|(key, value)| (key, value.into()))),
+    }
+    variables.extend(mps_partition.map(|name| (PARTITION_VARIABLE, name.into())));
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 /// The options of programs that are built with AddressSanitizer.
 const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 

@@ -23,7 +23,7 @@ use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::policy::{Decided, Kept, Rules, Wish};
 use crate::process::ProcessId;
 use crate::registry::{
-    GpuMeta, Isolation, Meta, NewPart, OwnedTenant, Registry, RegistryLock, Tenant, check_name,
+    GpuMeta, Isolation, Meta, NewPart, Origin, OwnedTenant, Registry, RegistryLock, Tenant, check_name,
 };
 use crate::request::RunRequest;
 use crate::site::{self, Site};
@@ -80,6 +80,7 @@ fn plan<'a>(
         return Err(other.name_in_use());
     }
     let rules = site::present_rules()?;
+    let rules = if request.is_outside { rules.for_outside() } else { rules };
     let plan_beside = |tenants: &[Tenant]| {
         if request.limits.isolation() == Isolation::Shared {
             mps::check_shared(registry, gpus, tenants)?;
@@ -355,5 +356,6 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
         placed: request.placed.clone(),
         is_put_in_turns: request.is_put_in_turns,
         prepared_boot: if request.is_prepared { crate::registry::boot().ok() } else { None },
+        origin: if request.is_outside { Origin::Policy } else { Origin::Request },
     }
 }

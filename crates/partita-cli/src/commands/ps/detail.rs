@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use partita::escape::escape;
 use partita::pace::TimesRow;
 use partita::ps::{GpcRow, ProcessRow, TenantRow};
+use partita::registry::Origin;
 use partita_console::{Failure, print, print_json, tell};
 
 use super::{age, target, tpcs, via};
@@ -83,6 +84,7 @@ fn text(row: &TenantRow) -> String {
         }),
     );
     line("SM count", limits.sm_count.map(|sm_count| sm_count.to_string()));
+    line("origin", row.origin.map(origin));
     line("state", state(row));
     line("command", row.command.as_ref().map(|command| command.join(" ")));
     for process in &row.processes {
@@ -123,6 +125,13 @@ fn of_driver(row: &TenantRow, driver: u64) -> String {
         format!("; {} a process do not count as memory", bytes(allowance.bytes()))
     });
     format!("{} in its processes{free}", bytes(driver))
+}
+
+fn origin(origin: Origin) -> String {
+    match origin {
+        Origin::Request => origin.to_string(),
+        Origin::Policy => format!("{origin}: its program was started without `partita run`"),
+    }
 }
 
 fn state(row: &TenantRow) -> Option<String> {

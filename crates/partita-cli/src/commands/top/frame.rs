@@ -2,13 +2,14 @@
 //! style can go: what colours say, words say too.
 
 use partita::escape::escape;
+use partita::registry::Origin;
 use partita_console::shorten;
 use partita_core::Count;
 
 use super::reading::{Gpu, Outside, Reading, Tenant, Waiting};
 use super::rows::Row;
 use super::view::{Mode, View};
-use crate::commands::ps::{age, short_gpu};
+use crate::commands::ps::{BY_POLICY, age, short_gpu};
 use crate::commands::{bytes, quantiles};
 
 /// How a text looks where the terminal can show it.
@@ -259,7 +260,8 @@ fn row_line(row: &Row, size: Size, rows: &[Row], is_selected: bool) -> Line {
         line.push((Style::Plain, format!("  {:<9}", shorten(&escape(&short_gpu(&tenant.gpu)), 9))));
     }
     let command = tenant.command.as_ref().map_or_else(String::new, |command| command.join(" "));
-    line.push((Style::Dim, format!("  {}", escape(&command))));
+    let by = if tenant.origin.as_deref() == Some(Origin::Policy.name()) { BY_POLICY } else { "" };
+    line.push((Style::Dim, format!("  {by}{}", escape(&command))));
     line
 }
 

@@ -126,6 +126,11 @@ fn on_paper_every_tenant_and_program_is_there() {
     assert!(text.contains("BURSTS") && text.contains(" 1.2/3.4ms "), "{text}");
     assert!(text.contains(" DUTY ") && text.contains("  38%"), "{text}");
     assert!(!text.contains("TARGET"), "{text}");
+    assert!(!text.contains("(by policy)"), "{text}");
+    let outside = Tenant { origin: Some("policy".to_owned()), ..tenant("serve", 66) };
+    let reading = Reading { tenants: vec![outside], ..reading };
+    let text = plain(&frame(&reading, &all(&reading), &View::default(), Size { columns: 200, rows: None }));
+    assert!(text.contains("  (by policy) python3 serve.py\n"), "{text}");
 }
 
 #[test]

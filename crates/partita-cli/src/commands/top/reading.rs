@@ -62,6 +62,7 @@ pub struct Tenant {
     pub target: Option<Target>,
     pub stopped: Option<bool>,
     pub processes: Vec<Process>,
+    pub origin: Option<String>,
     pub command: Option<Vec<String>>,
 }
 
