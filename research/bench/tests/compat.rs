@@ -39,7 +39,7 @@ fn tools(machine: &Machine) -> PathBuf {
     let dir = machine.path("bin");
     fs::create_dir(&dir).unwrap();
     let tool = dir.join("nvidia-smi");
-    fs::write(&tool, "#!/bin/sh\necho 'NVIDIA H200, 580.159.04, 143771'\n").unwrap();
+    fs::write(&tool, "#!/bin/sh\necho 'NVIDIA H200, 580.159.04, 143771, GPU-0'\n").unwrap();
     fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
     dir
 }
