@@ -13,7 +13,8 @@ Other people's programs and tests, run without Partita and as tenants on the sam
 lines). A test *differs* if it ends in another way as a tenant (passed, skipped, failed, died; for programs the verdict lines, too), both
 times that it was run, while both runs without Partita were alike. *Flaky* tests are those that were not alike without Partita, or that
 differed as a tenant once and not again. *Not run* are those for which no time was left. The tests are a sample with a fixed seed,
-chosen by `research/bench/compat/lists`."""
+chosen by `research/bench/compat/lists`. A suite may be older than what it tests, as PyTorch's tests of version 2.6 were on 2026-11-28: such
+tests fail without Partita, too, and are listed."""
 
 
 def key_of(order: dict[str, int], row: dict) -> tuple[int, str]:
