@@ -386,7 +386,7 @@ fn tell_what_it_gets(
     }
 }
 
-/// What a program is told that the policy of the site has made a tenant.
+/// The answer to a program that the policy of the site has made a tenant.
 pub(crate) fn of_outside(tenant: &OwnedTenant) -> String {
     let quotas: Vec<(&str, u64)> = tenant.memory_quotas().collect();
     let on = |(gpu, sms, sms_of_device): (&str, u32, u32)| {

@@ -164,7 +164,7 @@ fn processes_of_one_job_and_children_of_a_tenant_share_its_tenant() {
 fn processes_that_fork_exec_and_start_at_once_have_one_quota() {
     let Some(world) = limiting(&format!("{LIMIT}sm = \"25%\"\nmem = \"1GiB\"\n")) else { return };
     for (name, arguments, expected) in [
-        // Totals never differ, so there is one tenant, whoever of them has made it.
+        // Totals never differ, so there is one tenant, and any of them may have made it.
         ("crowd", &["4"][..], "done 1024\n"),
         ("shared", &[], "every share ok\n"),
         (
@@ -384,7 +384,7 @@ fn the_line_in_ld_so_preload_comes_goes_and_takes_programs() {
     fs::copy(build().join("libpartita.so"), &library).unwrap();
     fs::set_permissions(&library, fs::Permissions::from_mode(0o644)).unwrap();
     let (program, kernels) = common::gpu_program();
-    // One that runs as its owner, and takes no tenant's name from whoever starts it.
+    // One that runs as its owner, and takes no tenant's name from the user who starts it.
     let set_uid = place.path().join("gpu");
     let flags = rustix::fs::statvfs(place.path()).unwrap().f_flag;
     let can_set_uid = !flags.contains(rustix::fs::StatVfsMountFlags::NOSUID);

@@ -94,8 +94,8 @@ pub fn look_at_load() {
     if ORIGIN.load(Ordering::Relaxed) != 0 {
         return;
     }
-    // SAFETY: a plain call. Whoever started a program with more rights than their own chose its
-    // environment, and may not choose what it opens with these rights.
+    // SAFETY: a plain call. The user who starts a program with more rights than the user's own
+    // chooses its environment, and may not choose what it opens with these rights.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         ORIGIN.store(Origin::NoTenant as u8, Ordering::Release);
         return;

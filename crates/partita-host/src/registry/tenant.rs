@@ -333,7 +333,7 @@ impl Tenant {
     pub(crate) fn hold(&self) -> Result<File, Error> {
         let held = self.open().and_then(|dir| dir.file_to_lock(OWNER));
         let file = held.map_err(|error| self.damaged(OWNER, &error.to_string()))?;
-        // Whoever has it holds the tenant too.
+        // The process that has it holds the tenant, too.
         let _ = partita_ledger::lock_alone(file.as_raw_fd());
         Ok(file)
     }
