@@ -39,8 +39,8 @@ const CLASSES: [(&str, &str, &[Policy]); 8] = [
     ),
     (
         "Counted",
-        "Copies or fills memory and does not wait for it. The count tells the holder of a dead process whether \
-         copies may be in flight.",
+        "Copies or fills memory and does not wait for it. The count tells the holder of a dead process \
+         whether copies may be in flight.",
         &[Policy::Copy],
     ),
     (

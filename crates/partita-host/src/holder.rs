@@ -268,12 +268,12 @@ impl Holder {
             self.parts.iter().for_each(|part| _ = part.open_gate());
         }
         let held_before = self.held.len();
-        let can_look = self.rest().is_some();
+        let rest = self.rest();
         let everyone = self.parts.first().is_some_and(|part| kill::was_asked_for(&part.dir));
         for mut held in std::mem::take(&mut self.held) {
             let because = match held.died {
                 Some(_) if everyone => Some(Because::Asked),
-                Some(_) => self.is_over(&mut held, can_look),
+                Some(_) => self.is_over(&mut held, rest.is_some()),
                 None => None,
             };
             match because {
@@ -281,7 +281,7 @@ impl Holder {
                 None => self.held.push(held),
             }
         }
-        self.look_at_units();
+        self.look_at_units(rest);
         let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AT_CLIENTS);
         if is_due && self.held.iter().any(|held| held.died.is_some()) {
             if !self.may_hurt() && self.is_safe_for_newcomers() {
@@ -366,9 +366,8 @@ impl Holder {
 
     /// Has a look at the compute units if work without a fence may run there. Beside a process of
     /// the tenant that works only if such work was found to run before: free compute units tell
-    /// then that it has ended.
-    fn look_at_units(&mut self) {
-        let rest = self.rest();
+    /// then that it has ended. `rest` is what [`Self::rest`] says.
+    fn look_at_units(&mut self, rest: Option<Rest>) {
         let is_open = |since: Instant| match self.looks.since(since) {
             Some(Vacancy::Free | Vacancy::Untold) => false,
             Some(Vacancy::Taken) => true,

@@ -1,6 +1,6 @@
 //! Programs that were started without Partita, where the policy of the site limits them
-//! (`programs = "limit"`): whose tenant such a program joins, and what it asks for if there is none
-//! yet.
+//! (`programs = "limit"`). Such a program joins a tenant, or gets a new one: this module says which
+//! tenant it joins, and what is asked for a new one.
 //!
 //! The library in the program asks `partitad` when the program first uses the GPU, and
 //! [`mod@crate::answer`] answers. `docs/design/outside.md` has the reasons.

@@ -199,9 +199,9 @@ fn with(text: &str, library: &Path) -> Option<String> {
     Some(format!("{text}{gap}{}\n", library.display()))
 }
 
-/// The text without the lines that are meant; `None` if there are none.
-fn without(text: &str, is_meant: impl Fn(&str) -> bool) -> Option<String> {
-    let rest: String = text.split_inclusive('\n').filter(|line| !is_meant(line)).collect();
+/// The text without its lines for which `leaves` is true; `None` if it has no such line.
+fn without(text: &str, leaves: impl Fn(&str) -> bool) -> Option<String> {
+    let rest: String = text.split_inclusive('\n').filter(|line| !leaves(line)).collect();
     (rest.len() < text.len()).then_some(rest)
 }
 
@@ -224,8 +224,8 @@ fn check_owners(library: &Path) -> Result<(), Error> {
         return Err(refused(
             place,
             format!(
-                "{reason}, and every program of the machine would load the library through it; install Partita \
-                 for all users: its package, or `install.sh` as root"
+                "{reason}, and every program of the machine would load the library through it; install \
+                 Partita for all users: its package, or `install.sh` as root"
             ),
         ));
     }

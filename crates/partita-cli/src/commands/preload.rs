@@ -44,8 +44,9 @@ fn file(arguments: &PreloadFile) -> PathBuf {
 }
 
 fn say(status: &Status, since: &str) -> Result<(), Failure> {
-    let (file, library) = (status.file.display(), status.library.display());
-    print(&match status.enabled {
+    let Status { file, library, enabled, .. } = status;
+    let (file, library) = (file.display(), library.display());
+    print(&match enabled {
         true => format!("{file}: every program that starts loads {library} ({since})\n"),
         false => format!("{file}: programs do not load {library}\n"),
     })?;

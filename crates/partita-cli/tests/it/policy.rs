@@ -39,7 +39,8 @@ fn without_a_policy_and_with_the_shipped_one_everything_is_as_it_was() {
     assert!(without.starts_with("no "), "{without}");
     fs::write(&file, "[outside]\nprograms = \"limit\"\nsm = \"25%\"\ngroups = [\"root\"]\n").unwrap();
     let limiting = succeeds(&mut world.partita(["policy", "show"]));
-    let line = "line 1: programs outside of tenants: made tenants with --sm 25%, except those of root and group root; ";
+    let line = "line 1: programs outside of tenants: made tenants with --sm 25%, except those of root and \
+                group root; ";
     assert!(limiting.contains(line), "{limiting}");
     fs::remove_file(&file).unwrap();
     assert!(world.line("run --name two --sm 50% -- true").status.success());

@@ -402,7 +402,9 @@ fn the_line_in_ld_so_preload_comes_goes_and_takes_programs() {
          echo \"${{LD_LIBRARY_PATH%%:*}}\" > /etc/ld.so.conf.d/simulated.conf\n\
          ldconfig\n\
          cp {program} {set_uid}; chown $user:$user {set_uid}; chmod 4755 {set_uid}\n\
-         if {can_set_uid}; then user={ATTACKER} as env PARTITA_LEDGER=/nowhere setsid --wait {set_uid} {kernels} total; fi\n\
+         if {can_set_uid}; then\n\
+         user={ATTACKER} as env PARTITA_LEDGER=/nowhere setsid --wait {set_uid} {kernels} total\n\
+         fi\n\
          $partita preload disable > /dev/null\n\
          $partita preload disable | grep -q 'does not name'\n\
          cat /etc/ld.so.preload\n\

@@ -1,10 +1,12 @@
 //! Brings copies of the driver's descriptors to the holder.
 
+use alloc::ffi::CString;
 use alloc::format;
 use alloc::vec::Vec;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
+use partita_driver::files::Descriptor;
 use partita_ledger::mutex::Mutex;
 use partita_ledger::{HOLDER_DESCRIPTORS_MAX, HOLDER_MESSAGE_VERSION, HOLDER_SOCKET_NAME};
 
@@ -13,7 +15,7 @@ use crate::account::tenant::{self, Tenant};
 use crate::holder::{descriptors, fences};
 use crate::sys::fork::in_child;
 use crate::sys::process::this_process;
-use crate::sys::report;
+use crate::sys::{report, unix_socket};
 
 /// Whether the tenant has a holder: 0 before the first look, 1 if not, 2 if it has.
 static HOLDER: AtomicU8 = AtomicU8::new(0);
@@ -148,49 +150,29 @@ fn lifeline() -> Option<(c_int, c_int)> {
 /// Sends one packet with descriptors. The kernel keeps them until the holder takes them, also if
 /// this process dies before.
 fn packet(head: &[u64; 4], descriptors: &[c_int]) -> Option<()> {
-    let directory = open_directory()?;
+    let directory = Descriptor(open_directory()?);
     let name = HOLDER_SOCKET_NAME.to_str().unwrap_or_default();
     // Short, whatever the length of the directory's path.
-    let path = format!("/proc/self/fd/{directory}/{name}");
-    // SAFETY: zeros are a valid address; plain system calls on values of this frame and on
-    // descriptors that are closed here. The control message has room for what is copied into it,
-    // and words keep it aligned.
-    unsafe {
-        let mut address: libc::sockaddr_un = core::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (to, byte) in address.sun_path.iter_mut().zip(path.bytes()) {
-            *to = byte.cast_signed();
-        }
-        let socket =
-            libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)
-                as c_int;
-        let mut sent = -1;
-        if socket >= 0 {
-            let bytes = size_of::<libc::sockaddr_un>();
-            if libc::syscall(libc::SYS_connect, socket, &raw const address, bytes) == 0 {
-                let payload = size_of_val(descriptors);
-                let mut control = [0u64; HOLDER_DESCRIPTORS_MAX.div_ceil(2) + 2];
-                let first = control.as_mut_ptr().cast::<libc::cmsghdr>();
-                (*first).cmsg_len = size_of::<libc::cmsghdr>() + payload;
-                (*first).cmsg_level = libc::SOL_SOCKET;
-                (*first).cmsg_type = libc::SCM_RIGHTS;
-                core::ptr::copy_nonoverlapping(
-                    descriptors.as_ptr().cast::<u8>(),
-                    first.add(1).cast::<u8>(),
-                    payload,
-                );
-                let mut part =
-                    libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: size_of_val(head) };
-                let mut message: libc::msghdr = core::mem::zeroed();
-                message.msg_iov = &raw mut part;
-                message.msg_iovlen = 1;
-                message.msg_control = control.as_mut_ptr().cast();
-                message.msg_controllen = (size_of::<libc::cmsghdr>() + payload).next_multiple_of(8);
-                sent = libc::syscall(libc::SYS_sendmsg, socket, &raw const message, libc::MSG_NOSIGNAL);
-            }
-            libc::close(socket);
-        }
-        libc::close(directory);
-        (sent > 0).then_some(())
-    }
+    let path = CString::new(format!("/proc/self/fd/{}/{name}", directory.0)).ok()?;
+    let socket = unix_socket::new(libc::SOCK_SEQPACKET).ok()?;
+    unix_socket::connect(&socket, &path).ok()?;
+    let payload = size_of_val(descriptors);
+    let mut control = [0u64; HOLDER_DESCRIPTORS_MAX.div_ceil(2) + 2];
+    let first = control.as_mut_ptr().cast::<libc::cmsghdr>();
+    let mut part = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: size_of_val(head) };
+    // SAFETY: zeros are a valid message; values of this frame. The control message has room for
+    // what is copied into it, and words keep it aligned.
+    let sent = unsafe {
+        (*first).cmsg_len = size_of::<libc::cmsghdr>() + payload;
+        (*first).cmsg_level = libc::SOL_SOCKET;
+        (*first).cmsg_type = libc::SCM_RIGHTS;
+        core::ptr::copy_nonoverlapping(descriptors.as_ptr().cast::<u8>(), first.add(1).cast::<u8>(), payload);
+        let mut message: libc::msghdr = core::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = (size_of::<libc::cmsghdr>() + payload).next_multiple_of(8);
+        libc::syscall(libc::SYS_sendmsg, socket.0, &raw const message, libc::MSG_NOSIGNAL)
+    };
+    (sent > 0).then_some(())
 }

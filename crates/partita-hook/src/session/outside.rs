@@ -18,7 +18,7 @@ use partita_ledger::mutex::Mutex;
 
 use crate::account::{environment, origin};
 use crate::sys::fork::{in_child, renew};
-use crate::sys::{clock, report};
+use crate::sys::{clock, report, unix_socket};
 
 /// The most that a program waits for the answer. The first program on a GPU waits for its service
 /// and for the proof of its masks.
@@ -212,34 +212,15 @@ fn quoted(name: &CStr) -> String {
 }
 
 fn connect(path: &CStr, end_ns: u64) -> Result<Descriptor, Trouble> {
-    // SAFETY: zeros are a valid address.
-    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    if path.count_bytes() >= address.sun_path.len() {
-        return Err(Trouble::System("connect", libc::ENAMETOOLONG));
-    }
-    for (to, byte) in address.sun_path.iter_mut().zip(path.to_bytes()) {
-        *to = byte.cast_signed();
-    }
-    // SAFETY: plain calls; the descriptor is closed when dropped.
-    let socket = unsafe {
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        libc::syscall(libc::SYS_socket, libc::AF_UNIX, kind, 0)
-    };
-    let Some(socket) = c_int::try_from(socket).ok().filter(|socket| *socket >= 0).map(Descriptor) else {
-        return Err(Trouble::System("socket", errno()));
-    };
+    let socket = unix_socket::new(libc::SOCK_STREAM | libc::SOCK_NONBLOCK)
+        .map_err(|code| Trouble::System("socket", code))?;
     loop {
-        let bytes = size_of::<libc::sockaddr_un>();
-        // SAFETY: an address of this frame.
-        if unsafe { libc::syscall(libc::SYS_connect, socket.0, &raw const address, bytes) } == 0 {
-            break;
-        }
-        match errno() {
-            libc::EAGAIN | libc::EINTR if clock::now_ns() < end_ns => clock::sleep_ns(FULL_WAIT_NS),
-            libc::EAGAIN | libc::EINTR => return Err(Trouble::Late),
-            libc::ENOENT => return Err(Trouble::Gone),
-            code => return Err(Trouble::System("connect", code)),
+        match unix_socket::connect(&socket, path) {
+            Ok(()) => break,
+            Err(libc::EAGAIN | libc::EINTR) if clock::now_ns() < end_ns => clock::sleep_ns(FULL_WAIT_NS),
+            Err(libc::EAGAIN | libc::EINTR) => return Err(Trouble::Late),
+            Err(libc::ENOENT) => return Err(Trouble::Gone),
+            Err(code) => return Err(Trouble::System("connect", code)),
         }
     }
     let mut peer = MaybeUninit::<libc::ucred>::uninit();

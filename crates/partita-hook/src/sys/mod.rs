@@ -10,5 +10,6 @@ pub mod next;
 pub mod process;
 pub mod report;
 pub mod thread_word;
+pub mod unix_socket;
 pub mod unwind;
 pub mod watcher;
