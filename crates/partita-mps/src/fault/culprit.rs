@@ -167,9 +167,11 @@ impl Fault {
             Work::Unfinished => Some(Why::Unfinished),
             Work::Unknown => Some(Why::Unknown),
         };
-        let hit = self.hit.iter().filter_map(|pid| Some(Candidate { pid: *pid, why: why_hit(pid)? }));
-        let dead = self.left.iter().chain(&self.lost).chain(&self.gone).filter(dead);
-        let dead = dead.map(|pid| Candidate { pid: *pid, why: why_dead(pid) });
+        let absent = || self.left.iter().chain(&self.lost).chain(&self.gone);
+        // One that got the error may have ended before the server wrote its list.
+        let hit = self.hit.iter().chain(absent().filter(|pid| error_of(pid).is_some()));
+        let hit = hit.filter_map(|pid| Some(Candidate { pid: *pid, why: why_hit(pid)? }));
+        let dead = absent().filter(dead).map(|pid| Candidate { pid: *pid, why: why_dead(pid) });
         let mut candidates: Vec<Candidate> = dead.chain(hit).collect();
         if candidates.is_empty() {
             // What is known contradicts itself.
@@ -276,11 +278,13 @@ mod tests {
         fn no_other_is_named(
             others in prop::collection::vec((work(), 0u8..4), 0..8),
             is_dead: bool,
+            has_error: bool,
             is_seen: bool,
             in_time: bool,
         ) {
             let true_work = if is_seen { Work::Unfinished } else { Work::Unknown };
             let mut all = evidence(&[(1, true_work)]);
+            all.get_mut(&1).unwrap().error = has_error.then_some(ERROR_OF_A_DEATH);
             let (mut hit, mut left, mut gone) = (vec![], vec![], vec![]);
             match (is_dead, in_time) {
                 (false, _) => hit.push(1),

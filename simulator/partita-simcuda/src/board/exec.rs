@@ -264,11 +264,16 @@ impl Board {
     /// Fails all GPU work of a client with a sticky error.
     pub(super) fn fail(&mut self, id: ClientId, code: CuResult) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        if client.fault != 0 {
-            return;
+        if client.fault == 0 {
+            client.fault = code.0;
+            self.show_fault(id);
         }
-        client.fault = code.0;
-        client.channel.head().fault.0.store(code.0, Ordering::SeqCst);
+    }
+
+    /// Shows a client the fault that it has.
+    pub(super) fn show_fault(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(&id) else { return };
+        client.channel.head().fault.0.store(client.fault, Ordering::SeqCst);
         self.kill_streams(id);
         self.dirty.insert(id);
     }

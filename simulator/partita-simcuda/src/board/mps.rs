@@ -174,9 +174,13 @@ impl Board {
         if clients.is_empty() {
             return;
         }
-        for id in clients {
-            self.fail(id, code);
-        }
+        clients.retain(|id| match self.clients.get_mut(id) {
+            Some(client) if client.fault == 0 => {
+                client.fault = code.0;
+                true
+            }
+            _ => false,
+        });
         let (told, others) =
             std::mem::take(&mut self.fault_watchers).into_iter().partition(|(_, of)| *of == server);
         self.fault_watchers = others;
@@ -186,6 +190,8 @@ impl Board {
         for (watcher, _) in told {
             self.reply(watcher, &status, None);
         }
+        // The server knows before its clients do, which may leave at once.
+        clients.into_iter().for_each(|id| self.show_fault(id));
     }
 
     /// Answers an observer when a fault hits clients of a server, or at once if one has.

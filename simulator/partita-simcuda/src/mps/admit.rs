@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use partita_abi::CuResult;
 
 use super::daemon::{Daemon, board, client_name, has_fault, number_of};
-use super::peer::{Candidate, Member, PeerId, Phase, Role, Server};
+use super::peer::{Candidate, Member, Peer, PeerId, Phase, Role, Server};
 use super::script::Failure;
 use super::wire::{Answer, Attach};
 use super::{clients_max, is_before_volta};
@@ -161,20 +161,13 @@ impl Daemon {
 
     /// The end of a connection.
     pub(super) fn leave(&mut self, id: PeerId) {
+        self.end_contexts_of(id);
         let Some(peer) = self.peers.remove(&id) else { return };
         match peer.role {
             Role::Unknown => {}
             Role::Ui => self.log.control("UI closed"),
             Role::Waiting(_) => self.waiting.retain(|waiting| *waiting != id),
             Role::Client(member) => {
-                // The server ends the contexts of the dead, then the fault comes, and then it ends
-                // their connections (H200, driver 580.159.04, 2026-11-28).
-                if let Some(server) = self.server.as_ref().map(Server::pid) {
-                    for context in &member.contexts {
-                        self.log_context_end(server, &client_name(peer.pid, *context));
-                    }
-                }
-                self.hear_fault_of(peer.pid, &member);
                 if let Some(server) = self.server.as_ref().map(Server::pid) {
                     let name = client_name(peer.pid, 0);
                     self.log.server(
@@ -190,5 +183,19 @@ impl Daemon {
                 self.admit();
             }
         }
+    }
+    /// Ends the contexts of a client that is leaving, and handles the fault that its death causes.
+    /// The server ends the contexts of the dead, then the fault comes, and then it ends their
+    /// connections (H200, driver 580.159.04, 2026-11-28). A client that leaves because it got the
+    /// error of a fault is one of those that the fault hit.
+    fn end_contexts_of(&mut self, id: PeerId) {
+        let Some(Peer { pid, role: Role::Client(member), .. }) = self.peers.get_mut(&id) else { return };
+        let (pid, place, contexts) = (*pid, member.place.clone(), std::mem::take(&mut member.contexts));
+        if let Some(server) = self.server.as_ref().map(Server::pid) {
+            for context in &contexts {
+                self.log_context_end(server, &client_name(pid, *context));
+            }
+        }
+        self.hear_fault_of(pid, &place, !contexts.is_empty());
     }
 }

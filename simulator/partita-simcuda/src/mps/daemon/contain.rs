@@ -73,17 +73,21 @@ impl Daemon {
 
     /// Handles the fault that the death of a client has caused, if it has: a server reports the
     /// fault while the dead process is still its client (H100, 2026-11-22).
-    pub(in crate::mps) fn hear_fault_of(&mut self, pid: u32, member: &Member) {
+    pub(in crate::mps) fn hear_fault_of(&mut self, pid: u32, place: &Place, had_contexts: bool) {
         let begin = Instant::now();
         // The board notices the end by itself, with a small delay.
-        while !member.contexts.is_empty()
-            && board(&member.place)
-                .is_some_and(|board| board.processes.iter().any(|process| process.pid == pid))
+        while had_contexts
+            && board(place).is_some_and(|board| board.processes.iter().any(|process| process.pid == pid))
             && begin.elapsed() < PATIENCE
         {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let dir = member.place.socket();
+        self.hear_fault(place);
+    }
+
+    /// Handles the fault that a board has reported, if it has.
+    pub(super) fn hear_fault(&mut self, place: &Place) {
+        let dir = place.socket();
         let has_message = self.watches.0.get(&dir).is_some_and(|(_, socket)| {
             poll(std::iter::once(socket.as_fd()), Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
         });

@@ -2,10 +2,15 @@
 
 use super::Daemon;
 use crate::mps::peer::{Peer, PeerId, Role, Server};
+use crate::shared::place::Place;
 
 impl Daemon {
     /// A client made a context, or ended one.
     pub(in crate::mps) fn context(&mut self, id: PeerId, context: u32, alive: bool) {
+        if !alive && let Some(place) = self.place_of(id) {
+            // It may end it because of a fault, which comes first then.
+            self.hear_fault(&place);
+        }
         let Some(server) = self.server.as_ref().map(Server::pid) else { return };
         let Some(Peer { pid, role: Role::Client(member), .. }) = self.peers.get_mut(&id) else { return };
         let name = client_name(*pid, context);
@@ -20,6 +25,13 @@ impl Daemon {
             self.watch(&place, server);
         } else if !alive && member.contexts.remove(&context) {
             self.log_context_end(server, &name);
+        }
+    }
+
+    fn place_of(&self, id: PeerId) -> Option<Place> {
+        match &self.peers.get(&id)?.role {
+            Role::Client(member) => Some(member.place.clone()),
+            _ => None,
         }
     }
 
