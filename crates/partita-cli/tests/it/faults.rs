@@ -93,7 +93,7 @@ fn a_neighbours_fault_restarts_who_asked_for_it_and_tells_the_others() {
     assert_eq!(server["status"], "active");
     let hit: Vec<u64> =
         server["fault"]["hit"].as_array().unwrap().iter().map(|pid| pid.as_u64().unwrap()).collect();
-    assert_eq!(hit.len(), 3);
+    assert_eq!(hit.len(), 3, "{status}\n{}", world.ok("mps logs"));
     assert!(hit.contains(&u64::from(before)) && !hit.contains(&u64::from(now)));
     let shown = world.ok("mps status");
     assert!(shown.contains(&format!("{before} of tenant serve")), "{shown}");

@@ -24,6 +24,10 @@ impl Board {
             return false;
         }
         let mut any = self.catch_up();
+        if self.standstill.is_some() {
+            // The streams of the client that faulted take nothing any more; it gets its error later.
+            return any;
+        }
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
         for id in ids {
             any |= self.drain(id, COMMANDS_PER_PASS);
