@@ -25,7 +25,7 @@ impl Board {
         }
         let mut any = self.catch_up();
         if self.standstill.is_some() {
-            // The streams of the client that faulted take nothing any more; it gets its error later.
+            // The streams of the client at fault take nothing any more; it gets its error later.
             return any;
         }
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
