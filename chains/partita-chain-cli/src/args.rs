@@ -32,6 +32,8 @@ pub enum Chain {
     Watch(ChainWatch),
     /// Divide a running chain's compute units by hand, or choose the algorithm that does
     Steer(ChainSteer),
+    /// Divide the compute units of chains that are one application, here and on other machines
+    Tune(ChainTune),
     /// Draw a chain's log: throughput and compute units over time
     Plot(ChainPlot),
     /// Run the components of a chain in its tenant
@@ -178,6 +180,34 @@ pub enum AlgorithmArg {
     Published,
     /// None: all components share all compute units
     None,
+}
+
+/// Arguments of `chain tune`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It maximizes the frames that leave the last chain. The chains' own searches stop. A chain of another machine is
+reached through the partitad there, best through a tunnel (ssh -L 7879:127.0.0.1:7878 HOST).
+When the command ends, the last division stays.
+
+Examples:
+  partita chain tune decode detect
+  partita chain tune decode http://127.0.0.1:7879/detect --token-file ~/.partitad-token")]
+pub struct ChainTune {
+    /// The chains, in the order in which frames pass: NAME on this machine, or http://HOST:PORT/NAME
+    #[arg(required = true, value_name = "CHAIN", add = complete::listed())]
+    pub parts: Vec<String>,
+    /// A file with the token of the daemons; give it once for all, or for each URL in their order
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Vec<PathBuf>,
+    /// The time over which throughput is measured, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(20..=60_000))]
+    pub period_ms: u32,
+    /// Exit after the first search
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON, a line for each event
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `chain plot`.

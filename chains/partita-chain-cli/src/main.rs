@@ -2,6 +2,7 @@
 
 mod args;
 mod plot;
+mod tune;
 mod watch;
 
 use std::path::Path;
@@ -56,6 +57,7 @@ fn dispatch(command: &Chain) -> Result<ExitCode, Failure> {
         Chain::Ps(arguments) => ps(arguments.json)?,
         Chain::Watch(arguments) => watch::watch(arguments)?,
         Chain::Steer(arguments) => steer(arguments)?,
+        Chain::Tune(arguments) => tune::tune(arguments)?,
         Chain::Plot(arguments) => plot::plot(arguments)?,
         Chain::Supervise(arguments) => return supervise(arguments),
         Chain::Internal(internal) => return internal.run(Arguments::command(), partita::jobs::run),

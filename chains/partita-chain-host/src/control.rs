@@ -10,13 +10,14 @@ use partita_core::Count;
 use partita_frames::ChainFile;
 use partita_host::error::Error;
 use partita_steering::{
-    self as core, Actuator, Allocation, Controller, ControllerOptions, Happening, PublishedOptions, Record,
+    self as core, Actuator, Allocation, Controller, ControllerOptions, PublishedOptions, Record,
     SteadyOptions, Stop,
 };
 
+use super::news;
 use super::plant::{Interruption, RunningChain};
 use super::shared::Shared;
-use super::state::{ChainState, Phase};
+use super::state::Phase;
 use super::steer::SteeringRequests;
 use super::{Algorithm, Definition, Steering};
 
@@ -160,7 +161,10 @@ impl Control {
             let has_news = !news.is_empty();
             self.shared.change(has_news, |state, at_s| {
                 state.phase = if knows_level { Phase::Settled } else { Phase::Waiting };
-                news.into_iter().for_each(|record| record_event(state, at_s, &record.what));
+                for record in news {
+                    let (text, tpcs) = news::of(&record.what);
+                    state.note(at_s, text, tpcs);
+                }
             });
             if let Err(stop) = step {
                 return stop;
@@ -175,42 +179,4 @@ impl Control {
             }
         }
     }
-}
-
-/// Records in the chain's events what the controller found or did.
-fn record_event(state: &mut ChainState, at_s: f64, what: &Happening) {
-    let (text, tpcs) = match what {
-        Happening::Deviation { level_frames_per_s, frames_per_s, periods } => (
-            format!(
-                "{frames_per_s:.1} frames/s for {} instead of {level_frames_per_s:.1}",
-                Count(*periods, "period")
-            ),
-            None,
-        ),
-        Happening::Shift { level_frames_per_s, frames_per_s } => (
-            format!(
-                "from {level_frames_per_s:.1} to {frames_per_s:.1} frames/s for several periods: a \
-                new search"
-            ),
-            None,
-        ),
-        Happening::Search { before, after, before_frames_per_s, after_frames_per_s, trials, periods } => (
-            format!(
-                "searched for {}, {}: from {before} with {before_frames_per_s:.1} frames/s to {after} with \
-                 {after_frames_per_s:.1}",
-                Count(*periods, "period"),
-                Count(trials.len(), "measurement")
-            ),
-            Some(after.tpcs().to_vec()),
-        ),
-        Happening::Rollback { from, to, frames_per_s, before_frames_per_s } => (
-            format!(
-                "{from} reverted to {to}: {frames_per_s:.1} frames/s instead of \
-                 {before_frames_per_s:.1}"
-            ),
-            Some(to.tpcs().to_vec()),
-        ),
-        other => (other.name().to_owned(), None),
-    };
-    state.note(at_s, text, tpcs);
 }

@@ -1,8 +1,8 @@
 //! A client of the daemon `partitad`: it finds the socket, checks who listens, and sends requests.
 //!
-//! HTTP/1.1 over a Unix socket, one blocking connection for each request. Every user can write to
-//! the directory of the socket, so the client asks the kernel which user listens. It talks only to
-//! daemons of root and of its own user.
+//! HTTP/1.1, one blocking connection for each request. Over a Unix socket: every user can write to
+//! its directory, so the client asks the kernel which user listens. It talks only to daemons of
+//! root and of its own user. Over TCP, for the daemon of another machine: with a token.
 //!
 //! ```no_run
 //! use partita_chain_host::daemon::Client;
@@ -18,6 +18,7 @@
 //! ```
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,6 +32,8 @@ use serde_json::Value;
 pub const SOCKET_VARIABLE: &str = "PARTITAD_SOCKET";
 /// Timeout of an answer. The daemon itself answers or reports a timeout within ten seconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of a connection over TCP.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// The longest header line that is read, in bytes.
@@ -44,7 +47,18 @@ pub fn socket_of(registry: &Registry, user: u32) -> PathBuf {
 /// A running daemon.
 #[derive(Debug, Clone)]
 pub struct Client {
-    socket: PathBuf,
+    at: At,
+}
+
+/// Where a daemon listens.
+#[derive(Debug, Clone)]
+enum At {
+    Socket(PathBuf),
+    /// A host and a port, and the token to show there.
+    Network {
+        authority: String,
+        token: String,
+    },
 }
 
 /// An answer.
@@ -77,7 +91,27 @@ impl Client {
 
     /// The daemon at a socket, which need not exist.
     pub fn at(socket: &Path) -> Self {
-        Self { socket: socket.to_owned() }
+        Self { at: At::Socket(socket.to_owned()) }
+    }
+
+    /// The daemon at a URL such as `http://127.0.0.1:7878`, which need not exist, with its token.
+    ///
+    /// # Errors
+    /// [`Error::Daemon`] for another form of URL, and for a token that no header can have.
+    pub fn at_url(url: &str, token: &str) -> Result<Self, Error> {
+        let refuse = |reason: &str| Error::Daemon { socket: url.into(), reason: reason.to_owned() };
+        let authority = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        let authority = authority.ok_or_else(|| {
+            refuse("give http://HOST:PORT; partitad speaks no TLS, so reach another machine through a tunnel, such as ssh -L")
+        })?;
+        let is_authority = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
+        if !authority.bytes().all(is_authority) || !authority.contains(':') {
+            return Err(refuse("give http://HOST:PORT, without a path"));
+        }
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(refuse("its token is empty or has characters that no token has"));
+        }
+        Ok(Self { at: At::Network { authority: authority.to_owned(), token: token.to_owned() } })
     }
 
     /// Sends `GET` for a path and returns the body of the answer.
@@ -132,8 +166,14 @@ impl Client {
         }))
     }
 
-    fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<UnixStream, Error> {
+    fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Box<dyn Stream>, Error> {
         let mut stream = self.connect()?;
+        let (host, of_token) = match &self.at {
+            At::Socket(_) => ("partitad", String::new()),
+            At::Network { authority, token } => {
+                (authority.as_str(), format!("authorization: Bearer {token}\r\n"))
+            }
+        };
         let body = body.map(Value::to_string).unwrap_or_default();
         let of_body = match body.is_empty() {
             true => String::new(),
@@ -143,18 +183,41 @@ impl Client {
         if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(self.failed(format!("{path:?} is not a path; percent-encode names")));
         }
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: partitad\r\nconnection: close\r\n{of_body}\r\n{body}");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{of_token}{of_body}\r\n{body}"
+        );
         stream.write_all(request.as_bytes()).map_err(|error| self.failed(error.to_string()))?;
         Ok(stream)
     }
 
-    fn connect(&self) -> Result<UnixStream, Error> {
+    fn connect(&self) -> Result<Box<dyn Stream>, Error> {
+        match &self.at {
+            At::Socket(socket) => Ok(Box::new(self.connect_to(socket)?)),
+            At::Network { authority, .. } => {
+                let failed = |error: io::Error| self.failed(error.to_string());
+                let mut addresses = authority.to_socket_addrs().map_err(failed)?;
+                // The first that answers, or why the last one does not.
+                let mut stream = Err(io::ErrorKind::AddrNotAvailable.into());
+                while let (Err(_), Some(address)) = (&stream, addresses.next()) {
+                    stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
+                }
+                let stream = stream.map_err(failed)?;
+                let timeout = Some(ANSWER_TIMEOUT);
+                stream
+                    .set_read_timeout(timeout)
+                    .and_then(|()| stream.set_write_timeout(timeout))
+                    .map_err(failed)?;
+                Ok(Box::new(stream))
+            }
+        }
+    }
+
+    fn connect_to(&self, socket: &Path) -> Result<UnixStream, Error> {
         let failed = |error: io::Error| {
             let remedy = "start it with `partitad`, or leave PARTITAD_SOCKET unset";
             self.failed(format!("{error}; {remedy}"))
         };
-        let stream = UnixStream::connect(&self.socket).map_err(failed)?;
+        let stream = UnixStream::connect(socket).map_err(failed)?;
         let peer = socket_peercred(&stream).map_err(|code| failed(code.into()))?;
         let own = rustix::process::geteuid();
         if !peer.uid.is_root() && peer.uid != own {
@@ -172,9 +235,18 @@ impl Client {
     }
 
     fn failed(&self, reason: String) -> Error {
-        Error::Daemon { socket: self.socket.clone(), reason }
+        let socket = match &self.at {
+            At::Socket(socket) => socket.clone(),
+            At::Network { authority, .. } => format!("http://{authority}").into(),
+        };
+        Error::Daemon { socket, reason }
     }
 }
+
+/// A connection of either kind.
+trait Stream: Read + Write {}
+
+impl<T: Read + Write> Stream for T {}
 
 fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the answer is not HTTP: {what}"))

@@ -12,7 +12,9 @@
 mod control;
 pub mod daemon;
 mod definition;
+pub mod joint;
 mod log;
+mod news;
 mod plant;
 mod shared;
 mod show;

@@ -18,10 +18,10 @@ use super::steer::SteeringRequests;
 
 /// A throughput is counted from at least so many frames, if necessary over a longer period: one
 /// frame more or less then changes it by 5 %.
-const FRAMES_MIN: u64 = 20;
+pub(super) const FRAMES_MIN: u64 = 20;
 /// The longest measurement, in periods. A slow chain gets a coarse result, and a chain that stands
 /// still gets one at all.
-const PERIODS_MAX: u32 = 50;
+pub(super) const PERIODS_MAX: u32 = 50;
 /// How long the thread sleeps between two checks for an interruption.
 const POLL: Duration = Duration::from_millis(20);
 

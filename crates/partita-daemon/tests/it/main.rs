@@ -12,6 +12,7 @@ mod docs;
 mod durable;
 mod escapes;
 mod hostile;
+mod hosts;
 mod keeper;
 mod leases;
 mod metrics;

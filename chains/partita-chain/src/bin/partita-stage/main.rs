@@ -1,15 +1,19 @@
 //! `partita-stage`: the components of two example chains, each a separate process.
 //!
 //! ```text
-//! partita-stage matrix L[:ROUNDS] [--frames N] [--check S,L:2,…]
-//! partita-stage decode|enhance|detect WIDTHxHEIGHT [--frames N] [--check]
+//! partita-stage matrix L[:ROUNDS] [--frames N] [--check S,L:2,…] [--from|--to HOST:PORT]
+//! partita-stage decode|enhance|detect WIDTHxHEIGHT [--frames N] [--check] [--from|--to HOST:PORT]
 //! ```
 //!
 //! `PARTITA_CHAIN` and `PARTITA_COMPONENT`, which `partita chain` sets, name the chain and the
 //! place in it. `--frames` ends the first component after that many. With `--check` the last one
 //! compares each result with the host's own, and exits with 1 at the first difference.
+//!
+//! Two chains, perhaps on two machines, are one application if the last component of one has `--to`
+//! and the first of the other `--from`: frames pass between them over TCP.
 
 mod image;
+mod link;
 mod matrix;
 
 use std::process::ExitCode;
@@ -17,7 +21,9 @@ use std::process::ExitCode;
 use partita_chain::{Attach, Component, Error, Frame, Outcome, Received};
 use partita_driver::{Cuda, Gpu, Stages};
 
-const USAGE: &str = "usage: partita-stage matrix SIZE[:ROUNDS] | decode WxH | enhance WxH | detect WxH  [--frames N] [--check [STAGES]]";
+use self::link::{Receiver, Sender};
+
+const USAGE: &str = "usage: partita-stage matrix SIZE[:ROUNDS] | decode WxH | enhance WxH | detect WxH  [--frames N] [--check [STAGES]] [--from HOST:PORT] [--to HOST:PORT]";
 
 /// A component's work on a frame.
 trait Stage {
@@ -42,11 +48,13 @@ struct Arguments {
     size: String,
     frames: Option<u64>,
     check: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let (Some(kind), Some(size)) = (words.next(), words.next()) else { return Err(USAGE.to_owned()) };
-    let mut arguments = Arguments { kind, size, frames: None, check: None };
+    let mut arguments = Arguments { kind, size, frames: None, check: None, from: None, to: None };
     let mut words = words.peekable();
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -57,6 +65,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--check" => {
                 arguments.check = Some(words.next_if(|next| !next.starts_with("--")).unwrap_or_default());
             }
+            "--from" => arguments.from = Some(words.next().ok_or("--from needs HOST:PORT")?),
+            "--to" => arguments.to = Some(words.next().ok_or("--to needs HOST:PORT")?),
             other => return Err(format!("unknown argument {other}; {USAGE}")),
         }
     }
@@ -76,7 +86,20 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         }
         kind => Box::new(image::Image::new(kind, &component, &arguments.size, arguments.check.is_some())?),
     };
-    attend(&component, &stages, &mut *stage, arguments.frames).map_err(|error| text(&error))?
+    if arguments.from.is_some() && !component.is_first() || arguments.to.is_some() && !component.is_last() {
+        return Err("--from is for the first component of a chain, --to for the last one".to_owned());
+    }
+    let links = Links {
+        from: arguments.from.as_deref().map(Receiver::listen).transpose()?,
+        to: arguments.to.as_deref().map(Sender::connect).transpose()?,
+    };
+    attend(&component, &stages, &mut *stage, links, arguments.frames).map_err(|error| text(&error))?
+}
+
+/// The network to the chains before and behind.
+struct Links {
+    from: Option<Receiver>,
+    to: Option<Sender>,
 }
 
 /// Works until the chain ends, or the first component has started its number of frames.
@@ -84,6 +107,7 @@ fn attend(
     component: &Component<'_>,
     stages: &Stages<'_>,
     stage: &mut dyn Stage,
+    mut links: Links,
     frames: Option<u64>,
 ) -> Result<Result<(), String>, Error> {
     let mut begun = 0;
@@ -96,10 +120,16 @@ fn attend(
             Received::Late => continue,
             Received::Ended => return Ok(Ok(())),
         };
-        if component.is_first() {
+        if let Some(from) = &mut links.from {
+            match from.receive(&mut frame)? {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ok(())),
+                Err(error) => return Ok(Err(format!("the chain before: {error}"))),
+            }
+        } else if component.is_first() {
             stage.begin(component, &mut frame)?;
-            begun += 1;
         }
+        begun += u64::from(component.is_first());
         stage.work(component, stages, &mut frame)?;
         if !component.is_last() {
             match component.send(frame)? {
@@ -114,6 +144,9 @@ fn attend(
         let wrong = stage.end(&frame)?;
         if let Some(wrong) = wrong {
             return Ok(Err(format!("frame {}: {wrong}", frame.sequence())));
+        }
+        if let Some(Err(error)) = links.to.as_mut().map(|to| to.send(&frame)).transpose()? {
+            return Ok(Err(format!("the chain behind: {error}")));
         }
         component.finish(frame)?;
     }
