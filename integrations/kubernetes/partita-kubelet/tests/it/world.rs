@@ -416,6 +416,17 @@ impl World {
     }
 }
 
+/// The control daemons of MPS with this directory in their environment.
+fn services(dir: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let read = |path: &Path, file: &str| std::fs::read(path.join(file)).unwrap_or_default();
+    let is_service = |path: &PathBuf| {
+        let has_dir = String::from_utf8_lossy(&read(path, "environ")).contains(dir);
+        has_dir && read(path, "comm").starts_with(b"nvidia-cuda-mps")
+    };
+    processes.filter(is_service).map(|path| path.display().to_string()).collect()
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         if self.driver.is_some() {
@@ -435,7 +446,15 @@ impl Drop for World {
         for name in names {
             let _ = self.partita(&["cdi", "remove", "--force", &name, "--output", "/nonexistent"]).output();
         }
-        let _ = self.partita(&["mps", "stop", "--gpu", self.selector]).output();
+        // Each GPU has an MPS service. A tenant that was just removed may still be its client.
+        for gpu in 0..self.gpus {
+            let gpu = if gpu == 0 { self.selector.to_owned() } else { format!("{}:{gpu}", self.selector) };
+            let _ = self.partita(&["mps", "stop", "--gpu", &gpu, "--force"]).output();
+        }
+        if !std::thread::panicking() {
+            let left = services(&self.dir().display().to_string());
+            assert!(left.is_empty(), "control daemons of MPS are left: {left:?}");
+        }
         // A board leaves when its directory is gone.
         let _ = std::fs::remove_file(self.dir().join("sim/.containers"));
     }
