@@ -185,22 +185,24 @@ pub enum AlgorithmArg {
 /// Arguments of `chain tune`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It maximizes the frames that leave the last chain. The chains' own searches stop. A chain of another machine is
-reached through the partitad there, best through a tunnel (ssh -L 7879:127.0.0.1:7878 HOST).
+It maximizes the frames that leave the last chain. The chains' own searches stop. A chain of another machine
+is reached through the partitad there, best through a tunnel (ssh -L 7879:127.0.0.1:7878 HOST).
 When the command ends, the last division stays.
 
 Examples:
   partita chain tune decode detect
   partita chain tune decode http://127.0.0.1:7879/detect --token-file ~/.partitad-token")]
 pub struct ChainTune {
-    /// The chains, in the order in which frames pass: NAME on this machine, or http://HOST:PORT/NAME
+    /// The chains in the order in which frames pass: NAME on this machine, or
+    /// http://HOST:PORT/NAME
     #[arg(required = true, value_name = "CHAIN", add = complete::listed())]
     pub parts: Vec<String>,
     /// A file with the token of the daemons; give it once for all, or for each URL in their order
     #[arg(long, value_name = "FILE")]
     pub token_file: Vec<PathBuf>,
     /// The time over which throughput is measured, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(20..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    #[arg(value_parser = clap::value_parser!(u32).range(20..=60_000))]
     pub period_ms: u32,
     /// Exit after the first search
     #[arg(long)]

@@ -23,7 +23,8 @@ pub fn tune(arguments: &ChainTune) -> Result<(), Failure> {
     let remote = arguments.parts.iter().filter(|part| part.contains('/')).count();
     if tokens.len() > 1 && tokens.len() != remote {
         return Err(Failure::Told(format!(
-            "--token-file is given {} times for {remote} chains of other machines; give one for all, or one for each",
+            "--token-file is given {} times for {remote} chains of other machines; give one for all, or \
+             one for each",
             tokens.len()
         )));
     }

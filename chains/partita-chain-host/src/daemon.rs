@@ -102,7 +102,10 @@ impl Client {
         let refuse = |reason: &str| Error::Daemon { socket: url.into(), reason: reason.to_owned() };
         let authority = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
         let authority = authority.ok_or_else(|| {
-            refuse("give http://HOST:PORT; partitad speaks no TLS, so reach another machine through a tunnel, such as ssh -L")
+            refuse(
+                "give http://HOST:PORT; partitad speaks no TLS, so reach another machine through a \
+                 tunnel, such as ssh -L",
+            )
         })?;
         let is_authority = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
         if !authority.bytes().all(is_authority) || !authority.contains(':') {

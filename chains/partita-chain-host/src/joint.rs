@@ -148,12 +148,16 @@ impl Part {
             Self::Here { registry, name } => Look::from(state::view(registry, name)?),
             Self::There { daemon, name, .. } => {
                 let chain = daemon.get(&format!("/v1/chains/{name}"))?;
-                match chain.get("running").filter(|running| !running.is_null()) {
-                    Some(running) => Look::deserialize(running).map_err(|error| {
-                        self.refuse(format!("its daemon answers in another form ({error}); install the same version on both machines"))
-                    })?,
-                    None => return Err(self.refuse(format!("it does not run; start it there with `partita chain start {name}`"))),
-                }
+                let running = chain.get("running").filter(|running| !running.is_null());
+                let running = running.ok_or_else(|| {
+                    self.refuse(format!("it does not run; start it there with `partita chain start {name}`"))
+                })?;
+                Look::deserialize(running).map_err(|error| {
+                    self.refuse(format!(
+                        "its daemon answers in another form ({error}); install the same version on \
+                         both machines"
+                    ))
+                })?
             }
         };
         match look.supervised {

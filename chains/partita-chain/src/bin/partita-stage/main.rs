@@ -23,7 +23,8 @@ use partita_driver::{Cuda, Gpu, Stages};
 
 use self::link::{Receiver, Sender};
 
-const USAGE: &str = "usage: partita-stage matrix SIZE[:ROUNDS] | decode WxH | enhance WxH | detect WxH  [--frames N] [--check [STAGES]] [--from HOST:PORT] [--to HOST:PORT]";
+const USAGE: &str = "usage: partita-stage matrix SIZE[:ROUNDS] | decode WxH | enhance WxH | detect WxH  \
+    [--frames N] [--check [STAGES]] [--from HOST:PORT] [--to HOST:PORT]";
 
 /// A component's work on a frame.
 trait Stage {
