@@ -6,6 +6,7 @@ use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 
 use partita_ledger::{
     GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsFile, MECHANISM_MASK, USAGE_FILE_NAME, UsageMap,
@@ -22,9 +23,52 @@ fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
-fn cc(arguments: &[&str], source: &str, output: &Path) {
-    let source = programs().join(source);
-    succeed(Command::new("cc").args(["-O1", "-w", "-o"]).arg(output).arg(source).args(arguments));
+/// x
+const PAGE: &str = "4096";
+
+/// The processor that the programs are for.
+#[derive(Clone, Copy)]
+enum Machine {
+    /// The one here.
+    Own,
+    /// Another one in an emulator, with this build of the library.
+    Aarch64 { emulator: &'static str, library: &'static Path },
+}
+
+/// The aarch64 toolchain and the emulator, with the library built. Prints what is missing.
+fn aarch64() -> Option<Machine> {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    const COMPILER: &str = "aarch64-linux-gnu-gcc";
+    static FOUND: LazyLock<Result<(&str, PathBuf), String>> = LazyLock::new(|| {
+        let has = |program: &str| {
+            std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+                .any(|directory| directory.join(program).is_file())
+        };
+        let emulator = ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(|program| has(program));
+        let emulator = emulator.ok_or("there is no qemu-aarch64-static here")?;
+        if !has(COMPILER) {
+            return Err(format!("there is no {COMPILER} here"));
+        }
+        let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc runs");
+        let sysroot = String::from_utf8(sysroot.stdout).expect("UTF-8");
+        if !Path::new(sysroot.trim()).join("lib/rustlib").join(TARGET).is_dir() {
+            return Err(format!("the Rust toolchain has no {TARGET}: run `rustup target add {TARGET}`"));
+        }
+        let to = build().parent().expect("in a target directory");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "partita-hook", "--target", TARGET, "--target-dir"]);
+        cargo.arg(to).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER);
+        cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+        succeed(&mut cargo);
+        Ok((emulator, to.join(TARGET).join("debug/libpartita.so")))
+    });
+    match &*FOUND {
+        Ok((emulator, library)) => Some(Machine::Aarch64 { emulator, library }),
+        Err(reason) => {
+            eprintln!("skipped on aarch64: {reason}");
+            None
+        }
+    }
 }
 
 /// The output of a program.
@@ -40,21 +84,75 @@ pub struct Fixture {
     /// The GPU's directory, and below it the tenant's.
     of_gpu: tempfile::TempDir,
     directory: PathBuf,
+    machine: Machine,
 }
 
 impl Fixture {
     /// Builds the stub driver and creates the ledger with these limits.
     pub fn new(limits: &Limits) -> Self {
+        Self::on(Machine::Own, limits)
+    }
+
+    /// For programs on aarch64 with pages of 64 KiB; `None` where they cannot be emulated.
+    pub fn on_aarch64(limits: &Limits) -> Option<Self> {
+        aarch64().map(|machine| Self::on(machine, limits))
+    }
+
+    fn on(machine: Machine, limits: &Limits) -> Self {
         let of_gpu = tempfile::tempdir().expect("a temporary directory");
-        let fixture = Self { directory: of_gpu.path().join("test"), of_gpu };
+        let fixture = Self { directory: of_gpu.path().join("test"), of_gpu, machine };
         std::fs::create_dir(&fixture.directory).expect("a directory");
         let parts = ["stub_graphs.c", "stub_time.c"].map(|part| programs().join(part));
         let [graphs, time] = parts.each_ref().map(|part| part.to_str().expect("UTF-8"));
-        cc(&["-shared", "-fPIC", graphs, time], "stub_driver.c", &fixture.path("libcuda.so.1"));
+        fixture.cc(&["-shared", "-fPIC", graphs, time], "stub_driver.c", &fixture.path("libcuda.so.1"));
         LimitsFile::create(&fixture.file(LIMITS_FILE_NAME.to_str().expect("ASCII")), limits, 0o644)
             .expect("limits");
         UsageMap::create(&fixture.file(USAGE_FILE_NAME.to_str().expect("ASCII")), 0o644).expect("usage");
         fixture
+    }
+
+    /// Compiles a program or library of `tests/programs`.
+    pub fn cc(&self, arguments: &[&str], source: &str, output: &Path) {
+        let compiler = match self.machine {
+            Machine::Own => "cc",
+            Machine::Aarch64 { .. } => "aarch64-linux-gnu-gcc",
+        };
+        let source = programs().join(source);
+        succeed(Command::new(compiler).args(["-O1", "-w", "-o"]).arg(output).arg(source).args(arguments));
+    }
+
+    /// The hook's shared library.
+    pub fn library(&self) -> PathBuf {
+        match self.machine {
+            Machine::Own => library(),
+            Machine::Aarch64 { library, .. } => library.to_owned(),
+        }
+    }
+
+    /// A compiled program, to be run as the tenant with these libraries preloaded.
+    pub fn within(&self, program: &Path, preload: &[&Path]) -> Command {
+        let preload: Vec<_> = preload.iter().map(|library| library.to_str().expect("UTF-8")).collect();
+        let variables =
+            [("LD_PRELOAD", preload.join(":")), ("LD_LIBRARY_PATH", self.path("").display().to_string())];
+        let mut command = match self.machine {
+            Machine::Own => {
+                let mut command = Command::new(program);
+                command.envs(variables);
+                command
+            }
+            Machine::Aarch64 { emulator, .. } => {
+                let mut command = Command::new(emulator);
+                // What is below the second directory, programs find at the root.
+                command.args(["-p", PAGE, "-L", "/usr/aarch64-linux-gnu"]);
+                command.args(
+                    variables.iter().flat_map(|(name, value)| ["-E".to_owned(), format!("{name}={value}")]),
+                );
+                command.arg(program);
+                command
+            }
+        };
+        command.env("PARTITA_LEDGER", &self.directory);
+        command
     }
 
     /// A path in the directory.
@@ -82,13 +180,9 @@ impl Fixture {
     /// A program of `tests/programs`, compiled, to be run as the tenant.
     pub fn command(&self, source: &str, arguments: &[&str]) -> Command {
         let program = self.path(source.trim_end_matches(".c"));
-        cc(&["-rdynamic", "-ldl", "-pthread"], source, &program);
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .env("LD_PRELOAD", library())
-            .env("LD_LIBRARY_PATH", &self.directory)
-            .env("PARTITA_LEDGER", &self.directory);
+        self.cc(&["-rdynamic", "-ldl", "-pthread"], source, &program);
+        let mut command = self.within(&program, &[&self.library()]);
+        command.args(arguments);
         command
     }
 
