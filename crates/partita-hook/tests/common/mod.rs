@@ -23,8 +23,13 @@ fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
-/// x
-const PAGE: &str = "4096";
+/// The hook's shared library for aarch64; `None` where it cannot be built and emulated.
+pub fn library_for_aarch64() -> Option<&'static Path> {
+    aarch64().and_then(|machine| match machine {
+        Machine::Aarch64 { library, .. } => Some(library),
+        Machine::Own => None,
+    })
+}
 
 /// The processor that the programs are for.
 #[derive(Clone, Copy)]
@@ -93,7 +98,7 @@ impl Fixture {
         Self::on(Machine::Own, limits)
     }
 
-    /// For programs on aarch64 with pages of 64 KiB; `None` where they cannot be emulated.
+    /// For programs on aarch64; `None` where they cannot be emulated.
     pub fn on_aarch64(limits: &Limits) -> Option<Self> {
         aarch64().map(|machine| Self::on(machine, limits))
     }
@@ -142,8 +147,8 @@ impl Fixture {
             }
             Machine::Aarch64 { emulator, .. } => {
                 let mut command = Command::new(emulator);
-                // What is below the second directory, programs find at the root.
-                command.args(["-p", PAGE, "-L", "/usr/aarch64-linux-gnu"]);
+                // What is below this directory, programs find at the root.
+                command.args(["-L", "/usr/aarch64-linux-gnu"]);
                 command.args(
                     variables.iter().flat_map(|(name, value)| ["-E".to_owned(), format!("{name}={value}")]),
                 );
