@@ -6,13 +6,12 @@ use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
 
 use partita_ledger::{
     GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsFile, MECHANISM_MASK, USAGE_FILE_NAME, UsageMap,
     UsageView,
 };
-use partita_testing::{build, succeed};
+use partita_testing::{Aarch64, aarch64, build, succeed};
 
 /// The hook's shared library.
 pub fn library() -> PathBuf {
@@ -21,59 +20,6 @@ pub fn library() -> PathBuf {
 
 fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
-}
-
-/// The hook's shared library for aarch64; `None` where it cannot be built and emulated.
-pub fn library_for_aarch64() -> Option<&'static Path> {
-    aarch64().and_then(|machine| match machine {
-        Machine::Aarch64 { library, .. } => Some(library),
-        Machine::Own => None,
-    })
-}
-
-/// The processor that the programs are for.
-#[derive(Clone, Copy)]
-enum Machine {
-    /// The one here.
-    Own,
-    /// Another one in an emulator, with this build of the library.
-    Aarch64 { emulator: &'static str, library: &'static Path },
-}
-
-/// The aarch64 toolchain and the emulator, with the library built. Prints what is missing.
-fn aarch64() -> Option<Machine> {
-    const TARGET: &str = "aarch64-unknown-linux-gnu";
-    const COMPILER: &str = "aarch64-linux-gnu-gcc";
-    static FOUND: LazyLock<Result<(&str, PathBuf), String>> = LazyLock::new(|| {
-        let has = |program: &str| {
-            std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-                .any(|directory| directory.join(program).is_file())
-        };
-        let emulator = ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(|program| has(program));
-        let emulator = emulator.ok_or("there is no qemu-aarch64-static here")?;
-        if !has(COMPILER) {
-            return Err(format!("there is no {COMPILER} here"));
-        }
-        let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc runs");
-        let sysroot = String::from_utf8(sysroot.stdout).expect("UTF-8");
-        if !Path::new(sysroot.trim()).join("lib/rustlib").join(TARGET).is_dir() {
-            return Err(format!("the Rust toolchain has no {TARGET}: run `rustup target add {TARGET}`"));
-        }
-        let to = build().parent().expect("in a target directory");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "partita-hook", "--target", TARGET, "--target-dir"]);
-        cargo.arg(to).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER);
-        cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
-        succeed(&mut cargo);
-        Ok((emulator, to.join(TARGET).join("debug/libpartita.so")))
-    });
-    match &*FOUND {
-        Ok((emulator, library)) => Some(Machine::Aarch64 { emulator, library }),
-        Err(reason) => {
-            eprintln!("skipped on aarch64: {reason}");
-            None
-        }
-    }
 }
 
 /// The output of a program.
@@ -89,23 +35,24 @@ pub struct Fixture {
     /// The GPU's directory, and below it the tenant's.
     of_gpu: tempfile::TempDir,
     directory: PathBuf,
-    machine: Machine,
+    /// The emulated machine of its programs, if it is not this one.
+    emulated: Option<&'static Aarch64>,
 }
 
 impl Fixture {
     /// Builds the stub driver and creates the ledger with these limits.
     pub fn new(limits: &Limits) -> Self {
-        Self::on(Machine::Own, limits)
+        Self::on(None, limits)
     }
 
     /// For programs on aarch64; `None` where they cannot be emulated.
     pub fn on_aarch64(limits: &Limits) -> Option<Self> {
-        aarch64().map(|machine| Self::on(machine, limits))
+        aarch64().map(|machine| Self::on(Some(machine), limits))
     }
 
-    fn on(machine: Machine, limits: &Limits) -> Self {
+    fn on(emulated: Option<&'static Aarch64>, limits: &Limits) -> Self {
         let of_gpu = tempfile::tempdir().expect("a temporary directory");
-        let fixture = Self { directory: of_gpu.path().join("test"), of_gpu, machine };
+        let fixture = Self { directory: of_gpu.path().join("test"), of_gpu, emulated };
         std::fs::create_dir(&fixture.directory).expect("a directory");
         let parts = ["stub_graphs.c", "stub_time.c"].map(|part| programs().join(part));
         let [graphs, time] = parts.each_ref().map(|part| part.to_str().expect("UTF-8"));
@@ -118,20 +65,14 @@ impl Fixture {
 
     /// Compiles a program or library of `tests/programs`.
     pub fn cc(&self, arguments: &[&str], source: &str, output: &Path) {
-        let compiler = match self.machine {
-            Machine::Own => "cc",
-            Machine::Aarch64 { .. } => "aarch64-linux-gnu-gcc",
-        };
+        let mut compiler = self.emulated.map_or_else(|| Command::new("cc"), Aarch64::cc);
         let source = programs().join(source);
-        succeed(Command::new(compiler).args(["-O1", "-w", "-o"]).arg(output).arg(source).args(arguments));
+        succeed(compiler.args(["-O1", "-w", "-o"]).arg(output).arg(source).args(arguments));
     }
 
     /// The hook's shared library.
     pub fn library(&self) -> PathBuf {
-        match self.machine {
-            Machine::Own => library(),
-            Machine::Aarch64 { library, .. } => library.to_owned(),
-        }
+        self.emulated.map_or_else(library, |machine| machine.library("libpartita.so"))
     }
 
     /// A compiled program, to be run as the tenant with these libraries preloaded.
@@ -139,22 +80,13 @@ impl Fixture {
         let preload: Vec<_> = preload.iter().map(|library| library.to_str().expect("UTF-8")).collect();
         let variables =
             [("LD_PRELOAD", preload.join(":")), ("LD_LIBRARY_PATH", self.path("").display().to_string())];
-        let mut command = match self.machine {
-            Machine::Own => {
+        let mut command = match self.emulated {
+            None => {
                 let mut command = Command::new(program);
                 command.envs(variables);
                 command
             }
-            Machine::Aarch64 { emulator, .. } => {
-                let mut command = Command::new(emulator);
-                // What is below this directory, programs find at the root.
-                command.args(["-L", "/usr/aarch64-linux-gnu"]);
-                command.args(
-                    variables.iter().flat_map(|(name, value)| ["-E".to_owned(), format!("{name}={value}")]),
-                );
-                command.arg(program);
-                command
-            }
+            Some(machine) => machine.command(program, &variables),
         };
         command.env("PARTITA_LEDGER", &self.directory);
         command
