@@ -1,8 +1,9 @@
 //! `dlsym` and `dlvsym`: how most programs reach libcuda.
 //!
-//! Where the hook has no answer, both *jump* to the C library's function ([`onward`]). A call instead of a jump would make the
-//! hook the caller, and the meaning of `RTLD_NEXT` (and of namespaces) depends on the caller: an
-//! allocator that looks for the next `malloc` would find its own.
+//! Where the hook has no answer, both *jump* to the C library's function ([`onward`]). A call
+//! instead of a jump would make the hook the caller, and the meaning of `RTLD_NEXT` (and of
+//! namespaces) depends on the caller: an allocator that looks for the next `malloc` would find its
+//! own.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
