@@ -9,6 +9,8 @@ use crate::child::succeed;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
+/// What is below this directory, emulated programs find at the root.
+const ROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// An emulated machine.
 #[derive(Debug)]
@@ -37,8 +39,8 @@ impl Aarch64 {
         let emulator =
             ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(|program| is_installed(program));
         let emulator = emulator.ok_or("there is no qemu-aarch64-static here")?;
-        if !is_installed(COMPILER) {
-            return Err(format!("there is no {COMPILER} here"));
+        if !is_installed(COMPILER) || !Path::new(ROOT).join("lib/libc.so.6").exists() {
+            return Err(format!("there is no {COMPILER} here with a C library in {ROOT}"));
         }
         let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc runs");
         let sysroot = String::from_utf8(sysroot.stdout).expect("UTF-8");
@@ -68,8 +70,7 @@ impl Aarch64 {
     /// A program in the emulator, with these variables of its own.
     pub fn command(&self, program: &Path, variables: &[(&str, String)]) -> Command {
         let mut command = Command::new(self.emulator);
-        // What is below this directory, programs find at the root.
-        command.args(["-L", "/usr/aarch64-linux-gnu"]);
+        command.args(["-L", ROOT]);
         command.args(variables.iter().flat_map(|(name, value)| ["-E".to_owned(), format!("{name}={value}")]));
         command.arg(program);
         command
