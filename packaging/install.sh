@@ -70,7 +70,7 @@ fi
 [ -r "$here/bin/partita" ] || fail "$here/bin/partita is missing; run install.sh in the unpacked archive"
 case $(uname -sm) in
     'Linux x86_64') ;;
-    *) fail "this is $(uname -sm), and Partita runs on Linux x86_64 alone" ;;
+    *) fail "this is $(uname -sm), and this archive is for Linux x86_64: build Partita from source" ;;
 esac
 kernel=$(uname -r)
 major=${kernel%%.*}

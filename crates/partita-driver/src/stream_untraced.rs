@@ -9,6 +9,7 @@ pub(crate) const IS_POSSIBLE: bool = false;
 pub(crate) const REPORT_WORDS: usize = 9;
 
 /// How the words of a read would be replaced.
+#[expect(dead_code, reason = "no launch is traced")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Answer {
     /// In a copy of the process.

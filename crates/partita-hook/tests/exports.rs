@@ -210,3 +210,20 @@ fn the_hook_asks_for_versions_of_the_c_librarys_functions_and_for_none_after_2_1
     }
     assert!(versioned > 0, "the hook calls nothing");
 }
+
+/// The loader refuses a library whose segments lie closer together than the kernel's pages, which
+/// have up to 64 KiB on aarch64.
+#[test]
+fn the_hook_for_aarch64_loads_where_pages_have_64_kib() {
+    let Some(machine) = partita_testing::aarch64() else { return };
+    let bytes = std::fs::read(machine.library("libpartita.so")).expect("readable");
+    let file = ElfFile64::<Endianness>::parse(&*bytes).expect("a 64-bit shared library");
+    assert_eq!(file.architecture(), object::Architecture::Aarch64);
+    let aligns: Vec<_> = file
+        .elf_program_headers()
+        .iter()
+        .filter(|header| header.p_type.get(file.endian()) == elf::PT_LOAD)
+        .map(|header| header.p_align.get(file.endian()))
+        .collect();
+    assert!(aligns.len() > 1 && aligns.iter().all(|align| align % (64 << 10) == 0), "{aligns:#x?}");
+}

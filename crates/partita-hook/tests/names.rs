@@ -3,27 +3,24 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use common::{Fixture, limits};
-use partita_testing::succeed;
-
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
-}
 
 fn compile(fixture: &Fixture, name: &str, options: &[&str]) -> PathBuf {
     let made = fixture.path(&format!("made-{name}"));
-    succeed(Command::new("cc").args(["-O1", "-w", "-o"]).arg(&made).arg(source(name)).args(options));
+    fixture.cc(options, name, &made);
     made
 }
 
 /// Runs a program with these libraries preloaded, as a tenant's.
 fn run(fixture: &Fixture, program: &Path, preload: &[&Path]) -> Output {
-    let preload: Vec<_> = preload.iter().map(|library| library.to_str().expect("UTF-8")).collect();
-    let mut command = Command::new(program);
-    command.env("LD_PRELOAD", preload.join(":")).env("LD_LIBRARY_PATH", fixture.path(""));
-    command.env("PARTITA_LEDGER", fixture.path("")).output().expect("the program starts")
+    fixture.within(program, preload).output().expect("the program starts")
+}
+
+/// A tenant here, and one on aarch64 where that can be emulated.
+fn fixtures() -> impl Iterator<Item = Fixture> {
+    std::iter::once(Fixture::new(&limits())).chain(Fixture::on_aarch64(&limits()))
 }
 
 fn said(output: &Output) -> (String, String) {
@@ -39,11 +36,12 @@ fn launches(fixture: &Fixture) -> u64 {
 
 #[test]
 fn a_program_that_exports_the_drivers_names_runs_in_its_tenant() {
-    let fixture = Fixture::new(&limits());
-    let program = compile(&fixture, "wrangler.c", &["-rdynamic", "-ldl"]);
-    let output = run(&fixture, &program, &[&common::library()]);
-    assert_eq!(said(&output), ("0 0\n".to_owned(), String::new()));
-    assert_eq!(launches(&fixture), 1);
+    for fixture in fixtures() {
+        let program = compile(&fixture, "wrangler.c", &["-rdynamic", "-ldl"]);
+        let output = run(&fixture, &program, &[&fixture.library()]);
+        assert_eq!(said(&output), ("0 0\n".to_owned(), String::new()));
+        assert_eq!(launches(&fixture), 1);
+    }
 }
 
 #[test]
@@ -52,7 +50,7 @@ fn a_library_before_the_hook_goes_on_to_the_hook() {
     let driver = fixture.path("libcuda.so.1");
     let program = compile(&fixture, "linked.c", &[driver.to_str().expect("UTF-8")]);
     let wrapper = compile(&fixture, "wrapper.c", &["-shared", "-fPIC", "-ldl"]);
-    let output = run(&fixture, &program, &[&wrapper, &common::library()]);
+    let output = run(&fixture, &program, &[&wrapper, &fixture.library()]);
     assert_eq!(said(&output), ("0 0\n".to_owned(), "wrapped\n".to_owned()));
     assert_eq!(launches(&fixture), 1);
 }
@@ -60,12 +58,13 @@ fn a_library_before_the_hook_goes_on_to_the_hook() {
 /// Before the hook and behind it: each continues in the next, and none calls itself.
 #[test]
 fn libraries_that_interpose_the_linker_go_on_to_one_another() {
-    let fixture = Fixture::new(&limits());
-    let openers = compile(&fixture, "openers.c", &["-shared", "-fPIC", "-ldl"]);
-    let program = compile(&fixture, "wrangler.c", &["-ldl"]);
-    let hook = common::library();
-    for preload in [[&*openers, &*hook], [&*hook, &*openers]] {
-        let output = run(&fixture, &program, &preload);
-        assert_eq!(said(&output), ("0 0\n".to_owned(), String::new()), "{preload:?}");
+    for fixture in fixtures() {
+        let openers = compile(&fixture, "openers.c", &["-shared", "-fPIC", "-ldl"]);
+        let program = compile(&fixture, "wrangler.c", &["-ldl"]);
+        let hook = fixture.library();
+        for preload in [[&*openers, &*hook], [&*hook, &*openers]] {
+            let output = run(&fixture, &program, &preload);
+            assert_eq!(said(&output), ("0 0\n".to_owned(), String::new()), "{preload:?}");
+        }
     }
 }

@@ -15,13 +15,22 @@ const FLIPS: u64 = 20_000;
 
 #[test]
 fn no_launch_carries_parts_of_two_masks() {
+    no_mask_is_torn(|limits| Some(Fixture::new(limits)));
+}
+
+#[test]
+fn no_launch_on_aarch64_carries_parts_of_two_masks() {
+    no_mask_is_torn(Fixture::on_aarch64);
+}
+
+fn no_mask_is_torn(fixture: fn(&Limits) -> Option<Fixture>) {
     let flips = std::env::var("PARTITA_TEST_FLIPS").map_or(FLIPS, |text| text.parse().expect("a number"));
     // The tests' own limits, and those of the rest of the device: no TPC in common, and no word.
     let halves = [
         limits(),
         Limits { set: [!0x1_ffff_ffff, 3, 0, 0], qmd_disable: [!0, 1, !3, !0, !0, !0, !0, !0], ..limits() },
     ];
-    let fixture = Fixture::new(&halves[0]);
+    let Some(fixture) = fixture(&halves[0]) else { return };
     let mut file = fixture.limits_file();
     let mut child = fixture
         .command("torn.c", &[])

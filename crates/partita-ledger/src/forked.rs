@@ -7,7 +7,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-/// The smallest size that the kernel maps.
+/// The kernel rounds it up to its pages.
 const PAGE_BYTES: usize = 4096;
 
 /// The word, after the first use; [`NONE`] if the kernel has no such pages.

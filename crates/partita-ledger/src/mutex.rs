@@ -17,8 +17,11 @@ const RECURSIVE: u32 = 1;
 /// An unlocked mutex of one of glibc's kinds. The place of the kind, after four words, is part of
 /// glibc's interface, as in `PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP`; musl has nothing there.
 const fn unlocked(kind: u32) -> libc::pthread_mutex_t {
+    const WORDS: usize = size_of::<libc::pthread_mutex_t>() / 4;
+    let mut words = [0; WORDS];
+    words[4] = kind;
     // SAFETY: plain bytes; all others are those of PTHREAD_MUTEX_INITIALIZER.
-    unsafe { core::mem::transmute::<[u32; 10], libc::pthread_mutex_t>([0, 0, 0, 0, kind, 0, 0, 0, 0, 0]) }
+    unsafe { core::mem::transmute::<[u32; WORDS], libc::pthread_mutex_t>(words) }
 }
 
 /// A value that one thread of the process may touch at a time.

@@ -6,6 +6,7 @@
 //! GPU; `PARTITA_TEST_LIB_DIR` names a directory with the built programs and libraries where there
 //! is no cargo to build them.
 
+mod aarch64;
 mod built;
 mod child;
 mod devices;
@@ -17,6 +18,7 @@ mod python;
 pub mod sysfs;
 mod users;
 
+pub use aarch64::{Aarch64, aarch64};
 pub use built::build;
 pub use child::{eventually, ignored_test, succeed, without_own_variables};
 pub use devices::{GENERATIONS, SIMULATED_DEVICES, devices, is_real, needs_simulator};

@@ -1,6 +1,7 @@
 //! The black-box tests of `partita-cli`, as one program: it links once, and its tests run beside
 //! each other.
 
+mod aarch64;
 mod apply;
 mod background;
 mod bad_input;

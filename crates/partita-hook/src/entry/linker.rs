@@ -1,11 +1,12 @@
 //! `dlsym` and `dlvsym`: how most programs reach libcuda.
 //!
-//! Both are trampolines that call a filter first and otherwise *jump* to the C library's function
-//! with the caller's arguments and return address in place. A call instead of a jump would make the
-//! hook the caller, and the meaning of `RTLD_NEXT` (and of namespaces) depends on the caller: an
-//! allocator that looks for the next `malloc` would find its own.
+//! Where the hook has no answer, both *jump* to the C library's function ([`onward`]). A call
+//! instead of a jump would make the hook the caller, and the meaning of `RTLD_NEXT` (and of
+//! namespaces) depends on the caller: an allocator that looks for the next `malloc` would find its
+//! own.
 
 use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::account::origin;
 use crate::driver::real;
@@ -13,9 +14,7 @@ use crate::driver::row::Row;
 use crate::entry::{namespaces, nvml, table};
 use crate::sys::elf;
 use crate::sys::next::{REAL_DLSYM, REAL_DLVSYM, find_real, real_dlsym};
-
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("the dlsym trampolines are written for x86_64 only");
+use crate::sys::onward::{Arguments, answered, onward};
 
 /// Interposed dlsym(3).
 ///
@@ -24,23 +23,10 @@ compile_error!("the dlsym trampolines are written for x86_64 only");
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    core::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "mov rdx, qword ptr [rsp + 16]",
-        "sub rsp, 8",
-        "call {filter}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jne 2f",
-        "jmp qword ptr [rip + {real}]",
-        "2:",
-        "ret",
-        filter = sym filter,
-        real = sym REAL_DLSYM,
-    )
+    extern "C" fn look_up(arguments: &mut Arguments, caller: *const c_void) -> *mut c_void {
+        answer_or(&REAL_DLSYM, arguments, caller)
+    }
+    onward!(look_up)
 }
 
 /// Interposed dlvsym(3).
@@ -54,44 +40,45 @@ pub unsafe extern "C" fn dlvsym(
     name: *const c_char,
     version: *const c_char,
 ) -> *mut c_void {
-    core::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "mov rdx, qword ptr [rsp + 24]",
-        "call {filter}",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jne 2f",
-        "jmp qword ptr [rip + {real}]",
-        "2:",
-        "ret",
-        filter = sym filter,
-        real = sym REAL_DLVSYM,
-    )
+    extern "C" fn look_up(arguments: &mut Arguments, caller: *const c_void) -> *mut c_void {
+        answer_or(&REAL_DLVSYM, arguments, caller)
+    }
+    onward!(look_up)
 }
 
-/// The hook for `name` as found through `handle` by the code at `caller`, or null when the C
+/// Where a look-up by the code at `caller` goes on: with the hook's answer, else in the C library.
+fn answer_or(
+    c_librarys: &AtomicPtr<c_void>,
+    arguments: &mut Arguments,
+    caller: *const c_void,
+) -> *mut c_void {
+    find_real();
+    match hook_for(arguments[0], arguments[1].cast(), caller) {
+        Some(hook) => {
+            arguments[0] = hook;
+            answered as *mut c_void
+        }
+        None => c_librarys.load(Ordering::Acquire),
+    }
+}
+
+/// The hook for `name` as found through `handle` by the code at `caller`, or `None` when the C
 /// library should answer.
 ///
 /// Allocators and sanitizers look names up before they can be called themselves, and most programs
 /// never use CUDA: so nothing happens unless the name is one that the hook wraps.
-extern "C" fn filter(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> *mut c_void {
-    find_real();
+fn hook_for(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Option<*mut c_void> {
     if name.is_null() {
-        return core::ptr::null_mut();
+        return None;
     }
     // SAFETY: dlsym's contract: a NUL-terminated name.
     let name = unsafe { CStr::from_ptr(name) };
-    let answer = match name.to_bytes() {
+    match name.to_bytes() {
         [b'd', b'l', ..] => linkers_own(handle, name, caller),
         [b'c', b'u', ..] => table::row(name.to_bytes()).and_then(|row| of_driver(handle, row)),
         [b'n', b'v', b'm', b'l', ..] => nvml::hook_for(handle, name),
         _ => None,
-    };
-    answer.unwrap_or(core::ptr::null_mut())
+    }
 }
 
 /// The replacement of one of the linker's functions, if the answer would be the C library's own: a

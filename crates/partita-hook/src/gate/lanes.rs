@@ -214,7 +214,7 @@ impl Gate {
     /// The holder of a stream and its lane; none where all lanes of the GPU are taken.
     pub(super) fn holder(&self, stream: *mut c_void) -> Option<(&Holder, usize)> {
         let key = stream.addr() + 1;
-        let holder = match self.holders.iter().find(|holder| holder.stream.load(Ordering::Relaxed) == key) {
+        let holder = match self.holders.iter().find(|holder| holder.stream.load(Ordering::Acquire) == key) {
             Some(holder) => holder,
             None => self.make_holder(key)?,
         };
@@ -235,7 +235,8 @@ impl Gate {
             }
             holder.lane.store(lane.map_or(0, |lane| lane.index() as u32 + 1), Ordering::Release);
         }
-        holder.stream.store(key, Ordering::Relaxed);
+        // After its lane.
+        holder.stream.store(key, Ordering::Release);
         Some(holder)
     }
 

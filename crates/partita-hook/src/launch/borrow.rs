@@ -27,11 +27,13 @@ use crate::gate::pace::Paces;
 use crate::launch::noted::{self, Call};
 use crate::sys::clock::{now_ns, sleep_ns};
 use crate::sys::fork::in_child;
-use crate::sys::{report, watcher};
+use crate::sys::{pages, report, watcher};
 
 /// Streams that borrow at a time; others have the guarantee alone.
 const LANES: usize = 32;
-const PAGE_BYTES: usize = 4096;
+/// Bytes that the GPU maps, with a word for each lane.
+const MARKS_BYTES: usize = 4096;
+type Marks = [AtomicU32; MARKS_BYTES / 4];
 /// How long a launch sleeps between two looks for room, in nanoseconds.
 const NAP_NS: u32 = 20_000;
 
@@ -63,7 +65,7 @@ pub struct Lending {
     paces: Paces,
     /// Where the GPU has the elastic file and the marks; 0 before they are mapped.
     device: [AtomicU64; 2],
-    marks: &'static [AtomicU32; PAGE_BYTES / 4],
+    marks: &'static Marks,
     lanes: [Mutex<Lane>; LANES],
     state: Mutex<State>,
 }
@@ -80,21 +82,8 @@ in_child! {
 /// # Errors
 /// Why they cannot.
 pub fn install(index: u8) -> Result<(), &'static core::ffi::CStr> {
-    // SAFETY: a fresh mapping that overlaps nothing and stays; zeros are valid words.
-    let marks = unsafe {
-        let at = libc::mmap(
-            core::ptr::null_mut(),
-            PAGE_BYTES,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        if at == libc::MAP_FAILED {
-            return Err(c"mmap");
-        }
-        &*at.cast::<[AtomicU32; PAGE_BYTES / 4]>()
-    };
+    // SAFETY: null, or zeros that stay, which are valid words.
+    let marks = unsafe { pages::zeroed(MARKS_BYTES).cast::<Marks>().as_ref() }.ok_or(c"mmap")?;
     let lane = || Mutex::new(Lane { key: 0, begun: 0, is_open: false, is_full: false, words: None });
     let none = TpcSet::EMPTY;
     let borrower = Borrower { tenant: 0, owned: none, tpcs_max: 0, lendable: none };
@@ -261,7 +250,7 @@ impl Lending {
         if !lane.is_open {
             return Ok(());
         }
-        let base = self.device(1, core::ptr::from_ref(self.marks).addr(), PAGE_BYTES)?;
+        let base = self.device(1, core::ptr::from_ref(self.marks).addr(), MARKS_BYTES)?;
         // SAFETY: a word that stays mapped.
         unsafe { self.memory.write(stream, base + 4 * at as u64, lane.begun) }?;
         lane.is_open = false;

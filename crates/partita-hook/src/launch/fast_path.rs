@@ -15,7 +15,7 @@
 //! them what it brings to its launches. A collision only costs asking the driver again.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::account::tenant::{self, Tenant};
 use crate::driver::stream::per_thread;
@@ -81,6 +81,8 @@ pub fn is_plain_in(function: *mut c_void, stream: *mut c_void) -> bool {
 #[cold]
 pub fn count_streams() {
     if seen::count() {
+        // note() either sees that streams are counted, or its word is forgotten here.
+        fence(Ordering::SeqCst);
         // Functions that are noted from here on are noted together with that.
         forget();
     }
@@ -102,9 +104,12 @@ pub fn note(tenant: &Tenant, function: *mut c_void, traits: Traits) {
     let launches = if traits.launches { LAUNCHES } else { 0 };
     let word = (function as u64) << 16 | u64::from(traits.cluster_blocks | launches | slow | counted);
     entry_of(function).store(word, Ordering::Relaxed);
-    if counted == 0 && seen::counts() {
-        // Another thread has begun to count, and may have been here before.
-        entry_of(function).store(0, Ordering::Relaxed);
+    if counted == 0 {
+        fence(Ordering::SeqCst);
+        if seen::counts() {
+            // Another thread has begun to count, and may have been here before.
+            entry_of(function).store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -243,15 +243,19 @@ fn connect(path: &CStr, end_ns: u64) -> Result<Descriptor, Trouble> {
 /// Waits until something can be done with the socket.
 fn wait_for(socket: &Descriptor, what: libc::c_short, end_ns: u64) -> Result<(), Trouble> {
     loop {
-        let left_ms = end_ns.saturating_sub(clock::now_ns()).div_ceil(1_000_000);
-        let left_ms = c_int::try_from(left_ms).unwrap_or(c_int::MAX);
+        let left_ns = end_ns.saturating_sub(clock::now_ns());
+        let mut left = libc::timespec {
+            tv_sec: (left_ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (left_ns % 1_000_000_000) as libc::c_long,
+        };
         let mut wanted = libc::pollfd { fd: socket.0, events: what, revents: 0 };
-        // SAFETY: one valid structure.
-        match unsafe { libc::syscall(libc::SYS_poll, &raw mut wanted, 1, left_ms) } {
+        let no_mask: *const libc::sigset_t = core::ptr::null();
+        // SAFETY: one valid structure of each kind; without a mask its size is of no use.
+        match unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, &raw mut left, no_mask, 0) } {
             0 => return Err(Trouble::Late),
             ready if ready > 0 => return Ok(()),
             _ if errno() == libc::EINTR => {}
-            _ => return Err(Trouble::System("poll", errno())),
+            _ => return Err(Trouble::System("ppoll", errno())),
         }
     }
 }

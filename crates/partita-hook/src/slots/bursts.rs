@@ -8,7 +8,7 @@
 //! [`rest`]: crate::slots::rest
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::account::gpu::Gpu;
 use crate::account::tenant::Tenant;
@@ -107,6 +107,8 @@ pub fn end(gpu: &Gpu, is_still: impl Fn() -> bool) {
         return;
     }
     in_use::burst_ended();
+    // Else the count could be read before other threads see that no stream is noted.
+    fence(Ordering::SeqCst);
     if !is_still() {
         // The launch saw that the burst ran. If another one has begun by now, this one is lost.
         let _ = BURST.compare_exchange(0, burst, Ordering::AcqRel, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! unfinished. So a launch costs nothing. After a wait for a part (one of several streams), or a
 //! launch that is not counted (a graph), it is not known until the next wait for everything.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 
 use partita_abi::CuResult;
 use partita_ledger::Waited;
@@ -105,7 +105,9 @@ pub fn reported(covers: Covers, wait: impl FnOnce() -> CuResult) -> CuResult {
             (true, false) => Waited::ForSome { launches },
         };
         gpu.slot.show_waited(waited, if is_all { now_ns() } else { 0 });
-        // Another thread may have launched meanwhile, or the graph may still run.
+        // Another thread may have launched meanwhile, or the graph may still run. That thread
+        // counts first and then shows that nothing is known: the later word of the two stays.
+        fence(Ordering::SeqCst);
         if UNCOUNTED.load(Ordering::SeqCst) != uncounted {
             gpu.slot.show_waited(Waited::Unknown, 0);
         }

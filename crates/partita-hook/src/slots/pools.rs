@@ -4,7 +4,6 @@
 //! them, so no stream waits for a word that disappears with another context. The contexts of a
 //! GPU divide the process's slots.
 
-use alloc::alloc::{Layout, alloc_zeroed};
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -19,6 +18,7 @@ use crate::driver::page::PageCalls;
 use crate::slots::seen;
 use crate::slots::streams::{self, STREAMS, Stream};
 use crate::sys::fork::{in_child, renew};
+use crate::sys::pages;
 
 /// Contexts of the process with queues.
 const POOLS: usize = 16;
@@ -159,8 +159,7 @@ pub fn of_context(gpu: &Gpu, context: usize) -> Option<usize> {
             let at = find(0)?;
             let pool = &ALL[at];
             if pool.words.load(Ordering::Relaxed).is_null() {
-                // SAFETY: a layout with a size that is not zero.
-                let words = unsafe { alloc_zeroed(Layout::from_size_align(BYTES, 4096).ok()?) };
+                let words = pages::zeroed(BYTES);
                 if words.is_null() {
                     return None;
                 }

@@ -67,7 +67,8 @@ fn entry(stream: usize) -> &'static AtomicUsize {
 /// Whether a stream may skip the queues under the current share.
 #[inline]
 pub fn is_free(gpu: &Gpu, stream: usize) -> bool {
-    entry(stream).load(Ordering::Relaxed) == stream + 1
+    // In this order: under a new version there are no old entries.
+    entry(stream).load(Ordering::Acquire) == stream + 1
         && VERSION.load(Ordering::Relaxed) == share::version(gpu)
 }
 
@@ -79,9 +80,9 @@ pub fn note_free(version: u64, stream: usize) {
     }
     if VERSION.load(Ordering::Relaxed) != version {
         forget();
-        VERSION.store(version, Ordering::Relaxed);
+        VERSION.store(version, Ordering::Release);
     }
-    entry(stream).store(stream + 1, Ordering::Relaxed);
+    entry(stream).store(stream + 1, Ordering::Release);
 }
 
 /// Forgets all streams.

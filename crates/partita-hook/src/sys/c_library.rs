@@ -10,19 +10,14 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::sys::elf;
 use crate::sys::next::real_dlsym;
+use crate::sys::onward::{Arguments, hidden_jump, onward};
 
-/// Defines hidden functions that are plain system calls. On x86-64 the kernel's `struct stat` is
-/// the C library's.
+/// Defines hidden functions that are plain system calls. On x86-64 and on aarch64 the kernel's
+/// `struct stat` is the C library's.
 macro_rules! system_calls {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $body:block)*) => { $(
         unsafe extern "C" fn $name($($argument: $type),*) -> isize $body
-        core::arch::global_asm!(
-            concat!(".globl ", stringify!($name)),
-            concat!(".hidden ", stringify!($name)),
-            concat!(".type ", stringify!($name), ", @function"),
-            concat!(stringify!($name), ": jmp {body}"),
-            body = sym $name,
-        );
+        hidden_jump!($name to $name);
     )* };
 }
 
@@ -35,7 +30,7 @@ macro_rules! found_later {
 
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(search as *mut c_void);
 
-            extern "C" fn find() -> *mut c_void {
+            extern "C" fn find(_: &mut Arguments, _caller: *const c_void) -> *mut c_void {
                 extern "C" fn missing() -> c_int {
                     $missing
                 }
@@ -52,30 +47,10 @@ macro_rules! found_later {
             /// Continues in the function that is found, with the arguments of the first call.
             #[unsafe(naked)]
             unsafe extern "C" fn search() {
-                core::arch::naked_asm!(
-                    "push rdi",
-                    "push rsi",
-                    "push rdx",
-                    "push rcx",
-                    "sub rsp, 8",
-                    "call {find}",
-                    "add rsp, 8",
-                    "pop rcx",
-                    "pop rdx",
-                    "pop rsi",
-                    "pop rdi",
-                    "jmp rax",
-                    find = sym find,
-                )
+                onward!(find)
             }
 
-            core::arch::global_asm!(
-                concat!(".globl ", stringify!($name)),
-                concat!(".hidden ", stringify!($name)),
-                concat!(".type ", stringify!($name), ", @function"),
-                concat!(stringify!($name), ": jmp qword ptr [rip + {found}]"),
-                found = sym FOUND,
-            );
+            hidden_jump!($name through FOUND);
         }
     )* };
 }
@@ -83,11 +58,12 @@ macro_rules! found_later {
 system_calls! {
     fn stat(path: *const c_void, to: *mut c_void) {
         // SAFETY: the caller's arguments, passed on.
-        unsafe { libc::syscall(libc::SYS_stat, path, to) as isize }
+        unsafe { libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, to, 0) as isize }
     }
     fn lstat(path: *const c_void, to: *mut c_void) {
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
         // SAFETY: as above.
-        unsafe { libc::syscall(libc::SYS_lstat, path, to) as isize }
+        unsafe { libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, to, flags) as isize }
     }
     fn fstat(file: c_int, to: *mut c_void) {
         // SAFETY: as above.

@@ -67,26 +67,39 @@ pub struct Loaded {
 core::arch::global_asm!(
     ".weak _r_debug",
     ".weak _dl_debug_addr",
-    ".pushsection .text.partita_elf, \"ax\", @progbits",
+    ".pushsection .text.partita_elf, \"ax\", %progbits",
     ".globl partita_linkers_list",
     ".hidden partita_linkers_list",
-    ".type partita_linkers_list, @function",
+    ".type partita_linkers_list, %function",
     "partita_linkers_list:",
-    "mov rax, qword ptr [rip + _r_debug@GOTPCREL]",
-    "test rax, rax",
-    "jne 2f",
-    "mov rax, qword ptr [rip + _dl_debug_addr@GOTPCREL]",
-    "test rax, rax",
-    "je 2f",
-    "mov rax, qword ptr [rax]",
+    #[cfg(target_arch = "x86_64")]
+    "mov rax, qword ptr [rip + _r_debug@GOTPCREL]
+     test rax, rax
+     jne 2f
+     mov rax, qword ptr [rip + _dl_debug_addr@GOTPCREL]
+     test rax, rax
+     je 2f
+     mov rax, qword ptr [rax]",
+    #[cfg(target_arch = "aarch64")]
+    "adrp x0, :got:_r_debug
+     ldr x0, [x0, :got_lo12:_r_debug]
+     cbnz x0, 2f
+     adrp x0, :got:_dl_debug_addr
+     ldr x0, [x0, :got_lo12:_dl_debug_addr]
+     cbz x0, 2f
+     ldr x0, [x0]",
     "2:",
     "ret",
     ".size partita_linkers_list, . - partita_linkers_list",
     ".globl partita_own_dynamic",
     ".hidden partita_own_dynamic",
-    ".type partita_own_dynamic, @function",
+    ".type partita_own_dynamic, %function",
     "partita_own_dynamic:",
+    #[cfg(target_arch = "x86_64")]
     "lea rax, [rip + _DYNAMIC]",
+    #[cfg(target_arch = "aarch64")]
+    "adrp x0, _DYNAMIC
+     add x0, x0, :lo12:_DYNAMIC",
     "ret",
     ".size partita_own_dynamic, . - partita_own_dynamic",
     ".popsection",

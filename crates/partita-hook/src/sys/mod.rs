@@ -7,6 +7,8 @@ pub mod fork;
 pub mod futex;
 pub mod heap;
 pub mod next;
+pub mod onward;
+pub mod pages;
 pub mod process;
 pub mod report;
 pub mod thread_word;

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::sys::elf;
 
-/// The C library's `dlsym`; the trampoline jumps through it.
+/// The C library's `dlsym`; the exported one goes on there.
 pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 /// The C library's `dlvsym`.
 pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -69,7 +69,7 @@ pub unsafe fn next_ioctl(node: c_int, wanted: c_ulong, argument: *mut c_void) ->
         // SAFETY: the caller guarantees it.
         return unsafe { libc::syscall(libc::SYS_ioctl, node, wanted, argument) as c_int };
     }
-    // SAFETY: the address is that of an ioctl, which is called like this on x86-64.
+    // SAFETY: the address is that of an ioctl, which both processors call like this.
     let next: Ioctl = unsafe { core::mem::transmute(next) };
     // SAFETY: the caller guarantees it.
     unsafe { next(node, wanted, argument) }

@@ -66,9 +66,17 @@ impl ThreadWord {
 #[inline]
 pub fn this_thread() -> usize {
     let thread;
-    // SAFETY: the ABI of x86-64 has a thread's pointer at the address that it is.
+    // SAFETY: the ABI of x86-64 has a thread's pointer at the address that it is, and that of
+    // aarch64 in a register.
     unsafe {
-        core::arch::asm!("mov {}, fs:0", out(reg) thread, options(nostack, pure, readonly, preserves_flags));
+        core::arch::asm!(
+            #[cfg(target_arch = "x86_64")]
+            "mov {}, fs:0",
+            #[cfg(target_arch = "aarch64")]
+            "mrs {}, tpidr_el0",
+            out(reg) thread,
+            options(nostack, pure, readonly, preserves_flags),
+        );
     }
     thread
 }

@@ -27,7 +27,7 @@ pub fn connect(socket: &Descriptor, path: &CStr) -> Result<(), c_int> {
         return Err(libc::ENAMETOOLONG);
     }
     for (to, byte) in address.sun_path.iter_mut().zip(path.to_bytes()) {
-        *to = byte.cast_signed();
+        *to = *byte as core::ffi::c_char;
     }
     let bytes = size_of::<libc::sockaddr_un>();
     // SAFETY: an address of this frame.

@@ -13,5 +13,8 @@ core::arch::global_asm!(
     ".hidden _Unwind_Resume",
     "rust_eh_personality:",
     "_Unwind_Resume:",
+    #[cfg(target_arch = "x86_64")]
     "ud2",
+    #[cfg(target_arch = "aarch64")]
+    "brk #1",
 );

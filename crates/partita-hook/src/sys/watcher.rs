@@ -2,7 +2,7 @@
 //! needs it, asleep for most of the time.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
 
 use partita_abi::CuResult;
 use partita_ledger::mutex::Mutex;
@@ -62,6 +62,8 @@ pub fn start(now: bool) -> Result<(), CuResult> {
     if !STARTED.load(Ordering::Relaxed) {
         launch_thread()?;
     }
+    // What the caller has noted, and whether the thread sleeps: see watch().
+    fence(Ordering::SeqCst);
     if now || DOZES.load(Ordering::SeqCst) {
         ring();
     }
@@ -118,6 +120,7 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
         if next.is_none() {
             DOZES.store(true, Ordering::SeqCst);
             // A launching thread either sees that it sleeps, or is seen here.
+            fence(Ordering::SeqCst);
             next = look();
         }
         looks = looks.wrapping_add(1);

@@ -11,7 +11,7 @@ use partita_ledger::{
     GATE_FILE_NAME, GateMap, LIMITS_FILE_NAME, Limits, LimitsFile, MECHANISM_MASK, USAGE_FILE_NAME, UsageMap,
     UsageView,
 };
-use partita_testing::{build, succeed};
+use partita_testing::{Aarch64, aarch64, build, succeed};
 
 /// The hook's shared library.
 pub fn library() -> PathBuf {
@@ -20,11 +20,6 @@ pub fn library() -> PathBuf {
 
 fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
-}
-
-fn cc(arguments: &[&str], source: &str, output: &Path) {
-    let source = programs().join(source);
-    succeed(Command::new("cc").args(["-O1", "-w", "-o"]).arg(output).arg(source).args(arguments));
 }
 
 /// The output of a program.
@@ -40,21 +35,61 @@ pub struct Fixture {
     /// The GPU's directory, and below it the tenant's.
     of_gpu: tempfile::TempDir,
     directory: PathBuf,
+    /// The emulated machine of its programs, if it is not this one.
+    emulated: Option<&'static Aarch64>,
 }
 
 impl Fixture {
     /// Builds the stub driver and creates the ledger with these limits.
     pub fn new(limits: &Limits) -> Self {
+        Self::on(None, limits)
+    }
+
+    /// For programs on aarch64; `None` where they cannot be emulated.
+    pub fn on_aarch64(limits: &Limits) -> Option<Self> {
+        aarch64().map(|machine| Self::on(Some(machine), limits))
+    }
+
+    fn on(emulated: Option<&'static Aarch64>, limits: &Limits) -> Self {
         let of_gpu = tempfile::tempdir().expect("a temporary directory");
-        let fixture = Self { directory: of_gpu.path().join("test"), of_gpu };
+        let fixture = Self { directory: of_gpu.path().join("test"), of_gpu, emulated };
         std::fs::create_dir(&fixture.directory).expect("a directory");
         let parts = ["stub_graphs.c", "stub_time.c"].map(|part| programs().join(part));
         let [graphs, time] = parts.each_ref().map(|part| part.to_str().expect("UTF-8"));
-        cc(&["-shared", "-fPIC", graphs, time], "stub_driver.c", &fixture.path("libcuda.so.1"));
+        fixture.cc(&["-shared", "-fPIC", graphs, time], "stub_driver.c", &fixture.path("libcuda.so.1"));
         LimitsFile::create(&fixture.file(LIMITS_FILE_NAME.to_str().expect("ASCII")), limits, 0o644)
             .expect("limits");
         UsageMap::create(&fixture.file(USAGE_FILE_NAME.to_str().expect("ASCII")), 0o644).expect("usage");
         fixture
+    }
+
+    /// Compiles a program or library of `tests/programs`.
+    pub fn cc(&self, arguments: &[&str], source: &str, output: &Path) {
+        let mut compiler = self.emulated.map_or_else(|| Command::new("cc"), Aarch64::cc);
+        let source = programs().join(source);
+        succeed(compiler.args(["-O1", "-w", "-o"]).arg(output).arg(source).args(arguments));
+    }
+
+    /// The hook's shared library.
+    pub fn library(&self) -> PathBuf {
+        self.emulated.map_or_else(library, |machine| machine.library("libpartita.so"))
+    }
+
+    /// A compiled program, to be run as the tenant with these libraries preloaded.
+    pub fn within(&self, program: &Path, preload: &[&Path]) -> Command {
+        let preload: Vec<_> = preload.iter().map(|library| library.to_str().expect("UTF-8")).collect();
+        let variables =
+            [("LD_PRELOAD", preload.join(":")), ("LD_LIBRARY_PATH", self.path("").display().to_string())];
+        let mut command = match self.emulated {
+            None => {
+                let mut command = Command::new(program);
+                command.envs(variables);
+                command
+            }
+            Some(machine) => machine.command(program, &variables),
+        };
+        command.env("PARTITA_LEDGER", &self.directory);
+        command
     }
 
     /// A path in the directory.
@@ -82,13 +117,9 @@ impl Fixture {
     /// A program of `tests/programs`, compiled, to be run as the tenant.
     pub fn command(&self, source: &str, arguments: &[&str]) -> Command {
         let program = self.path(source.trim_end_matches(".c"));
-        cc(&["-rdynamic", "-ldl", "-pthread"], source, &program);
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .env("LD_PRELOAD", library())
-            .env("LD_LIBRARY_PATH", &self.directory)
-            .env("PARTITA_LEDGER", &self.directory);
+        self.cc(&["-rdynamic", "-ldl", "-pthread"], source, &program);
+        let mut command = self.within(&program, &[&self.library()]);
+        command.args(arguments);
         command
     }
 

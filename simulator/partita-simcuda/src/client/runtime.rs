@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// If set, a synchronising call fails with `CUDA_ERROR_LAUNCH_TIMEOUT` after waiting so many
 /// milliseconds for work that can never run.
 const ENV_WATCHDOG: &str = "PARTITA_SIM_WATCHDOG_MS";
+/// How much of the window of device addresses is reserved, in GiB; default all of it.
+const ENV_RESERVED: &str = "PARTITA_SIM_RESERVED_GIB";
 
 /// The connection and its resources.
 #[derive(Debug)]
@@ -108,13 +110,16 @@ pub fn own_path() -> Option<PathBuf> {
     std::fs::canonicalize(name).ok()
 }
 
-/// Reserves the window of device addresses; touching one from the host faults, as on hardware.
+/// Reserves the window of device addresses; touching one from the host faults, as on hardware. An
+/// emulator of another processor may count reserved memory page by page, and cannot reserve it all.
 fn reserve_window() -> io::Result<u64> {
+    let reserved = std::env::var(ENV_RESERVED).ok().and_then(|gib| gib.parse::<u64>().ok());
+    let bytes = reserved.map_or(WINDOW_BYTES, |gib| (gib << 30).min(WINDOW_BYTES));
     // SAFETY: a hint without MAP_FIXED replaces no mapping.
     let window = unsafe {
         libc::mmap(
             std::ptr::without_provenance_mut(WINDOW_PREFERRED),
-            WINDOW_BYTES as usize,
+            bytes as usize,
             libc::PROT_NONE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             -1,
