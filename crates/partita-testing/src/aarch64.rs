@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use crate::built::build;
 use crate::child::succeed;
+use crate::long::is_long;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
@@ -19,8 +20,9 @@ pub struct Aarch64 {
     libraries: PathBuf,
 }
 
-/// The emulated machine. The first call builds what is not up to date: the hook and the simulated
-/// driver. `None`, with a message, where the emulator, the C compiler or Rust's target is missing.
+/// The emulated machine, in long runs alone: the first call builds the hook and the simulated
+/// driver, which takes minutes. `None`, with a message, otherwise, and where the emulator, the C
+/// compiler or Rust's target is missing.
 ///
 /// # Panics
 /// If the libraries do not build.
@@ -36,6 +38,9 @@ fn is_installed(program: &str) -> bool {
 
 impl Aarch64 {
     fn find() -> Result<Self, String> {
+        if !is_long() {
+            return Err("PARTITA_TEST_LONG=1 runs it".to_owned());
+        }
         let emulator =
             ["qemu-aarch64-static", "qemu-aarch64"].into_iter().find(|program| is_installed(program));
         let emulator = emulator.ok_or("there is no qemu-aarch64-static here")?;
