@@ -286,6 +286,65 @@ fn a_container_without_the_library_is_an_escape() {
     assert!(!escaped.wait().unwrap().success());
 }
 
+/// By default an escape is reported. Where the policy of the site says so, `partitad` ends it.
+#[test]
+fn an_escaped_program_is_ended_if_the_site_wants_that() {
+    let Some(pod) = pod("ends") else { return };
+    let dir = pod.world.dir();
+    let (policy, log) = (dir.join("policy.toml"), dir.join("log"));
+    let write = |text: &str| fs::write(&policy, text).unwrap();
+    write("");
+    let mut daemon = Command::new(common::program().with_file_name("partitad"));
+    common::with_env_of(&mut daemon, &pod.world.partita([] as [&str; 0]));
+    daemon.env("PARTITA_POLICY", &policy).args(["--system", "--audit-every", "1", "--state"]);
+    daemon.arg(dir.join("state")).stderr(fs::File::create(&log).unwrap());
+    let mut daemon = Ended(daemon.spawn().unwrap());
+    let line_with = |words: &[&str]| {
+        let said = fs::read_to_string(&log).unwrap();
+        said.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+    };
+    partita_testing::eventually("partitad serves", || line_with(&["serving"]).is_some());
+    pod.prepare("--sm 50% --mem 1GiB --isolation own");
+    let mut held = Ended(pod.command(&[], &LOOP).stdout(std::process::Stdio::null()).spawn().unwrap());
+    pod.wait_for(1);
+    // Not the container's first process, which SIGTERM does not end.
+    let escape = "/lib64/other /bin/gpu /kernels.ptx loop & wait $!; echo ended by $?";
+    let mut escaped = pod.command(&["--user", "1000:1000"], &["sh", "-c", escape]);
+    let mut escaped = Ended(escaped.stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let found = || line_with(&["escape", "began", &pod.name]);
+    partita_testing::eventually("the escape is reported", || found().is_some());
+    let reported = found().unwrap();
+    assert!(reported.contains("`partita kill"), "{reported}");
+    // Several audits later it still runs.
+    thread::sleep(Duration::from_secs(3));
+    assert!(escaped.0.try_wait().unwrap().is_none(), "{:?}", fs::read_to_string(&log));
+    write("[escaped]\nprograms = \"end\"\n");
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut escaped.0.stdout.take().unwrap(), &mut said).unwrap();
+    assert_eq!(said.lines().last(), Some("ended by 143"), "{said}");
+    let ended = line_with(&["ended by the policy of the site"]).unwrap();
+    for part in [&*pod.name, "program=\"other\"", "[escaped] programs", "pid="] {
+        assert!(ended.contains(part), "{part}: {ended}");
+    }
+    // The program that has the library goes on.
+    assert!(held.0.try_wait().unwrap().is_none() && pod.processes() == 1);
+    pod.kill();
+    // It removes its sockets.
+    let pid = rustix::process::Pid::from_child(&daemon.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.0.wait().unwrap().success());
+}
+
+/// A process that is killed when it is dropped.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_killed_prepare_or_remove_is_finished_by_the_next() {
     let Some(pod) = pod("steps") else { return };
