@@ -556,7 +556,7 @@ mod tests {
         for (is_timed, has_gate) in [(true, false), (false, true), (true, true)] {
             let with = mounts(&Prepared { is_timed, has_gate, ..prepared() });
             let more: Vec<_> = with.into_iter().filter(|mount| !without.contains(mount)).collect();
-            let mount = |of_host: &str, of_container: &str| {
+            let mount = |of_host: &'static str, of_container: &'static str| {
                 ["a", "b"].into_iter().zip(0..).map(move |(gpu, number)| {
                     let host = format!("/run/partita/GPU-{gpu}/{of_host}");
                     (host, format!("/usr/local/partita/gpu/{number}/{of_container}"), true)

@@ -82,10 +82,6 @@ mod tests {
         Look { findings: findings.to_vec(), ..Look::default() }
     }
 
-    fn id(pid: u32) -> ProcessId {
-        ProcessId { pid, start_ticks: 7 }
-    }
-
     #[test]
     fn a_process_is_asked_once_and_killed_after_the_grace() {
         for of in [outsider, escaped] {
