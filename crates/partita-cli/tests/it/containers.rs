@@ -433,8 +433,8 @@ fn a_killed_prepare_or_remove_is_finished_by_the_next() {
     assert!(refused.contains("ceiling"), "{refused}");
 }
 
-/// With commands from this process, as an unprivileged user, in a read-only image. The first process
-/// of a container ignores SIGTERM, and its end of input ends it.
+/// With commands from this process, as an unprivileged user, in a read-only image. The first
+/// process of a container ignores SIGTERM, and its end of input ends it.
 const UNPRIVILEGED: [&str; 5] = ["-i", "--sig-proxy=false", "--user", "1000:1000", "--read-only"];
 const TIME: [&str; 2] = ["time", "/kernels.ptx"];
 const GATE: [&str; 2] = ["gate", "/kernels.ptx"];

@@ -31,8 +31,8 @@ pub const CDI_KIND: &str = "partita.dev/tenant";
 /// The directory of everything of Partita's in a container. `libpartita.so` knows it too.
 pub(crate) const CONTAINER_DIR: &str = "/usr/local/partita";
 
-/// The directory in a container of the tenant's files on its GPU of this number. What it shares with
-/// others there is in the directory above, as on the host.
+/// The directory in a container of the tenant's files on its GPU of this number. What it shares
+/// with others there is in the directory above, as on the host.
 pub(crate) fn container_dir(gpu: usize) -> std::path::PathBuf {
     Path::new(CONTAINER_DIR).join(format!("gpu/{gpu}/tenant"))
 }
