@@ -5,16 +5,18 @@
 //! the next call finishes the work. [`spec`] is pure: from a tenant to the content of its file.
 //!
 //! The device adds mounts alone, no hooks: the library with `/etc/ld.so.preload`, the tenant's
-//! limits read-only, its use writable, and the pipe of the MPS service. GPUs come from another
-//! device, such as `nvidia.com/gpu=0`.
+//! limits read-only, its use writable, the gate of the GPU if it has a priority or takes turns, and
+//! the pipe of the MPS service. GPUs come from another device, such as `nvidia.com/gpu=0`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use partita_core::time::Priority;
+use partita_ledger::{FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, TIME_FILE_NAME};
 use serde::Serialize;
 
+use crate::calibration::without_mps;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus;
@@ -81,6 +83,10 @@ pub struct Prepared {
     pub name: String,
     /// The tenant's directory on each GPU, in the order in which programs see them.
     pub dirs: Vec<PathBuf>,
+    /// Whether it has a share of time.
+    pub is_timed: bool,
+    /// Whether it waits for others on its GPUs, or they for it.
+    pub has_gate: bool,
     /// `libpartita.so` on the host.
     pub library: PathBuf,
     /// A file that names the library's place in the container, for `/etc/ld.so.preload`.
@@ -109,19 +115,37 @@ pub fn spec(prepared: &Prepared) -> Spec {
     for (dir, gpu) in prepared.dirs.iter().zip(0..) {
         mounts.push(Mount::new(dir.join("limits"), container_dir(gpu).join("limits"), "ro"));
         mounts.push(Mount::new(dir.join("usage"), container_dir(gpu).join("usage"), "rw"));
+        if prepared.is_timed {
+            let name = name_of(TIME_FILE_NAME);
+            mounts.push(Mount::new(dir.join(name), container_dir(gpu).join(name), "rw"));
+        }
+        if prepared.has_gate {
+            let gate = |tenant: &Path| tenant.with_file_name("").join(name_of(GATE_FILE_NAME));
+            mounts.push(Mount::new(gate(dir), gate(&container_dir(gpu)), "rw"));
+        }
     }
     let mut env: Vec<String> =
         prepared.variables.iter().map(|(key, value)| format!("{key}={value}")).collect();
     // Of the caller's: a limit of MPS beside the tenant's would change what libraries see.
-    let pipe = Path::new(CONTAINER_DIR).join("mps");
-    env.push(format!("CUDA_MPS_PIPE_DIRECTORY={}", pipe.display()));
-    mounts.extend(prepared.pipe.as_ref().map(|host| Mount::new(host, &pipe, "rw")));
+    match &prepared.pipe {
+        Some(host) => {
+            let pipe = Path::new(CONTAINER_DIR).join("mps");
+            env.push(format!("CUDA_MPS_PIPE_DIRECTORY={}", pipe.display()));
+            mounts.push(Mount::new(host, &pipe, "rw"));
+        }
+        None => env.extend(without_mps().map(|(key, value)| format!("{key}={value}"))),
+    }
     if prepared.shared_memory {
         mounts.push(Mount::new("/dev/shm", "/dev/shm", "rw"));
     }
     mounts.extend(prepared.simulated.iter().cloned());
     let device = Device { name: prepared.name.clone(), container_edits: Edits { env, mounts } };
     Spec { cdi_version: VERSION.to_owned(), kind: KIND.to_owned(), devices: vec![device] }
+}
+
+/// The name of a file of the ledger.
+fn name_of(file: &'static std::ffi::CStr) -> &'static Path {
+    Path::new(file.to_str().unwrap_or_default())
 }
 
 /// The name of a tenant's file.
@@ -160,7 +184,6 @@ pub fn prepare(install: &Install, name: &str, request: &RunRequest, dir: &Path) 
         Some(_) => {}
         None => {
             let request = request.settled(&registry, &gpus)?;
-            check_offered(&registry, &request)?;
             let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
             drop(run::make(install, &request, &registry, &gpus, name, run)?);
             points::reached("cdi-tenant-made");
@@ -191,11 +214,10 @@ fn check_offered(registry: &Registry, request: &RunRequest) -> Result<(), Error>
             "partitad makes tenants for programs on the host; call it as root",
         );
     }
-    if request.takes_turns() || request.limits.priority() != Priority::Normal || request.limits.time.is_some()
-    {
+    if request.limits.up_to.is_some() {
         return refuse(
-            "--time, --priority and turns for containers",
-            "containers do not see the neighbours with which they would take turns; give --sm and --mem",
+            "--sm with a ceiling for containers",
+            "they do not see which TPCs their neighbours leave idle; give --sm one figure",
         );
     }
     let root = fs::metadata(registry.root()).map_err(Error::io(registry.root().display().to_string()))?;
@@ -269,10 +291,16 @@ fn write(
     let line = format!("{}\n", library_in_container().display());
     replace(&preload, line.as_bytes(), "cdi-preload-half-written")?;
     points::reached("cdi-preload-written");
-    let (simulated, variables) = of_gpus(install, gpus)?;
+    let (simulated, mut variables) = of_gpus(install, gpus)?;
+    let limits = first.limits()?;
+    let below = run::below_others(Priority::from_number(limits.priority), pipe.is_some());
+    variables.extend(below.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let is_timed = limits.flags & FLAG_TIMED != 0;
     let prepared = Prepared {
         name: first.name.clone(),
         dirs: parts.iter().map(|part| part.dir.clone()).collect(),
+        is_timed,
+        has_gate: limits.flags & FLAG_GATED != 0 || is_timed && limits.takes_turns(),
         library: run::hook(install)?,
         preload,
         pipe,
@@ -481,6 +509,8 @@ mod tests {
         Prepared {
             name: "serve".to_owned(),
             dirs: vec!["/run/partita/GPU-a/serve".into(), "/run/partita/GPU-b/serve".into()],
+            is_timed: false,
+            has_gate: false,
             library: "/usr/lib/partita/libpartita.so".into(),
             preload: "/run/partita/GPU-a/serve/ld.so.preload".into(),
             pipe: Some("/run/partita/GPU-a/.mps-0/pipe".into()),
@@ -518,6 +548,29 @@ mod tests {
         assert_eq!(writable, expected);
         let alone = Prepared { pipe: None, shared_memory: false, ..prepared() };
         assert!(mounts(&alone).iter().all(|(_, to, is_writable)| !is_writable || to.ends_with("/usage")));
+    }
+
+    #[test]
+    fn who_takes_turns_has_the_account_of_time_and_the_gate_and_nothing_else_of_others() {
+        let without = mounts(&prepared());
+        for (is_timed, has_gate) in [(true, false), (false, true), (true, true)] {
+            let with = mounts(&Prepared { is_timed, has_gate, ..prepared() });
+            let more: Vec<_> = with.into_iter().filter(|mount| !without.contains(mount)).collect();
+            let mount = |of_host: &'static str, of_container: &'static str| {
+                ["a", "b"].into_iter().zip(0..).map(move |(gpu, number)| {
+                    let host = format!("/run/partita/GPU-{gpu}/{of_host}");
+                    (host, format!("/usr/local/partita/gpu/{number}/{of_container}"), true)
+                })
+            };
+            let time = mount("serve/time", "tenant/time").filter(|_| is_timed);
+            let gate = mount(".turns/gate", ".turns/gate").filter(|_| has_gate);
+            let expected = time.chain(gate).collect();
+            let ordered = |mut mounts: Vec<(String, String, bool)>| {
+                mounts.sort();
+                mounts
+            };
+            assert_eq!(ordered(more), ordered(expected));
+        }
     }
 
     #[test]

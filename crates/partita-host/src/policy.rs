@@ -40,6 +40,8 @@ pub struct Policy {
     pub reservations: Vec<Reservation>,
     /// `[outside]`.
     pub outside: Outside,
+    /// `[escaped]`.
+    pub escaped: Escaped,
 }
 
 impl Policy {
@@ -94,6 +96,27 @@ impl Outside {
 
     fn is_for(&self, user: &User) -> bool {
         !user.is_root && !self.exempt.as_ref().is_some_and(|exempt| exempt.includes(user))
+    }
+}
+
+/// What happens to programs that use a GPU of their tenant without its limits. They are reported in
+/// any case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Escaped {
+    /// The line of the file, for messages.
+    pub line: usize,
+    /// `programs`: whether they are ended.
+    pub is_ended: bool,
+    /// Whose it leaves alone; no one else's by default. Containers run programs as root, so root's
+    /// are ended too.
+    pub exempt: Option<Who>,
+}
+
+impl Escaped {
+    /// Whether a program of this user is ended.
+    #[must_use]
+    pub fn ends(&self, user: &User) -> bool {
+        self.is_ended && !self.exempt.as_ref().is_some_and(|exempt| exempt.includes(user))
     }
 }
 

@@ -53,6 +53,12 @@ impl ProcessId {
         fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.uid())
     }
 
+    /// The name of its program as the kernel keeps it, 15 bytes of it; `?` once it has ended.
+    pub fn program(self) -> String {
+        let name = fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_else(|_| b"?".to_vec());
+        String::from_utf8_lossy(&name).trim_end().to_owned()
+    }
+
     /// Its state and where in the kernel it waits, for a message.
     pub fn what_it_does(self) -> String {
         let state = Stat::of(&self.pid.to_string()).map_or('?', |stat| stat.state);

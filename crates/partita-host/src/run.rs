@@ -27,8 +27,8 @@ use partita_mps::Service;
 use rustix::process::Signal;
 
 use self::attend::{Started, attend};
-pub(crate) use self::command::places;
 use self::command::{Place, command_in, spawn_owner};
+pub(crate) use self::command::{below_others, places};
 pub use self::command::{hook, variables};
 pub use self::exec::exec;
 pub(crate) use self::exec::gpus_of;

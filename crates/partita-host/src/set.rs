@@ -274,6 +274,7 @@ impl<'a> Change<'a> {
             changed.set_partition(&topology, &planned.plan.set);
         }
         wanted.put(&mut changed);
+        // Without a description of the tenant, its processes may be clients of MPS.
         let isolation = part.meta().map_or(Isolation::Shared, |meta| meta.isolation);
         limits::ceiling::put(&wanted, &topology, isolation, &mut changed)?;
         if changed.borrow_tpcs_max != 0 && before.borrow_tpcs_max == 0 {
@@ -298,8 +299,7 @@ impl<'a> Change<'a> {
                 slo::check_sum(&asked, &topology, others)?;
             }
         }
-        // Without a description of the tenant, its processes may be clients of MPS.
-        time::check_law(&changed, part.meta().map_or(Isolation::Shared, |meta| meta.isolation))?;
+        time::check_law(&changed, isolation, part.is_prepared())?;
         if let Some(share) = wanted.time.filter(|_| time::takes_turns(part)) {
             let others =
                 tenants.iter().filter(|other| other.gpu_key == part.gpu_key && !part.is_of_same(other));

@@ -102,16 +102,29 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// Refuses a token bucket whose share is no limit of that law, or that NVML cannot refill.
+/// Refuses a law that does not hold in containers, and a token bucket whose share is no limit of
+/// that law, or that NVML cannot refill.
 ///
 /// # Errors
 /// [`Error::NotOffered`].
-pub(crate) fn check_law(wanted: &Limits, isolation: Isolation) -> Result<(), Error> {
-    if !is_timed(wanted) || wanted.time_policy() != Policy::Tokens {
+pub(crate) fn check_law(wanted: &Limits, isolation: Isolation, is_prepared: bool) -> Result<(), Error> {
+    let policy = wanted.time_policy();
+    if !is_timed(wanted) || policy == Policy::Hard {
         return Ok(());
     }
-    let refuse =
-        |reason: String| Err(Error::NotOffered { option: "--time-policy tokens".to_owned(), reason });
+    let refuse = |reason: String| {
+        Err(Error::NotOffered { option: format!("--time-policy {}", policy.name()), reason })
+    };
+    if is_prepared {
+        let needs = match policy {
+            Policy::Tokens => "the numbers that their processes have on the host",
+            _ => "whether their neighbours leave the GPU idle",
+        };
+        return refuse(format!("containers do not see {needs}; use --time-policy hard"));
+    }
+    if policy == Policy::Soft {
+        return Ok(());
+    }
     match wanted.time_permille {
         1000.. => {}
         permille if permille % 10 != 0 => {

@@ -12,6 +12,9 @@
 //! calls both now and then. A lane is marked as claimed before it is first closed, and stays so
 //! until it has been opened, so that these calls find every closed lane.
 //!
+//! Nothing here names a process, so processes of several PID namespaces use one file. Times are
+//! those of `CLOCK_MONOTONIC`, which must not differ between time namespaces.
+//!
 //! # Who trusts whom
 //! Any user who may open the file may open and close lanes of others, hold them all, or truncate
 //! the file: priorities are for tenants that trust each other. The file holds no limits. A damaged
@@ -28,8 +31,9 @@ use crate::lock;
 use crate::mapped::MappedFile;
 use crate::sync::Word;
 
-/// The gate file's name in a GPU's directory: the parent of its tenants'.
-pub const GATE_FILE_NAME: &CStr = c".gate";
+/// The gate file's path in a GPU's directory: the parent of its tenants'. In a directory of its
+/// own, which keeps other users of the machine from it where every user of a container may write.
+pub const GATE_FILE_NAME: &CStr = c".turns/gate";
 /// The gate file's size in bytes: a page, which GPUs can map.
 pub const GATE_FILE_BYTES: usize = 4096;
 /// Lanes of a GPU: the largest number of high-priority streams that close it at a time.
@@ -38,6 +42,9 @@ pub const GATE_LANES: usize = 32;
 const PLAN_NS_MAX: u64 = 1_000_000_000;
 /// Set in a lane that is open.
 pub const OPEN: u32 = 1;
+
+/// Behind the words: a byte that every process of low priority holds a shared lock on.
+const LOW: usize = GATE_FILE_BYTES;
 
 const KIND: Kind = Kind { magic: *b"PARTITAG", bytes: GATE_FILE_BYTES as u32 };
 
@@ -235,6 +242,26 @@ impl GateMap {
             let _ = cells.state.replace(state, state | u64::from(OPEN));
         }
         true
+    }
+
+    /// Counts the process among those of low priority, or no longer.
+    ///
+    /// # Errors
+    /// The failed system call.
+    pub fn count_low(&self, is_low: bool) -> Result<(), LedgerError> {
+        let (path, fd) = (self.file.path(), &self.file.fd);
+        match is_low {
+            true => lock::try_lock_shared(path, fd, LOW, 1).map(drop),
+            false => lock::unlock(path, fd, LOW, 1),
+        }
+    }
+
+    /// Whether another process counts among those of low priority.
+    ///
+    /// # Errors
+    /// The failed system call.
+    pub fn are_others_low(&self) -> Result<bool, LedgerError> {
+        lock::is_locked(self.file.path(), &self.file.fd, LOW, 1)
     }
 
     /// Starts or extends the GPU's turn until a time, for a tenant that `who` identifies. A turn

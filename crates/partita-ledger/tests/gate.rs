@@ -114,3 +114,35 @@ fn a_turn_is_one_tenant_s_until_it_ends() {
     assert_eq!(maps[0].take_turn(3, 6_000_000, u64::MAX), Ok(()));
     assert_eq!(maps[1].take_turn(5, 6_000_000, 9_000_000), Ok(()));
 }
+
+#[test]
+fn processes_of_low_priority_know_of_each_other_until_they_die() {
+    let _alone = alone();
+    let dir = dir();
+    let path = dir.file("gate");
+    let map = GateMap::create(&path, 0o600).unwrap();
+    let [counted] = shared_words::<1>();
+    map.count_low(true).unwrap();
+    assert!(!map.are_others_low().unwrap(), "it is alone");
+    for leaves in [false, true] {
+        counted.store(0, SeqCst);
+        let other = fork(|| {
+            let gate = GateMap::open(&path).unwrap();
+            gate.count_low(true).unwrap();
+            assert!(gate.are_others_low().unwrap());
+            counted.store(1, SeqCst);
+            if leaves {
+                gate.count_low(false).unwrap();
+                counted.store(2, SeqCst);
+            }
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        wait_until("the other", || counted.load(SeqCst) == 1 + u64::from(leaves));
+        assert_eq!(map.are_others_low().unwrap(), !leaves);
+        other.kill();
+        assert_eq!(other.wait(), End::Signal(libc::SIGKILL));
+        assert!(!map.are_others_low().unwrap());
+    }
+}

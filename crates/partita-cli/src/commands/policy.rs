@@ -46,7 +46,8 @@ fn count(number: usize, word: &str) -> String {
 
 /// A policy in sentences, one a line.
 fn text(policy: &Policy) -> String {
-    let Policy { default_share, default_memory, default_place, rules, reservations, outside } = policy;
+    let Policy { default_share, default_memory, default_place, rules, reservations, outside, escaped } =
+        policy;
     let or = |value: Option<&dyn Display>, otherwise: &str| {
         value.map_or_else(|| otherwise.to_owned(), ToString::to_string)
     };
@@ -99,6 +100,12 @@ fn text(policy: &Policy) -> String {
                  root{exempt}; `partita preload status` says whether they load the library\n"
             )
         }
+    });
+    let exempt =
+        escaped.exempt.as_ref().map_or_else(String::new, |exempt| format!(", except {}", who(exempt)));
+    text.push_str(&match escaped.is_ended {
+        false => "programs that escape from tenants: reported\n".to_owned(),
+        true => format!("line {}: programs that escape from tenants: ended{exempt}\n", escaped.line),
     });
     text
 }

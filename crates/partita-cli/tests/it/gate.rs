@@ -4,30 +4,36 @@
 use crate::common;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Answering, PATIENCE, World, compile, gpu_program};
 
 /// A program of this priority, with its commands.
-struct Program(Answering);
+pub struct Program(Answering);
 
 impl Program {
-    fn start(world: &World, program: &Path, name: &str, options: &str) -> Self {
+    pub fn start(world: &World, program: &Path, name: &str, options: &str) -> Self {
         let line = format!("run --isolation own --name {name} {options} --");
         let mut command = world.partita(line.split_whitespace());
         command.arg(program).arg(&gpu_program().1);
-        let mut program = Answering::start(&mut command);
+        Self::of(&mut command)
+    }
+
+    /// The one that this command starts.
+    pub fn of(command: &mut Command) -> Self {
+        let mut program = Answering::start(command);
         assert_eq!(program.tenant.next_line(), "ready");
         Self(program)
     }
 
-    fn tell(&mut self, what: &str) -> String {
+    pub fn tell(&mut self, what: &str) -> String {
         self.0.ask(what).join(" ")
     }
 
     /// Launches, and checks for a while whether the work ends by itself. Much shorter than the
     /// longest hold, which a busy machine may exceed: hence several tries.
-    fn is_held(&mut self) -> bool {
+    pub fn is_held(&mut self) -> bool {
         self.is_held_for(Duration::from_millis(15))
     }
 
@@ -42,7 +48,7 @@ impl Program {
         true
     }
 
-    fn ends(&mut self) {
+    pub fn ends(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while self.tell("query") != "idle" {
             assert!(Instant::now() < deadline, "held for ever");
@@ -52,7 +58,7 @@ impl Program {
 
 /// Whether `low` is seen to be `held` by `high`, which launches and does not wait: once in a number
 /// of tries.
-fn is_seen(held: bool, high: &mut Program, low: &mut Program) -> bool {
+pub fn is_seen(held: bool, high: &mut Program, low: &mut Program) -> bool {
     (0..20).any(|_| {
         assert_eq!(high.tell("launch"), "ok");
         let found = low.is_held();
@@ -166,7 +172,8 @@ fn a_process_that_yields_has_short_turns_while_another_needs_them() {
         world.ok("set low --priority low");
         launch_until("50");
         // Two of them would lose their time to switches.
-        let other = Program::start(&world, &program, "other", "--via time --priority low");
+        let mut other = Program::start(&world, &program, "other", "--via time --priority low");
+        assert_eq!((other.tell("launch"), other.tell("sync")), ("ok".into(), "ok".into()));
         launch_until(&given);
         drop(other);
         launch_until("50");

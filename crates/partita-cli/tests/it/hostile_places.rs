@@ -165,7 +165,7 @@ fn a_process_with_an_open_gate_and_no_tenant_is_found() {
     assert_eq!(high.tenant.next_line(), "ready");
     assert_eq!((high.line("launch"), high.line("sync")), ("ok".to_owned(), "ok".to_owned()));
     world.ok("ps --audit");
-    let gate = world.gpu_dir().join(".gate");
+    let gate = world.gpu_dir().join(".turns/gate");
     let mut stranger = Command::new("sh");
     let script = r#"exec 9<>"$0"; echo ready; read end"#;
     let mut stranger = Answering::start(stranger.args(["-c", script]).arg(&gate));
@@ -175,7 +175,7 @@ fn a_process_with_an_open_gate_and_no_tenant_is_found() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let pid = stranger.tenant.child.id();
     assert!(
-        said.contains(&format!("process {pid} of ")) && said.contains("/.gate open and belongs to no tenant"),
+        said.contains(&format!("process {pid} of ")) && said.contains("/gate open and belongs to no tenant"),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");

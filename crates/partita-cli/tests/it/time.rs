@@ -3,24 +3,34 @@
 use crate::common;
 
 use std::io::Write;
+use std::process::Command;
 
 use common::{Answering, World, compile, gpu_program};
 
 /// Time before the measurement, in milliseconds: longer than all of a tenant's savings last.
-const SKIP_MS: u32 = 450;
-const MEASURE_MS: u32 = 1100;
+pub const SKIP_MS: u32 = 450;
+pub const MEASURE_MS: u32 = 1100;
 
 /// The program of `hook/time.c` as a tenant.
-struct Program(Answering);
+pub struct Program(Answering);
 
 impl Program {
     fn start(world: &World, name: &str, options: &str) -> Self {
         let line = format!("run --isolation own --name {name} {options} --");
         let mut command = world.partita(line.split_whitespace());
-        command.arg(compile(world, "time")).arg(&gpu_program().1);
-        let mut program = Answering::start(&mut command);
+        Self::of(command.arg(compile(world, "time")).arg(&gpu_program().1))
+    }
+
+    /// The one that this command starts.
+    pub fn of(command: &mut Command) -> Self {
+        let mut program = Answering::start(command);
         assert_eq!(program.tenant.next_line(), "ready");
         Self(program)
+    }
+
+    /// Tells it to do something, and does not wait for the end.
+    pub fn begin(&mut self, what: &str) {
+        writeln!(self.0.input, "{what}").unwrap();
     }
 
     fn tell(&mut self, what: &str) -> i64 {
@@ -29,7 +39,7 @@ impl Program {
 
     /// The share of the time in which kernels of this form ran, in thousandths, and their total
     /// time, in seconds.
-    fn share(&mut self, form: &str, skip_ms: u32, ms: u32) -> (i64, f64) {
+    pub fn share(&mut self, form: &str, skip_ms: u32, ms: u32) -> (i64, f64) {
         let answer = self.0.line(&format!("share {form} {skip_ms} {ms}"));
         let (share, kernels_us) = answer.split_once(' ').unwrap();
         (share.parse().unwrap(), kernels_us.parse::<f64>().unwrap() / 1e6)
@@ -45,7 +55,7 @@ impl Program {
 
 /// Whether it is the promised share, to two points. Between kernels of 50 µs a real GPU runs none
 /// for 3 % of the time, which a tenant pays for like its kernels.
-fn is_promised(share: i64, percent: i64) -> bool {
+pub fn is_promised(share: i64, percent: i64) -> bool {
     let gaps = if partita_testing::is_real() { percent * 10 * 3 / 100 } else { 0 };
     (share - percent * 10 + gaps / 2).abs() <= 20 + gaps / 2
 }
@@ -53,7 +63,7 @@ fn is_promised(share: i64, percent: i64) -> bool {
 /// The promised share shows in one of ten tries. On an idle machine, a tenant's savings and its
 /// debt from a late look do not affect a second; on a busy one they do. If there was no time to
 /// mark a kernel's end, its length is an estimate, too.
-fn is_seen(what: &str, mut test: impl FnMut() -> Result<(), String>) {
+pub fn is_seen(what: &str, mut test: impl FnMut() -> Result<(), String>) {
     let mut tries = Vec::new();
     while tries.len() < 10 {
         match test() {
@@ -165,7 +175,7 @@ fn a_program_may_end_while_its_work_waits_for_the_gate() {
     // 150 ms of kernels at a tenth of the time: the gate is closed when the program ends.
     for end in ["leave 150 1000000", "destroy 150 1000000"] {
         let mut program = Program::start(&world, "leaving", "--sm 25% --time 10%");
-        writeln!(program.0.input, "{end}").unwrap();
+        program.begin(end);
         assert_eq!(program.0.tenant.exit_code(), 0, "{end}");
     }
 }

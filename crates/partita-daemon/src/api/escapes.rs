@@ -70,10 +70,14 @@ async fn once(
             log(&event);
         }
     }
-    for (process, signal) in asked.signals(&seen, &suspected, Instant::now()) {
+    for (finding, process, signal) in asked.signals(&seen, &suspected, Instant::now()) {
+        let (pid, tenant, rule) = (process.pid, finding.tenant(), finding.ends_by());
+        let program = one_line(&process.program());
         match process.signal(signal) {
-            Ok(()) => tracing::warn!(pid = process.pid, ?signal, "ended by the policy of the site"),
-            Err(error) => tracing::warn!(pid = process.pid, %error, "cannot be ended"),
+            Ok(()) => {
+                tracing::warn!(pid, program, tenant, rule, ?signal, "ended by the policy of the site");
+            }
+            Err(error) => tracing::warn!(pid, program, tenant, rule, %error, "cannot be ended"),
         }
     }
     Ok(Some(suspected))

@@ -1,4 +1,4 @@
-//! Which processes outside of tenants are ended now, and how.
+//! Which processes are ended now by the policy of the site, and how.
 //!
 //! Pure: the caller passes the time and sends the signals.
 
@@ -20,24 +20,28 @@ pub struct Asked(BTreeMap<ProcessId, Instant>);
 impl Asked {
     /// The signals for what an audit has seen: SIGTERM first, and SIGKILL after [`GRACE`]. A first
     /// sighting, which is `suspected`, is left alone: it may be an exec.
-    pub fn signals(&mut self, look: &Look, suspected: &[Finding], now: Instant) -> Vec<(ProcessId, Signal)> {
-        let ends = |finding: &&Finding| match finding {
-            Finding::Outsider { is_ended: true, process, .. } => {
-                !look.gone.contains(process) && suspected.iter().all(|other| other.key() != finding.key())
-            }
-            _ => false,
+    pub fn signals<'a>(
+        &mut self,
+        look: &'a Look,
+        suspected: &[Finding],
+        now: Instant,
+    ) -> Vec<(&'a Finding, ProcessId, Signal)> {
+        let ends = |finding: &'a Finding| {
+            let process = finding.process().filter(|process| !look.gone.contains(process))?;
+            let is_seen_twice = suspected.iter().all(|other| other.key() != finding.key());
+            (finding.ends_by().is_some() && is_seen_twice).then_some((process, finding))
         };
-        let present: Vec<ProcessId> =
-            look.findings.iter().filter(ends).filter_map(Finding::process).collect();
-        self.0.retain(|process, _| present.contains(process));
+        // One that uses several GPUs has a finding for each.
+        let present: BTreeMap<ProcessId, &Finding> = look.findings.iter().filter_map(ends).collect();
+        self.0.retain(|process, _| present.contains_key(process));
         let mut signals = Vec::new();
-        for process in present {
+        for (process, finding) in present {
             let asked = *self.0.entry(process).or_insert_with(|| {
-                signals.push((process, Signal::TERM));
+                signals.push((finding, process, Signal::TERM));
                 now
             });
             if now.saturating_duration_since(asked) >= GRACE {
-                signals.push((process, Signal::KILL));
+                signals.push((finding, process, Signal::KILL));
             }
         }
         signals
@@ -46,6 +50,7 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use partita::audit::Escape;
     use partita::registry::GpuMeta;
 
     use super::*;
@@ -62,34 +67,43 @@ mod tests {
         Finding::Outsider { gpu, process, user: "bob".to_owned(), driver_bytes: None, is_ended }
     }
 
+    fn escaped(pid: u32, is_ended: bool) -> Finding {
+        let Finding::Outsider { gpu, process, user, .. } = outsider(pid, is_ended) else { panic!() };
+        let escape = Escape { tenant: "serve".to_owned(), gpu, process };
+        Finding::Escape { escape, user, driver_bytes: None, is_ended }
+    }
+
+    fn signals(asked: &mut Asked, look: &Look, suspected: &[Finding], now: Instant) -> Vec<(u32, Signal)> {
+        let signals = asked.signals(look, suspected, now);
+        signals.into_iter().map(|(_, process, signal)| (process.pid, signal)).collect()
+    }
+
     fn look(findings: &[Finding]) -> Look {
         Look { findings: findings.to_vec(), ..Look::default() }
     }
 
-    fn id(pid: u32) -> ProcessId {
-        ProcessId { pid, start_ticks: 7 }
-    }
-
     #[test]
     fn a_process_is_asked_once_and_killed_after_the_grace() {
-        let (mut asked, begin) = (Asked::default(), Instant::now());
-        let seen = look(&[outsider(1, true), outsider(2, false)]);
-        assert_eq!(asked.signals(&seen, &[outsider(1, true)], begin), [], "a first sighting");
-        assert_eq!(asked.signals(&seen, &[], begin), [(id(1), Signal::TERM)]);
-        let soon = begin + GRACE - Duration::from_millis(1);
-        assert_eq!(asked.signals(&seen, &[], soon), []);
-        assert_eq!(asked.signals(&seen, &[], begin + GRACE), [(id(1), Signal::KILL)]);
+        for of in [outsider, escaped] {
+            let (mut asked, begin) = (Asked::default(), Instant::now());
+            let seen = look(&[of(1, true), of(2, false)]);
+            assert_eq!(signals(&mut asked, &seen, &[of(1, true)], begin), [], "a first sighting");
+            assert_eq!(signals(&mut asked, &seen, &[], begin), [(1, Signal::TERM)]);
+            let soon = begin + GRACE - Duration::from_millis(1);
+            assert_eq!(signals(&mut asked, &seen, &[], soon), []);
+            assert_eq!(signals(&mut asked, &seen, &[], begin + GRACE), [(1, Signal::KILL)]);
+        }
     }
 
     #[test]
     fn one_that_leaves_or_is_exempt_later_is_forgotten() {
         let (mut asked, begin) = (Asked::default(), Instant::now());
-        asked.signals(&look(&[outsider(1, true)]), &[], begin);
-        assert_eq!(asked.signals(&look(&[outsider(1, false)]), &[], begin + GRACE), []);
+        signals(&mut asked, &look(&[outsider(1, true)]), &[], begin);
+        assert_eq!(signals(&mut asked, &look(&[outsider(1, false)]), &[], begin + GRACE), []);
         let later = begin + 2 * GRACE;
-        assert_eq!(asked.signals(&look(&[outsider(1, true)]), &[], later), [(id(1), Signal::TERM)]);
+        assert_eq!(signals(&mut asked, &look(&[outsider(1, true)]), &[], later), [(1, Signal::TERM)]);
         let mut gone = look(&[outsider(1, true)]);
-        gone.gone.insert(id(1));
-        assert_eq!(asked.signals(&gone, &[], later + GRACE), []);
+        gone.gone.insert(ProcessId { pid: 1, start_ticks: 7 });
+        assert_eq!(signals(&mut asked, &gone, &[], later + GRACE), []);
     }
 }

@@ -2,7 +2,8 @@
 
 use partita::audit::{self, AuditRow, Escape, Unseen};
 use partita::install::Install;
-use partita::policy::{self, Policy};
+use partita::policy::{self, Policy, User};
+use partita::process::ProcessId;
 use partita::registry::Registry;
 
 use super::{Finding, Look, user_of};
@@ -32,13 +33,17 @@ pub fn look(
         Err(error) => look.findings.push(nothing(error)),
         // Other users' tenants are not checked.
         Ok(audit::Audit { rows, unseen, outsiders, .. }) => {
-            rows.into_iter().for_each(|row| look.add(row));
+            let user = |process: ProcessId| process.user().map(policy::user_of);
+            let is_ended = |process, ends: fn(&Policy, &User) -> bool| {
+                site.is_some_and(|(policy, _)| user(process).is_some_and(|user| ends(policy, &user)))
+            };
+            for row in rows {
+                let is_ended = row.escaped && is_ended(row.process, |policy, user| policy.escaped.ends(user));
+                look.add(row, is_ended);
+            }
             look.findings.extend(outsiders.into_iter().map(|outsider| {
                 let audit::Outsider { device, process, user, memory_bytes, .. } = outsider;
-                let ends = |(policy, _): &(Policy, _)| {
-                    process.user().is_some_and(|user| policy.outside.ends(&policy::user_of(user)))
-                };
-                let is_ended = site.is_some_and(ends);
+                let is_ended = is_ended(process, |policy, user| policy.outside.ends(user));
                 Finding::Outsider { gpu: device, process, user, driver_bytes: memory_bytes, is_ended }
             }));
             for Unseen { gpus, error } in unseen {
@@ -62,11 +67,12 @@ pub fn look(
 }
 
 impl Look {
-    fn add(&mut self, row: AuditRow) {
+    fn add(&mut self, row: AuditRow, is_ended: bool) {
         let AuditRow { tenant, driver_bytes, escaped, process, device, .. } = row;
         if escaped {
             let escape = Escape { tenant, gpu: device, process };
-            self.findings.push(Finding::Escape { escape, user: user_of(process), driver_bytes });
+            let user = user_of(process);
+            self.findings.push(Finding::Escape { escape, user, driver_bytes, is_ended });
         } else {
             self.held.insert((device.key, process));
         }

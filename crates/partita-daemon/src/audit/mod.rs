@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`look`] | one audit |
 //! | [`change`] | what has begun and ended between audits: values in, values out |
-//! | [`ending`] | which processes outside of tenants the policy of the site ends |
+//! | [`ending`] | which processes the policy of the site ends |
 //!
 //! `api::escapes` audits in a loop, and `store::events` stores the events.
 
@@ -35,6 +35,9 @@ pub enum Finding {
         user: String,
         /// Device memory that it used when it was found, in bytes, if the driver reports it.
         driver_bytes: Option<u64>,
+        /// Whether the site's policy ends it.
+        #[serde(default)]
+        is_ended: bool,
     },
     /// A process that belongs to no tenant has a gate open.
     Stranger {
@@ -211,6 +214,15 @@ impl Finding {
         }
     }
 
+    /// The part of the site's policy that ends the process, if one does.
+    pub fn ends_by(&self) -> Option<&'static str> {
+        match self {
+            Self::Escape { is_ended: true, .. } => Some("[escaped] programs = \"end\""),
+            Self::Outsider { is_ended: true, .. } => Some("[outside] programs = \"end\""),
+            _ => None,
+        }
+    }
+
     /// Whose the process is.
     pub fn user(&self) -> Option<&str> {
         match self {
@@ -232,11 +244,14 @@ impl Finding {
     /// That it has begun, for people: the thing, the reason, the remedy.
     pub fn begun(&self) -> String {
         match self {
-            Self::Escape { escape: Escape { tenant, gpu, process }, user, .. } => format!(
+            Self::Escape { escape: Escape { tenant, gpu, process }, user, is_ended, .. } => format!(
                 "process {} of {user} uses {} without the limits of its tenant {tenant}: {}",
                 process.pid,
                 gpu.label,
-                escape_remedy(process.pid, tenant)
+                match is_ended {
+                    true => "the policy of this site ends it; start it with the library".to_owned(),
+                    false => escape_remedy(process.pid, tenant),
+                }
             ),
             Self::Stranger { gate, process, user, .. } => {
                 format!("process {} of {user} has {gate} open and {STRANGER_REMEDY}", process.pid)

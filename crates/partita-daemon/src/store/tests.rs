@@ -245,7 +245,7 @@ fn findings() -> [Finding; 4] {
     let user = || "eve".to_owned();
     let escape = Escape { tenant: "leaky".to_owned(), gpu: gpu.clone(), process: process(4) };
     [
-        Finding::Escape { escape, user: user(), driver_bytes: Some(7) },
+        Finding::Escape { escape, user: user(), driver_bytes: Some(7), is_ended: false },
         Finding::Stranger { gate: "/run/.gate".to_owned(), gpu: None, process: process(5), user: user() },
         Finding::Blind { gpu: Some(gpu), reason: "it is silent".to_owned() },
         Finding::Blind { gpu: None, reason: "access denied".to_owned() },

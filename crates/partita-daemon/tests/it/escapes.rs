@@ -228,7 +228,7 @@ fn a_stranger_at_a_gate_is_reported() {
     let high = Ended(tenant(&["--sm", "25%"]));
     let gate = fs::read_dir(world.dir().join("run"))
         .unwrap()
-        .map(|entry| entry.unwrap().path().join(".gate"))
+        .map(|entry| entry.unwrap().path().join(".turns/gate"))
         .find(|gate| gate.exists())
         .unwrap();
     let mut stranger = Command::new("sh");
@@ -238,7 +238,7 @@ fn a_stranger_at_a_gate_is_reported() {
     let found = events(&daemon);
     assert_eq!(kinds(&found), [pair("gate", "began")]);
     assert_eq!(found[0]["pid"], stranger.0.id());
-    assert!(found[0]["detail"].as_str().unwrap().contains("/.gate open"), "{found:?}");
+    assert!(found[0]["detail"].as_str().unwrap().contains("/gate open"), "{found:?}");
     assert_eq!(metric(&daemon, "partita_gate_strangers{gpu="), Some(1.0));
     drop(stranger);
     eventually("its end is reported", || events(&daemon).len() > 1);

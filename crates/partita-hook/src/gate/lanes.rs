@@ -1,6 +1,5 @@
 //! The lanes of a GPU's gate: this process's part in them.
 
-use alloc::ffi::CString;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -20,7 +19,6 @@ use crate::gate::pace::Paces;
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 use crate::sys::{report, watcher};
-use crate::time::beside;
 
 /// How often the watcher looks, in nanoseconds: what the death of a process of high priority costs
 /// others.
@@ -28,7 +26,7 @@ const WATCH_NS: u64 = 5_000_000;
 /// The same while no process of high priority exists: the cost of one that starts and dies between
 /// two looks.
 const IDLE_WATCH_NS: u64 = 25_000_000;
-/// How often it looks who else has low priority, in nanoseconds: it reads a few files for that.
+/// How often it looks whether another process has low priority, in nanoseconds.
 const CROWD_NS: u64 = 100_000_000;
 
 /// The gates of the tenant's GPUs, where it has a priority.
@@ -126,9 +124,9 @@ pub(super) struct Holder {
 /// This process's part in the gate of one GPU.
 pub struct Gate {
     pub(super) page: GateMap,
-    /// The tenant's.
-    directory: CString,
-    /// When it was looked who else has low priority, and whether anybody has.
+    /// Whether this process counts among those of low priority.
+    is_counted: AtomicBool,
+    /// When it was looked whether another one does, and whether one did.
     crowd_looked_ns: AtomicU64,
     is_crowded: AtomicBool,
     page_calls: PageCalls,
@@ -144,14 +142,14 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate in this file, of the tenant in `directory`.
+    /// The gate in this file.
     ///
     /// # Errors
     /// The first call that this driver does not have.
-    pub fn new(page: GateMap, directory: CString) -> Result<Self, &'static CStr> {
+    pub fn new(page: GateMap) -> Result<Self, &'static CStr> {
         Ok(Self {
             page,
-            directory,
+            is_counted: AtomicBool::new(false),
             crowd_looked_ns: AtomicU64::new(0),
             is_crowded: AtomicBool::new(false),
             page_calls: PageCalls::resolve()?,
@@ -316,12 +314,15 @@ impl Gate {
     /// Whether this process has low priority now, one of high priority is about, and no other one
     /// has low priority: between two of them short slices would be spent on switches.
     fn gives_way(&self, gpu: &Gpu, now_ns: u64) -> bool {
-        let may = self.watched.load(Ordering::Relaxed)
-            && self.page.claimed() != 0
-            && self.priority(gpu) == Priority::Low;
+        let is_low = self.watched.load(Ordering::Relaxed) && self.priority(gpu) == Priority::Low;
+        if self.is_counted.swap(is_low, Ordering::Relaxed) != is_low {
+            // Uncounted, it costs others time: they have short slices beside it.
+            let _ = self.page.count_low(is_low);
+        }
+        let may = is_low && self.page.claimed() != 0;
         if may && now_ns.saturating_sub(self.crowd_looked_ns.load(Ordering::Relaxed)) > CROWD_NS {
             self.crowd_looked_ns.store(now_ns, Ordering::Relaxed);
-            self.is_crowded.store(beside::are_several_low(&self.directory), Ordering::Relaxed);
+            self.is_crowded.store(self.page.are_others_low().unwrap_or(true), Ordering::Relaxed);
         }
         may && !self.is_crowded.load(Ordering::Relaxed)
     }

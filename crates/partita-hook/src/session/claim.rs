@@ -13,6 +13,7 @@ use partita_ledger::{
 
 use crate::account::gpu::Gpu;
 use crate::account::launch_mask::LaunchMask;
+use crate::account::origin::{self, Origin};
 use crate::account::presence::{self, Presence};
 use crate::gate::lanes::Gate;
 use crate::persistent::function;
@@ -102,11 +103,12 @@ impl Part {
         if self.limits.flags & FLAG_GATED == 0 {
             return Ok(None);
         }
+        Self::check_clock()?;
         let page = GateMap::open(&self.gate_path()?).map_err(|error| format!("{error}"))?;
         let no_call = |name: &CStr| {
             format!("libcuda exports no {}: priorities need CUDA 11.7 or later", name.to_string_lossy())
         };
-        Gate::new(page, self.directory.clone()).map(Some).map_err(no_call)
+        Gate::new(page).map(Some).map_err(no_call)
     }
 
     /// The record of this process, if the tenant lends.
@@ -120,6 +122,18 @@ impl Part {
         Presence::claim(map, self.map.epoch(), &self.limits).map_err(|error| format!("{error}"))
     }
 
+    /// Refuses a container whose clock is not the machine's: its tenant's account and the gate hold
+    /// times of that.
+    fn check_clock() -> Result<(), String> {
+        match is_container() && clock::is_shifted() {
+            false => Ok(()),
+            true => Err(String::from(
+                "this container has a time namespace with a clock of its own, by which its tenant can have \
+                 no priority and no share of time; start it without one",
+            )),
+        }
+    }
+
     fn gate_path(&self) -> Result<CString, String> {
         let of_gpu = path(&self.directory, b"/../")?;
         path(&of_gpu, GATE_FILE_NAME.to_bytes())
@@ -130,13 +144,14 @@ impl Part {
         if self.limits.flags & FLAG_TIMED == 0 {
             return Ok(None);
         }
+        Self::check_clock()?;
         let map =
             TimeMap::open(&file(&self.directory, TIME_FILE_NAME)?).map_err(|error| format!("{error}"))?;
         let turns = match self.limits.takes_turns() {
             true => match GateMap::open(&self.gate_path()?) {
                 // Without `partita run`, the tenant may be alone in the directory, and does not
                 // take turns.
-                Err(error) if error.is_missing() => None,
+                Err(error) if error.is_missing() && !is_container() => None,
                 opened => Some(opened.map_err(|error| format!("{error}"))?),
             },
             false => None,
@@ -153,6 +168,10 @@ impl Part {
         watch::settle_seat(&meter, &self.limits, clock::now_ns());
         Ok(Some(meter))
     }
+}
+
+fn is_container() -> bool {
+    origin::origin() == Origin::Container
 }
 
 /// The path of a name in a directory.

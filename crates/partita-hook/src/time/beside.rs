@@ -4,40 +4,11 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
-use partita_core::time::Priority;
-use partita_ledger::{FLAG_GATED, LIMITS_FILE_NAME, Limits, USAGE_FILE_NAME, UsageView};
+use partita_ledger::UsageView;
 
 /// Living processes of a tenant.
 pub fn processes(usage: &UsageView) -> usize {
     usage.slots().flatten().filter(|slot| slot.live && slot.pid > 0).count()
-}
-
-/// Whether more than one process on the GPU of the tenant in `directory` has low priority, this one
-/// included. True if the files are unreadable.
-pub fn are_several_low(directory: &CStr) -> bool {
-    let Some(mut low) = low_processes(directory) else { return true };
-    let known = for_each(directory, |other| low += low_processes(other).unwrap_or(1));
-    known.is_none() || low > 1
-}
-
-/// Living processes of low priority; `None` if it is unknown.
-fn low_processes(directory: &CStr) -> Option<usize> {
-    let file = |name: &CStr| CString::new([directory.to_bytes(), b"/", name.to_bytes()].concat()).ok();
-    let limits = match Limits::read(&file(LIMITS_FILE_NAME)?) {
-        Ok((_, limits)) => limits,
-        // It has just ended.
-        Err(error) if error.is_missing() => return Some(0),
-        Err(_) => return None,
-    };
-    let is_low = limits.flags & FLAG_GATED != 0 && Priority::from_number(limits.priority) == Priority::Low;
-    if !is_low {
-        return Some(0);
-    }
-    match UsageView::open(&file(USAGE_FILE_NAME)?) {
-        Ok(usage) => Some(processes(&usage)),
-        Err(error) if error.is_missing() => Some(0),
-        Err(_) => None,
-    }
 }
 
 /// Calls `see` with the directory of each tenant beside this one; `None` if they cannot be listed.

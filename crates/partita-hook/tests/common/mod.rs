@@ -100,6 +100,7 @@ impl Fixture {
     /// The GPU's gate file, newly made.
     pub fn gate(&self) -> GateMap {
         let path = self.of_gpu.path().join(GATE_FILE_NAME.to_str().expect("ASCII"));
+        std::fs::create_dir(path.parent().expect("its directory")).expect("the directory");
         let path = CString::new(path.to_str().expect("UTF-8")).expect("no zero byte");
         GateMap::create(&path, 0o600).expect("the gate file")
     }

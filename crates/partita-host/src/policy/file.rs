@@ -7,7 +7,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
 
-use super::{Outside, Policy, Programs, Reservation, Rule, Who};
+use super::{Escaped, Outside, Policy, Programs, Reservation, Rule, Who};
 
 /// A mistake in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -33,6 +33,7 @@ struct File {
     #[serde(default)]
     reservation: Vec<Spanned<ReservationEntry>>,
     outside: Option<Spanned<OutsideEntry>>,
+    escaped: Option<Spanned<EscapedEntry>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -75,6 +76,16 @@ struct OutsideEntry {
     programs: Text,
     sm: Option<Text>,
     mem: Option<Text>,
+    #[serde(default)]
+    users: Vec<Text>,
+    #[serde(default)]
+    groups: Vec<Text>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EscapedEntry {
+    programs: Text,
     #[serde(default)]
     users: Vec<Text>,
     #[serde(default)]
@@ -161,6 +172,12 @@ impl Policy {
                 .map(|entry| source.outside(entry))
                 .transpose()?
                 .unwrap_or_default(),
+            escaped: file
+                .escaped
+                .as_ref()
+                .map(|entry| source.escaped(entry))
+                .transpose()?
+                .unwrap_or_default(),
         })
     }
 }
@@ -239,8 +256,7 @@ impl Source<'_> {
             let reason = "only programs = \"limit\" makes tenants of these programs";
             return Err(self.mistake(limit.span().start, key, reason));
         }
-        let who = self.who(users, groups)?;
-        let exempt = Some(who).filter(|who| !who.is_everyone());
+        let exempt = self.exempt(users, groups)?;
         Ok(Outside {
             line: self.line(entry.span().start),
             programs,
@@ -248,6 +264,24 @@ impl Source<'_> {
             memory: self.memory("mem", mem.as_ref())?,
             exempt,
         })
+    }
+
+    fn escaped(&self, entry: &Spanned<EscapedEntry>) -> Result<Escaped, PolicyError> {
+        let EscapedEntry { programs: word, users, groups } = entry.get_ref();
+        let is_ended = match word.get_ref().parse() {
+            Ok(Programs::Report) => false,
+            Ok(Programs::End) => true,
+            Ok(Programs::Limit) | Err(_) => {
+                let reason = "use \"report\", or \"end\" to end them";
+                return Err(self.mistake(word.span().start, "programs", reason));
+            }
+        };
+        Ok(Escaped { line: self.line(entry.span().start), is_ended, exempt: self.exempt(users, groups)? })
+    }
+
+    /// Whose programs are left alone; `None` if nobody is named.
+    fn exempt(&self, users: &[Text], groups: &[Text]) -> Result<Option<Who>, PolicyError> {
+        Ok(Some(self.who(users, groups)?).filter(|who| !who.is_everyone()))
     }
 }
 

@@ -65,7 +65,9 @@ pub fn moment() -> Moment {
 pub fn unknown_names(policy: &Policy) -> Vec<String> {
     let entries = policy.rules.iter().map(|rule| (rule.line, &rule.who));
     let entries = entries.chain(policy.reservations.iter().map(|entry| (entry.line, &entry.who)));
-    let exempt = policy.outside.exempt.iter().map(|who| (policy.outside.line, who));
+    let Policy { outside, escaped, .. } = policy;
+    let exempt = outside.exempt.iter().map(|who| (outside.line, who));
+    let exempt = exempt.chain(escaped.exempt.iter().map(|who| (escaped.line, who)));
     let mut unknown = Vec::new();
     for (line, who) in entries.chain(exempt) {
         let is_no_user = |name: &&String| !matches!(SystemUser::from_name(name), Ok(Some(_)));

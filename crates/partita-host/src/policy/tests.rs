@@ -220,6 +220,27 @@ fn programs_outside_of_tenants_are_ended_but_for_those_of_root_and_of_the_named(
 }
 
 #[test]
+fn programs_that_escape_are_ended_but_for_those_of_the_named() {
+    let escaped = |text: &str| Policy::parse(text).unwrap().escaped;
+    for reports in ["", "[escaped]\nprograms = \"report\"\n"] {
+        assert!(!escaped(reports).ends(&user("ann", &[])), "{reports}");
+    }
+    let ends = escaped("\n[escaped]\nprograms = \"end\"\nusers = [\"ann\"]\ngroups = [\"admins\"]\n");
+    assert_eq!(ends.line, 2);
+    assert!(ends.ends(&user("bob", &[])) && ends.ends(&user("root", &[])));
+    assert!(!ends.ends(&user("ann", &[])) && !ends.ends(&user("bob", &["admins"])));
+    for (text, line, key) in [
+        ("[escaped]\nprograms = \"limit\"\n", 2, "programs"),
+        ("[escaped]\nprograms = \"kill\"\n", 2, "programs"),
+        ("[escaped]\nprograms = \"end\"\nusers = [\"\"]\n", 3, "users"),
+        ("[escaped]\nprograms = \"end\"\nsm = \"10%\"\n", 3, "sm"),
+    ] {
+        let error = Policy::parse(text).unwrap_err();
+        assert_eq!((error.line, error.key.as_deref()), (line, Some(key)), "{text}");
+    }
+}
+
+#[test]
 fn programs_outside_of_tenants_become_tenants_with_what_the_policy_gives_them() {
     let parse = |text: &str| Policy::parse(text).unwrap();
     let limit = parse("[outside]\nprograms = \"limit\"\nusers = [\"ann\"]\n").outside;

@@ -156,6 +156,11 @@ impl Dir {
         Ok(rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode))?)
     }
 
+    /// Sets the mode of a file in it.
+    pub fn set_file_mode(&self, name: &str, mode: u32) -> io::Result<()> {
+        Ok(rustix::fs::fchmod(self.file_to_lock(name)?, Mode::from_raw_mode(mode))?)
+    }
+
     /// The names in it, in order.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();

@@ -31,15 +31,18 @@ pub const CDI_KIND: &str = "partita.dev/tenant";
 /// The directory of everything of Partita's in a container. `libpartita.so` knows it too.
 pub(crate) const CONTAINER_DIR: &str = "/usr/local/partita";
 
-/// The directory in a container of the tenant's files on its GPU of this number.
+/// The directory in a container of the tenant's files on its GPU of this number. What it shares
+/// with others there is in the directory above, as on the host.
 pub(crate) fn container_dir(gpu: usize) -> std::path::PathBuf {
     Path::new(CONTAINER_DIR).join(format!("gpu/{gpu}/tenant"))
 }
 
 pub(super) const META: &str = "meta.json";
 pub(super) const OWNER: &str = "owner";
-/// In the directory of a GPU, equal to [`GATE_FILE_NAME`].
-pub(super) const GATE: &str = ".gate";
+/// In the directory of a GPU: the directory and the file of
+/// [`GATE_FILE_NAME`](partita_ledger::GATE_FILE_NAME).
+pub(super) const TURNS: &str = ".turns";
+pub(super) const GATE: &str = "gate";
 /// The same of [`ELASTIC_FILE_NAME`](partita_ledger::ELASTIC_FILE_NAME).
 pub(super) const ELASTIC: &str = ".elastic";
 /// There is one while a tenant there has, or had, a target or a goal; the controller locks it.

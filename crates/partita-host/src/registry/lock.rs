@@ -16,7 +16,7 @@ use partita_mps::lock::{LockHolder, lock_within};
 
 use super::dir::{Dir, own_user};
 use super::layout::{
-    CONTROL, ELASTIC, GATE, Home, LEDGER_VARIABLE, LOCK, gpus, home_name, home_of, homes, is_owned,
+    CONTROL, ELASTIC, Home, LEDGER_VARIABLE, LOCK, TURNS, gpus, home_name, home_of, homes, is_owned,
     is_scratch, make_own, only_the_daemon, open_lock, open_root,
 };
 use super::name::check_name;
@@ -203,7 +203,7 @@ impl<'a> RegistryLock<'a> {
         for Home { dir: home, user } in self.kept()? {
             for (key, gpu) in gpus(&home)? {
                 if !living.iter().any(|tenant| tenant.user == user && tenant.gpu_key == key) {
-                    let _ = gpu.unlink(OsStr::new(GATE));
+                    let _ = gpu.remove(OsStr::new(TURNS));
                     let _ = gpu.unlink(OsStr::new(ELASTIC));
                     let _ = gpu.unlink(OsStr::new(CONTROL));
                 }
@@ -379,7 +379,7 @@ impl<'a> RegistryLock<'a> {
         let gpu = make_own(home, &gpu_key)?;
         let takes_turns = limits.flags & FLAG_TIMED != 0 && limits.takes_turns();
         if limits.flags & FLAG_GATED != 0 || takes_turns {
-            make_gate(&gpu, self.registry.user)?;
+            make_gate(&gpu, self.registry.user, meta.prepared_boot.is_some())?;
         }
         if limits.mechanism == MECHANISM_MASK
             && meta.prepared_boot.is_none()

@@ -10,6 +10,7 @@
 //!   GPU-1b2c…/                    its owner's tenants on a GPU
 //!     .mps-0/                     its owner's MPS service of this GPU
 //!     .slo                        locked by the process that moves TPCs for targets
+//!     .turns/gate                 by which its owner's tenants wait for each other
 //!     train/                      a tenant
 //!       limits, usage             the ledger
 //!       meta.json                 the program, its user and its start

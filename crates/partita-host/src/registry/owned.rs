@@ -12,7 +12,7 @@ use partita_ledger::{
 };
 
 use super::dir::{Dir, own_user};
-use super::layout::{ELASTIC, GATE, OWNER, c_path};
+use super::layout::{ELASTIC, GATE, OWNER, TURNS, c_path};
 use super::memory;
 use super::tenant::{Meta, own_meta, write_meta};
 use crate::error::Error;
@@ -167,10 +167,11 @@ pub(super) fn make(
     LimitsFile::create(dir.at(LIMITS_FILE_NAME), limits, 0o644).map_err(ledger)?;
     // Any user of a container writes its use. On the host only its owner can enter the directory.
     let is_prepared = meta.prepared_boot.is_some();
-    UsageMap::create(dir.at(USAGE_FILE_NAME), if is_prepared { 0o666 } else { 0o600 }).map_err(ledger)?;
+    let written = if is_prepared { 0o666 } else { 0o600 };
+    UsageMap::create(dir.at(USAGE_FILE_NAME), written).map_err(ledger)?;
     if limits.flags & FLAG_TIMED != 0 {
         check_memory(dir, "no share of time")?;
-        TimeMap::create(dir.at(TIME_FILE_NAME), 0o600).map_err(ledger)?;
+        TimeMap::create(dir.at(TIME_FILE_NAME), written).map_err(ledger)?;
     }
     for (link, number) in links.iter().zip(1..) {
         dir.link(link, &format!("{GPU_LINK_PREFIX}{number}")).map_err(Error::io(describe()))?;
@@ -207,18 +208,29 @@ fn check_memory(dir: &Dir, without: &str) -> Result<(), Error> {
     })
 }
 
-/// Makes the gate between the tenants of a user on a GPU, if it is missing. Only that user can
-/// write to it: a writer could end every process that has it mapped.
-pub(super) fn make_gate(gpu: &Dir, user: u32) -> Result<(), Error> {
+/// Makes the gate between the tenants of a user on a GPU, if it is missing. On the host only that
+/// user can write to it: a writer could end every process that has it mapped. `is_prepared`: for a
+/// tenant whose containers may have any users.
+pub(super) fn make_gate(gpu: &Dir, user: u32, is_prepared: bool) -> Result<(), Error> {
     check_memory(gpu, "no priority and no share of time")?;
+    let path = gpu.path().join(TURNS);
+    let failed = || Error::io(path.display().to_string());
+    let turns = match gpu.make_new(TURNS) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => gpu.sub_of_owner(TURNS),
+        made => made,
+    }
+    .map_err(failed())?;
     let made = match GateMap::create(gpu.at(GATE_FILE_NAME), 0o600) {
         Err(error) if *error.problem() == Problem::Exists => GateMap::open(gpu.at(GATE_FILE_NAME)),
         made => made,
     };
-    let path = gpu.path().join(GATE).display().to_string();
-    made.map(drop).map_err(|error| Error::io(path.clone())(io::Error::other(error.to_string())))?;
+    made.map(drop).map_err(|error| failed()(io::Error::other(error.to_string())))?;
+    if is_prepared {
+        turns.set_file_mode(GATE, 0o666).map_err(failed())?;
+    }
     if user != own_user() {
-        gpu.give(GATE, user).map_err(Error::io(path))?;
+        // The directory of that user's tenants, which this one is in, keeps others away.
+        turns.set_mode(0o755).and_then(|()| turns.give(GATE, user)).map_err(failed())?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::dir::{Dir, own_user};
 use super::layout::{
-    DEFAULT_ROOT, GATE, Home, SYSTEM_MARK, SYSTEM_ROOT, gpus, home_name, home_of, homes, is_system,
+    DEFAULT_ROOT, GATE, Home, SYSTEM_MARK, SYSTEM_ROOT, TURNS, gpus, home_name, home_of, homes, is_system,
     open_lock, open_root, refuse_root,
 };
 use super::name::check_name;
@@ -199,8 +199,9 @@ impl Registry {
         let mut found = Vec::new();
         for Home { dir: home, .. } in homes(root)?.iter().filter(|home| home.dir.is_own()) {
             for (key, gpu) in gpus(home)? {
-                if let Ok(gate) = gpu.file(GATE) {
-                    found.push((key, gpu.path().join(GATE), gate));
+                let Ok(turns) = gpu.sub_of_owner(TURNS) else { continue };
+                if let Ok(gate) = turns.file(GATE) {
+                    found.push((key, turns.path().join(GATE), gate));
                 }
             }
         }

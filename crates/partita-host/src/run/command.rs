@@ -39,7 +39,7 @@ pub(super) fn command_in(place: &Place<'_>, program: &Path, words: &[OsString]) 
     }
     scrub(&mut command);
     command.envs(variables(place.gpus, place.hook, place.ledger, place.service));
-    command.envs(below_others(place.priority, place.service));
+    command.envs(below_others(place.priority, place.service.is_some()));
     command.envs(place.mps_partition.map(|name| (PARTITION_VARIABLE, name.to_string())));
     command
 }
@@ -105,8 +105,8 @@ fn behind_another_library(set: Option<OsString>) -> OsString {
 
 /// The gate stops no kernel that runs. As a client below normal, its blocks that still wait give
 /// way to those of others.
-fn below_others(priority: Priority, service: Option<&Service>) -> Option<(&'static str, &'static str)> {
-    (priority == Priority::Low && service.is_some()).then_some(("CUDA_MPS_CLIENT_PRIORITY", "1"))
+pub(crate) fn below_others(priority: Priority, is_client: bool) -> Option<(&'static str, &'static str)> {
+    (priority == Priority::Low && is_client).then_some(("CUDA_MPS_CLIENT_PRIORITY", "1"))
 }
 
 /// Limits of MPS's own would come on top of ours; a percentage even changes the

@@ -187,7 +187,7 @@ fn plan_on(
         limits.flags |= FLAG_MEMORY_REST;
     }
     request.limits.put_new(&mut limits);
-    time::check_law(&limits, request.limits.isolation())?;
+    time::check_law(&limits, request.limits.isolation(), request.is_prepared)?;
     if takes_turns {
         time::check_sum(&limits, &label, here())?;
         limits.flags |= FLAG_TURNS;

@@ -18,7 +18,7 @@ fn process(pid: u32) -> ProcessId {
 
 fn escape(key: u8, pid: u32) -> Finding {
     let escape = Escape { tenant: "leaky".to_owned(), gpu: gpu(key), process: process(pid) };
-    Finding::Escape { escape, user: "eve".to_owned(), driver_bytes: None }
+    Finding::Escape { escape, user: "eve".to_owned(), driver_bytes: None, is_ended: false }
 }
 
 fn stranger(key: u8, pid: u32) -> Finding {

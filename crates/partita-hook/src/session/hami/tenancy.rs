@@ -194,6 +194,10 @@ impl Tenancy {
         let words = |error: partita_ledger::LedgerError| error.to_string();
         // Those with a share of time alone take turns by it.
         if made.limits.flags & (FLAG_GATED | FLAG_TIMED) != 0 {
+            let turns = of_gpu.join(b".turns");
+            if turns.identity().is_none() {
+                turns.make()?;
+            }
             match GateMap::create(of_gpu.join(GATE_FILE_NAME.to_bytes()).as_c(), 0o666) {
                 Err(error) if *error.problem() != Problem::Exists => return Err(words(error)),
                 _ => {}

@@ -115,6 +115,43 @@ async fn a_whole_gpu_is_a_tenant_and_its_end_ends_programs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_claim_has_a_priority_or_a_share_of_time() {
+    let world = World::in_memory().await;
+    let consumed = |sms: &str| json!({"multiprocessors": sms, "memory": "10Gi", "clients": "1"});
+    let claim = |which, sms, parameters| world.claim(which, &world.shared(), consumed(sms), parameters);
+    let claims = [
+        claim(1, "34", json!({"priority": "low", "isolation": "own"})),
+        claim(2, "66", json!({"priority": "high", "time": "30%"})),
+    ];
+    let mut files = Vec::new();
+    for claim in &claims {
+        let answer = world.kubelet.prepare(claim).await;
+        assert_eq!(answer.error, "");
+        // Again, as after a restart of the kubelet.
+        assert_eq!(world.kubelet.prepare(claim).await, answer);
+        files.push(world.tenant_file(&answer.devices[0].cdi_device_ids));
+    }
+    let row = |claim: &Claim| {
+        let rows = world.tenants().into_iter();
+        rows.filter(|row| row["name"].as_str().unwrap().contains(&claim.uid)).next_back().unwrap()
+    };
+    let [low, high] = [row(&claims[0]), row(&claims[1])];
+    assert_eq!((&low["priority"], &low["time"]), (&"low".into(), &Value::Null));
+    assert_eq!((&high["priority"], &high["time"]["share_percent"]), (&"high".into(), &30.0.into()));
+    if container::can_mount() {
+        for (file, sms_of) in files.iter().zip([34, 66]) {
+            assert_eq!(sms(&container::prints(file, &["census"])).len(), sms_of);
+        }
+        let used = row(&claims[1])["time"]["used_s"].as_f64().unwrap();
+        assert!(used > 0.0, "its kernels are charged");
+    }
+    for claim in &claims {
+        world.kubelet.unprepare(claim).await;
+    }
+    world.assert_nothing();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn calls_come_twice_and_at_once() {
     let world = World::start(2).await;
     let claims: Vec<Claim> = (0..4).map(|which| world.share(which, "32", "10Gi")).collect();

@@ -13,9 +13,9 @@ async fn bad_claims_leave_nothing() {
     let cases = [
         (shared.as_str(), half(), json!({"prioritty": "high"}), "\"prioritty\""),
         (&shared, half(), json!({"place": "everywhere"}), "place"),
-        // What a container cannot hold is refused by the host, not dropped.
-        (&shared, half(), json!({"priority": "high"}), "--priority"),
-        (&shared, half(), json!({"time": "30%"}), "--time"),
+        // What cannot hold is refused by the host, not dropped: no GPU maps a page of this disk.
+        (&shared, half(), json!({"priority": "high"}), "no tmpfs"),
+        (&shared, half(), json!({"time": "30%"}), "no tmpfs"),
         (&shared, sized("33", "40Gi"), Value::Null, "steps of 2"),
         (&shared, sized("34", "1500000001"), Value::Null, "steps of 1048576"),
         (&shared, sized("34", "lots"), Value::Null, "\"lots\""),

@@ -78,9 +78,19 @@ impl World {
         self
     }
 
+    /// A node with a simulated GPU whose run directory is in memory, as in system mode, and whose
+    /// driver is published.
+    pub async fn in_memory() -> Self {
+        Self::bare_in("/dev/shm", 1).await.driven().await
+    }
+
     /// A node with so many simulated GPUs, and nothing that offers them.
     pub async fn bare(gpus: u32) -> Self {
-        let temp = tempfile::Builder::new().prefix("pk").tempdir_in("/tmp").unwrap();
+        Self::bare_in("/tmp", gpus).await
+    }
+
+    async fn bare_in(parent: &str, gpus: u32) -> Self {
+        let temp = tempfile::Builder::new().prefix("pk").tempdir_in(parent).unwrap();
         for (name, mode) in [("run", 0o700), ("sim", 0o755)] {
             let dir = temp.path().join(name);
             std::fs::create_dir(&dir).unwrap();
