@@ -142,8 +142,13 @@ async fn a_claim_has_a_priority_or_a_share_of_time() {
         for (file, sms_of) in files.iter().zip([34, 66]) {
             assert_eq!(sms(&container::prints(file, &["census"])).len(), sms_of);
         }
-        let used = row(&claims[1])["time"]["used_s"].as_f64().unwrap();
-        assert!(used > 0.0, "its kernels are charged");
+        // What a process has not charged yet at its end, nobody charges: a short program's kernels
+        // may be all of it.
+        let is_charged = || {
+            assert_eq!(sms(&container::prints(&files[1], &["census"])).len(), 66);
+            row(&claims[1])["time"]["used_s"].as_f64().unwrap() > 0.0
+        };
+        assert!((0..50).any(|_| is_charged()), "its kernels are charged");
     }
     for claim in &claims {
         world.kubelet.unprepare(claim).await;

@@ -458,7 +458,8 @@ impl Drop for World {
         }
         // Each GPU has an MPS service. A tenant that was just removed may still be its client.
         for gpu in 0..self.gpus {
-            let gpu = if gpu == 0 { self.selector.to_owned() } else { format!("{}:{gpu}", self.selector) };
+            let first = self.selector.trim_end_matches(":all");
+            let gpu = if gpu == 0 { first.to_owned() } else { format!("{first}:{gpu}") };
             let _ = self.partita(&["mps", "stop", "--gpu", &gpu, "--force"]).output();
         }
         if !std::thread::panicking() {
