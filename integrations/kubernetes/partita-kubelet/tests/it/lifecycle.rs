@@ -132,8 +132,8 @@ async fn a_claim_has_a_priority_or_a_share_of_time() {
         files.push(world.tenant_file(&answer.devices[0].cdi_device_ids));
     }
     let row = |claim: &Claim| {
-        let rows = world.tenants().into_iter();
-        rows.filter(|row| row["name"].as_str().unwrap().contains(&claim.uid)).next_back().unwrap()
+        let mut rows = world.tenants().into_iter();
+        rows.rfind(|row| row["name"].as_str().unwrap().contains(&claim.uid)).unwrap()
     };
     let [low, high] = [row(&claims[0]), row(&claims[1])];
     assert_eq!((&low["priority"], &low["time"]), (&"low".into(), &Value::Null));
