@@ -7,7 +7,7 @@ use std::time::Duration;
 use partita::registry::Registry;
 use partita_chain_host::Event;
 use partita_chain_host::joint::{Part, tune as search};
-use partita_console::{Failure, print};
+use partita_console::{Failure, print_json_on, print_on};
 
 use crate::args::ChainTune;
 
@@ -28,16 +28,17 @@ pub fn tune(arguments: &ChainTune) -> Result<(), Failure> {
             tokens.len()
         )));
     }
-    let mut remotes = 0;
+    // One for all, or one for each in their order.
+    let mut tokens = tokens.iter().cycle();
     let mut parts = Vec::new();
     for text in &arguments.parts {
-        let token = tokens.get(if tokens.len() > 1 { remotes } else { 0 });
-        if text.contains('/') {
-            remotes += 1;
-            if token.is_none() {
-                return Err(Failure::Told(format!("{text}: its daemon wants a token; give --token-file")));
-            }
-        }
+        let token = if text.contains('/') {
+            Some(tokens.next().ok_or_else(|| {
+                Failure::Told(format!("{text}: its daemon wants a token; give --token-file"))
+            })?)
+        } else {
+            None
+        };
         parts.push(Part::new(text, &registry, token.map(String::as_str))?);
     }
     let period = Duration::from_millis(arguments.period_ms.into());
@@ -46,10 +47,8 @@ pub fn tune(arguments: &ChainTune) -> Result<(), Failure> {
     let ending = AtomicBool::new(false);
     let show = |event: &Event| {
         let shown = match arguments.json {
-            true => serde_json::to_string(event)
-                .map_err(|error| Failure::Told(error.to_string()))
-                .and_then(|line| print(&format!("{line}\n"))),
-            false => print(&line(event)),
+            true => print_json_on(event),
+            false => print_on(&line(event)),
         };
         if let Err(error) = shown {
             gone = Some(error);

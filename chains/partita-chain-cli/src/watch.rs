@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use partita::registry::Registry;
 use partita_chain_host::{self as chain, Algorithm, ChainView, Phase, RoleView, Steering};
-use partita_console::{Failure, Table, pause, print_json, print_on, shorten};
+use partita_console::{Failure, Table, pause, print_json, print_json_on, print_on, shorten};
 use partita_core::Count;
 
 use crate::args::ChainWatch;
@@ -39,8 +39,7 @@ pub fn watch(arguments: &ChainWatch) -> Result<(), Failure> {
             if arguments.once {
                 return print_json(&view);
             }
-            let line = serde_json::to_string(&view).map_err(|error| Failure::Told(error.to_string()))?;
-            print_on(&format!("{line}\n"))?;
+            print_json_on(&view)?;
         } else {
             let clear = if std::io::stdout().is_terminal() && !arguments.once { CLEAR } else { "" };
             print_on(&format!(

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::daemon::Client;
-use super::plant::{FRAMES_MIN, PERIODS_MAX};
+use super::plant::{FRAMES_MIN, is_over};
 use super::{Algorithm as Divider, ChainView, Event, Steering, news, state};
 
 /// How long a part may be out of reach: a daemon that is replaced is back before.
@@ -224,6 +224,13 @@ impl Application<'_> {
         Ok(look)
     }
 
+    /// Looks at all parts anew, after one of them has changed.
+    fn look_again(&mut self) -> Result<(), Stop> {
+        (self.applied, self.counted) = (None, None);
+        self.looks = (0..self.parts.len()).map(|at| self.look(at)).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
     fn room(&self) -> Room {
         let (mut gpus, mut names, mut of) = (Vec::new(), Vec::new(), Vec::new());
         for (part, look) in self.looks.iter().enumerate() {
@@ -257,23 +264,20 @@ fn failed(error: &Error) -> Stop {
 impl Objective for Application<'_> {
     fn throughput(&mut self) -> Result<f64, Stop> {
         let last = self.looks.len() - 1;
-        let begun = match self.counted.take() {
+        let (frames_before, begun) = match self.counted.take() {
             Some(counted) => counted,
             None => (self.check(last)?.frames_finished, Instant::now()),
         };
-        let (frames_before, begun) = begun;
         loop {
             std::thread::sleep(LOOK_PERIOD.min(self.period));
             let look = self.check(last)?;
             let (now, passed) = (Instant::now(), begun.elapsed());
             let frames = look.frames_finished.saturating_sub(frames_before);
-            let period = if frames >= FRAMES_MIN { self.period } else { self.period * PERIODS_MAX };
-            if passed < period {
-                continue;
+            if is_over(self.period, passed, frames, FRAMES_MIN) {
+                (0..last).try_for_each(|at| self.check(at).map(drop))?;
+                self.counted = Some((look.frames_finished, now));
+                return Ok(frames as f64 / passed.as_secs_f64().max(1e-9));
             }
-            (0..last).try_for_each(|at| self.check(at).map(drop))?;
-            self.counted = Some((look.frames_finished, now));
-            return Ok(frames as f64 / now.duration_since(begun).as_secs_f64().max(1e-9));
         }
     }
 }
@@ -354,24 +358,21 @@ pub fn tune(
             stop = step.err();
         }
         start = Some(controller.in_force().clone());
-        match (stop, application.changed.take()) {
-            (Some(Stop::Failed { reason }), _) => {
-                return Err(Error::Refused { what: "the search".to_owned(), reason });
-            }
-            (_, None) => return Ok(()),
-            (_, Some(at)) => {
+        let changed = application.changed.take();
+        let stop = match (stop, changed) {
+            (Some(Stop::Asked), Some(at)) => {
                 let what = format!("{} began again or was resized: a new search", parts[at].text());
                 event(&Event { at_s: begin.elapsed().as_secs_f64(), what, throughput_fps: None, tpcs: None });
-                application.applied = None;
-                application.counted = None;
-                match (0..parts.len()).map(|at| application.look(at)).collect::<Result<Vec<_>, _>>() {
-                    Ok(looks) => application.looks = looks,
-                    Err(Stop::Failed { reason }) => {
-                        return Err(Error::Refused { what: "the search".to_owned(), reason });
-                    }
-                    Err(_) => return Ok(()),
-                }
+                application.look_again().err()
             }
+            (stop, _) => stop.or(Some(Stop::Asked)),
+        };
+        match stop {
+            None => {}
+            Some(Stop::Failed { reason }) => {
+                return Err(Error::Refused { what: "the search".to_owned(), reason });
+            }
+            Some(_) => return Ok(()),
         }
     }
 }

@@ -21,9 +21,15 @@ use super::steer::SteeringRequests;
 pub(super) const FRAMES_MIN: u64 = 20;
 /// The longest measurement, in periods. A slow chain gets a coarse result, and a chain that stands
 /// still gets one at all.
-pub(super) const PERIODS_MAX: u32 = 50;
+const PERIODS_MAX: u32 = 50;
 /// How long the thread sleeps between two checks for an interruption.
 const POLL: Duration = Duration::from_millis(20);
+
+/// Whether a measurement with so many frames is over. It needs `frames_min` of them, or the longest
+/// time.
+pub(super) fn is_over(period: Duration, passed: Duration, frames: u64, frames_min: u64) -> bool {
+    passed >= if frames >= frames_min { period } else { period * PERIODS_MAX }
+}
 
 /// A reason for the optimizer to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,9 +192,8 @@ impl RunningChain {
         loop {
             self.stop_if_interrupted()?;
             let passed = begun.elapsed();
-            let is_counted = self.file.frames_finished().saturating_sub(frames_before) >= frames_min;
-            let period = if is_counted { self.period } else { self.period * PERIODS_MAX };
-            if passed >= period {
+            let frames = self.file.frames_finished().saturating_sub(frames_before);
+            if is_over(self.period, passed, frames, frames_min) {
                 break;
             }
             std::thread::sleep((self.period.saturating_sub(passed)).clamp(POLL / 20, POLL));

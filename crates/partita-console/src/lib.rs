@@ -12,5 +12,5 @@ mod table;
 pub use fail::{Failure, parse, tell};
 pub use gpu::{GpuOption, GpusOption, select, select_several, selector, selectors};
 pub use internal::Internal;
-pub use output::{pause, print, print_bytes, print_json, print_on};
+pub use output::{pause, print, print_bytes, print_json, print_json_on, print_on};
 pub use table::{Table, shorten};

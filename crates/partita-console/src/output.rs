@@ -62,3 +62,9 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(value).map_err(|error| Failure::Told(error.to_string()))?;
     print(&format!("{json}\n"))
 }
+
+/// Writes a value as a line of JSON to stdout, as [`print_on`].
+pub fn print_json_on(value: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string(value).map_err(|error| Failure::Told(error.to_string()))?;
+    print_on(&format!("{json}\n"))
+}

@@ -216,7 +216,7 @@ fn the_hook_asks_for_versions_of_the_c_librarys_functions_and_for_none_after_2_1
 #[test]
 fn the_hook_for_aarch64_loads_where_pages_have_64_kib() {
     let Some(machine) = partita_testing::aarch64() else { return };
-    let bytes = std::fs::read(machine.library("libpartita.so")).expect("readable");
+    let bytes = std::fs::read(machine.built("libpartita.so")).expect("readable");
     let file = ElfFile64::<Endianness>::parse(&*bytes).expect("a 64-bit shared library");
     assert_eq!(file.architecture(), object::Architecture::Aarch64);
     let aligns: Vec<_> = file

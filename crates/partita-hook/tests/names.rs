@@ -38,7 +38,7 @@ fn launches(fixture: &Fixture) -> u64 {
 fn a_program_that_exports_the_drivers_names_runs_in_its_tenant() {
     for fixture in fixtures() {
         let program = compile(&fixture, "wrangler.c", &["-rdynamic", "-ldl"]);
-        let output = run(&fixture, &program, &[&fixture.library()]);
+        let output = run(&fixture, &program, &[&fixture.hook()]);
         assert_eq!(said(&output), ("0 0\n".to_owned(), String::new()));
         assert_eq!(launches(&fixture), 1);
     }
@@ -50,7 +50,7 @@ fn a_library_before_the_hook_goes_on_to_the_hook() {
     let driver = fixture.path("libcuda.so.1");
     let program = compile(&fixture, "linked.c", &[driver.to_str().expect("UTF-8")]);
     let wrapper = compile(&fixture, "wrapper.c", &["-shared", "-fPIC", "-ldl"]);
-    let output = run(&fixture, &program, &[&wrapper, &fixture.library()]);
+    let output = run(&fixture, &program, &[&wrapper, &fixture.hook()]);
     assert_eq!(said(&output), ("0 0\n".to_owned(), "wrapped\n".to_owned()));
     assert_eq!(launches(&fixture), 1);
 }
@@ -61,7 +61,7 @@ fn libraries_that_interpose_the_linker_go_on_to_one_another() {
     for fixture in fixtures() {
         let openers = compile(&fixture, "openers.c", &["-shared", "-fPIC", "-ldl"]);
         let program = compile(&fixture, "wrangler.c", &["-ldl"]);
-        let hook = fixture.library();
+        let hook = fixture.hook();
         for preload in [[&*openers, &*hook], [&*hook, &*openers]] {
             let output = run(&fixture, &program, &preload);
             assert_eq!(said(&output), ("0 0\n".to_owned(), String::new()), "{preload:?}");

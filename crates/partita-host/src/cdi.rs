@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use partita_core::time::Priority;
-use partita_ledger::{FLAG_GATED, FLAG_TIMED, GATE_FILE_NAME, TIME_FILE_NAME};
+use partita_ledger::{FLAG_TIMED, GATE_FILE_NAME, TIME_FILE_NAME};
 use serde::Serialize;
 
 use crate::calibration::without_mps;
@@ -295,12 +295,11 @@ fn write(
     let limits = first.limits()?;
     let below = run::below_others(Priority::from_number(limits.priority), pipe.is_some());
     variables.extend(below.map(|(key, value)| (key.to_owned(), value.to_owned())));
-    let is_timed = limits.flags & FLAG_TIMED != 0;
     let prepared = Prepared {
         name: first.name.clone(),
         dirs: parts.iter().map(|part| part.dir.clone()).collect(),
-        is_timed,
-        has_gate: limits.flags & FLAG_GATED != 0 || is_timed && limits.takes_turns(),
+        is_timed: limits.flags & FLAG_TIMED != 0,
+        has_gate: limits.has_gate(),
         library: run::hook(install)?,
         preload,
         pipe,

@@ -235,7 +235,8 @@ fn what_if_controlled(of: &mut Explanation, next_trial_s: Option<f64>) {
     if of.target.as_ref().is_some_and(|target| target.unmet) {
         of.what_if.push(
             "`partita run --via time --slo` holds a target in turns, in which no neighbour uses caches \
-             and memory meanwhile; the next start without --via takes turns if no tenant has compute units of its own"
+             and memory meanwhile; the next start without --via takes turns if no tenant has compute \
+             units of its own"
                 .to_owned(),
         );
     }

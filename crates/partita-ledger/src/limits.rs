@@ -249,6 +249,12 @@ impl Limits {
         self.mechanism == MECHANISM_NONE || self.flags & FLAG_TURNS != 0
     }
 
+    /// Whether it uses the GPU's gate: with a priority, and with a share of time by which it takes
+    /// turns.
+    pub fn has_gate(&self) -> bool {
+        self.flags & FLAG_GATED != 0 || self.flags & FLAG_TIMED != 0 && self.takes_turns()
+    }
+
     fn put_flag(&mut self, flag: u32, on: bool) {
         self.flags = if on { self.flags | flag } else { self.flags & !flag };
     }

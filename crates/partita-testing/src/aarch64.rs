@@ -68,7 +68,7 @@ impl Aarch64 {
     }
 
     /// A library of the workspace, built for it.
-    pub fn library(&self, name: &str) -> PathBuf {
+    pub fn built(&self, name: &str) -> PathBuf {
         self.libraries.join(name)
     }
 

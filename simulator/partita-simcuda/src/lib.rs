@@ -27,7 +27,7 @@
 //! | `PARTITA_SIMGPU` | the board's program; default `partita-simgpu` beside the library |
 //! | `PARTITA_SIM_KERNEL_US` | cost of a block of a program's own kernel, microseconds |
 //! | `PARTITA_SIM_WATCHDOG_MS` | timeout of launches that can never run, in milliseconds |
-//! | `PARTITA_SIM_RESERVED_GIB` | how many of the device's addresses a process reserves, in GiB; default all, 4 TiB |
+//! | `PARTITA_SIM_RESERVED_GIB` | addresses that a process reserves, in GiB; default 4096 |
 //! | `PARTITA_SIM_MPS_VIRTUAL_SMID` | `1`: `%smid` counts from 0 for each limited MPS client |
 //! | `PARTITA_SIM_DRIVER` | the driver's CUDA version, as `12.9`; default the device's own |
 //! | `PARTITA_SIM_STREAM_OFFSET` | the offset of that driver's stream masks, in bytes, as `0x51c` |

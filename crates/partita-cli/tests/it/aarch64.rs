@@ -26,12 +26,12 @@ fn a_program_for_aarch64_is_held_to_its_partition() {
     let program = compile(&world, machine, "it/common/gpu.c", "gpu", &["-ldl"]);
     let calls = compile(&world, machine, "hook/own_memory.c", "own_memory.so", &["-shared", "-fPIC"]);
     for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
-        symlink(machine.library("libpartita_simcuda.so"), world.dir().join(name)).unwrap();
+        symlink(machine.built("libpartita_simcuda.so"), world.dir().join(name)).unwrap();
     }
     let options = "--sm 50% --mem 1GiB";
     let emulated = |what: &str| {
         let variables = [
-            ("LD_PRELOAD", format!("{}:{}", calls.display(), machine.library("libpartita.so").display())),
+            ("LD_PRELOAD", format!("{}:{}", calls.display(), machine.built("libpartita.so").display())),
             ("LD_LIBRARY_PATH", world.dir().display().to_string()),
             ("PARTITA_SIM_RESERVED_GIB", "4".to_owned()),
         ];

@@ -5,9 +5,8 @@
 
 use crate::common;
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -171,16 +170,9 @@ impl Drop for Tenant {
 }
 
 fn start(world: &World, listen: &str, all: &str) -> (Daemon, String) {
-    let file = |name: &str, token: &str| {
-        let path = world.dir().join(name);
-        fs::write(&path, token).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let (all, read) = (file("all", all), file("read", READ));
+    let (all, read) = (world.token_file("all", all), world.token_file("read", READ));
     let daemon = world.start_with(["--listen", listen, "--token-file", &all, "--read-token-file", &read]);
-    let log = daemon.log();
-    let address = log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap().to_owned();
+    let address = daemon.address();
     (daemon, address)
 }
 

@@ -8,10 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use common::{Daemon, PATIENCE, World, definition};
-use partita::install::Install;
-use partita::kill;
-use partita::registry::Registry;
-use partita_testing::{build, eventually, needs_simulator};
+use partita_testing::{eventually, needs_simulator};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
@@ -29,9 +26,7 @@ struct Stop<'w>(&'w World);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        let registry = Registry::at(&self.0.dir().join("run")).unwrap();
-        let install = Install::of(common::program().to_owned(), Some(build().into()));
-        let _ = kill::kill(&install, &registry, "c", Duration::ZERO);
+        self.0.kill_chain("c");
     }
 }
 

@@ -3,17 +3,12 @@
 
 use crate::common;
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use common::{Daemon, PATIENCE, World};
-use partita::install::Install;
-use partita::kill;
-use partita::registry::Registry;
 use partita_testing::{build, eventually, needs_simulator};
 use serde_json::{Value, json};
 
@@ -31,9 +26,6 @@ struct Host {
 impl Host {
     fn new(chain: &'static str, components: &[(&str, &[&str])]) -> Self {
         let world = World::new();
-        let token = world.dir().join("token");
-        fs::write(&token, TOKEN).unwrap();
-        fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
         let daemon = Self::serve(&world, "127.0.0.1:0");
         let stage = build().join("partita-stage");
         let command = |words: &[&str]| {
@@ -54,17 +46,11 @@ impl Host {
     }
 
     fn serve(world: &World, listen: &str) -> Daemon {
-        let token = world.dir().join("token");
-        world.start_with(["--listen", listen, "--token-file", token.to_str().unwrap()])
-    }
-
-    fn address(&self) -> String {
-        let log = self.daemon.log();
-        log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap().to_owned()
+        world.start_with(["--listen", listen, "--token-file", &world.token_file("token", TOKEN)])
     }
 
     fn url(&self) -> String {
-        format!("http://{}/{}", self.address(), self.chain)
+        format!("http://{}/{}", self.daemon.address(), self.chain)
     }
 
     fn running(&self) -> Value {
@@ -83,9 +69,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let registry = Registry::at(&self.world.dir().join("run")).unwrap();
-        let install = Install::of(common::program().to_owned(), Some(build().into()));
-        let _ = kill::kill(&install, &registry, self.chain, Duration::ZERO);
+        self.world.kill_chain(self.chain);
     }
 }
 
@@ -174,7 +158,7 @@ fn the_search_outlives_a_daemon_and_begins_again_after_a_resize() {
         return;
     }
     let (front, mut rear) = application();
-    let (url, address, token) = (rear.url(), rear.address(), front.token_file());
+    let (url, address, token) = (rear.url(), rear.daemon.address(), front.token_file());
     let words = ["front", &url, "--token-file", &token, "--period-ms", "20"];
     let mut search = Search::begin(&mut tune(&front, &words));
     search.until("searched for");
@@ -205,14 +189,8 @@ fn the_search_outlives_a_daemon_and_begins_again_after_a_resize() {
 #[test]
 fn what_cannot_be_searched_is_refused_with_the_reason() {
     let world = World::new();
-    let daemon = {
-        let token = world.dir().join("token");
-        fs::write(&token, TOKEN).unwrap();
-        fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
-        Host::serve(&world, "127.0.0.1:0")
-    };
-    let log = daemon.log();
-    let address = log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap();
+    let daemon = Host::serve(&world, "127.0.0.1:0");
+    let address = daemon.address();
     let (token, wrong) = (world.dir().join("token"), world.dir().join("wrong"));
     fs::write(&wrong, "ffffffffffffffffffffffffffffffff").unwrap();
     let (token, wrong) = (token.to_str().unwrap(), wrong.to_str().unwrap());
@@ -222,7 +200,7 @@ fn what_cannot_be_searched_is_refused_with_the_reason() {
     assert!(refused(&[&url]).contains("--token-file"));
     assert!(refused(&[&url, "--token-file", "/nowhere"]).contains("/nowhere"));
     let text = refused(&[&url, "--token-file", wrong]);
-    assert!(text.contains(address) && text.contains("token"), "{text}");
+    assert!(text.contains(&address) && text.contains("token"), "{text}");
     let text = refused(&[&url, "--token-file", token]);
     assert!(text.contains("no chain rear") || text.contains("rear"), "{text}");
     assert!(refused(&["https://far/rear", "--token-file", token]).contains("ssh -L"));

@@ -179,25 +179,11 @@ fn over_tcp(address: &str, head: &str) -> (u16, String) {
     (status, body)
 }
 
-/// A file with this token.
-fn token_file(world: &World, name: &str, token: &str) -> String {
-    let path = world.dir().join(name);
-    fs::write(&path, token).unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    path.to_str().unwrap().to_owned()
-}
-
-/// Where a daemon listens on TCP.
-fn address(daemon: &Daemon) -> String {
-    let log = daemon.log();
-    log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap().to_owned()
-}
-
 #[test]
 fn the_second_token_reads_and_changes_nothing() {
     let world = World::new();
-    let all = token_file(&world, "all", "0123456789abcdef0123456789abcdef");
-    let read = token_file(&world, "read", "fedcba9876543210fedcba9876543210");
+    let all = world.token_file("all", "0123456789abcdef0123456789abcdef");
+    let read = world.token_file("read", "fedcba9876543210fedcba9876543210");
     let same = world.refused(["--listen", "127.0.0.1:0", "--token-file", &all, "--read-token-file", &all]);
     assert!(same.contains("--read-token-file") && same.contains("another token"), "{same}");
     fs::set_permissions(&read, Permissions::from_mode(0o640)).unwrap();
@@ -209,7 +195,7 @@ fn the_second_token_reads_and_changes_nothing() {
         let more: &[&str] = if with_all { &["--token-file", &all] } else { &[] };
         let listen = ["--listen", "127.0.0.1:0", "--read-token-file", &read];
         let daemon = world.start_with(listen.iter().chain(more));
-        let address = address(&daemon);
+        let address = daemon.address();
         let ask = |head: &str, token: &str| {
             over_tcp(&address, &format!("{head} HTTP/1.1\r\nauthorization: bearer {token}"))
         };
@@ -233,10 +219,10 @@ fn the_second_token_reads_and_changes_nothing() {
 #[test]
 fn other_names_and_origins_are_refused_over_tcp() {
     let world = World::new();
-    let token = token_file(&world, "token", "0123456789abcdef0123456789abcdef");
+    let token = world.token_file("token", "0123456789abcdef0123456789abcdef");
     let listen = ["--listen", "127.0.0.1:0", "--token-file", &token, "--allow-host", "gpus.example.org"];
     let daemon = world.start_with(listen);
-    let address = address(&daemon);
+    let address = daemon.address();
     let ask = |headers: &str| {
         let with = "authorization: bearer 0123456789abcdef0123456789abcdef";
         over_tcp(&address, &format!("GET /v1/tenants HTTP/1.1\r\n{with}{headers}"))

@@ -71,8 +71,8 @@ impl Fixture {
     }
 
     /// The hook's shared library.
-    pub fn library(&self) -> PathBuf {
-        self.emulated.map_or_else(library, |machine| machine.library("libpartita.so"))
+    pub fn hook(&self) -> PathBuf {
+        self.emulated.map_or_else(library, |machine| machine.built("libpartita.so"))
     }
 
     /// A compiled program, to be run as the tenant with these libraries preloaded.
@@ -119,7 +119,7 @@ impl Fixture {
     pub fn command(&self, source: &str, arguments: &[&str]) -> Command {
         let program = self.path(source.trim_end_matches(".c"));
         self.cc(&["-rdynamic", "-ldl", "-pthread"], source, &program);
-        let mut command = self.within(&program, &[&self.library()]);
+        let mut command = self.within(&program, &[&self.hook()]);
         command.args(arguments);
         command
     }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_core::{Present, TpcSet};
-use partita_ledger::{FLAG_GATED, FLAG_LENDS, FLAG_TIMED, MECHANISM_MASK};
+use partita_ledger::{FLAG_LENDS, MECHANISM_MASK};
 use partita_mps::lock::{LockHolder, lock_within};
 
 use super::dir::{Dir, own_user};
@@ -377,8 +377,7 @@ impl<'a> RegistryLock<'a> {
         let NewPart { gpu_key, meta, mut limits } = part;
         let home = self.own_home()?;
         let gpu = make_own(home, &gpu_key)?;
-        let takes_turns = limits.flags & FLAG_TIMED != 0 && limits.takes_turns();
-        if limits.flags & FLAG_GATED != 0 || takes_turns {
+        if limits.has_gate() {
             make_gate(&gpu, self.registry.user, meta.prepared_boot.is_some())?;
         }
         if limits.mechanism == MECHANISM_MASK

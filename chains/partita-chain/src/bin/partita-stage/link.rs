@@ -64,8 +64,7 @@ impl Receiver {
         Ok(Self { listener, stream: None, buffer: Vec::new() })
     }
 
-    /// Fills a frame with the next record. Returns whether there is one: at the end of the
-    /// connection there is none.
+    /// Fills a frame with the next record. Returns false at the end of the connection.
     pub fn receive(&mut self, frame: &mut Frame<'_, '_>) -> Result<io::Result<bool>, Error> {
         let note = frame.meta().len() * 8;
         self.buffer.resize(note + frame.bytes() as usize, 0);

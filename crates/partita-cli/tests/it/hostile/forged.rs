@@ -19,7 +19,8 @@ pub const ACTS: &[Act] = &[
         .then(LOOK),
     Act::new("an account of noise", r#"fake beta; head -c 528384 /dev/urandom > "$D/usage""#).then(AUDIT),
     Act::new("an account of ones", r#"fake beta; printf %524288s | tr ' ' '\377' | dd of="$D/usage" bs=4096 seek=1 conv=notrunc"#).then(AUDIT),
-    Act::new("time and gate of noise", r#"fake beta; head -c 8192 /dev/urandom > "$D/time"; mkdir "$HOME_B/$KEY/.turns"; head -c 8192 /dev/urandom > "$HOME_B/$KEY/.turns/gate""#)
+    Act::new("time and gate of noise", r#"fake beta; head -c 8192 /dev/urandom > "$D/time"
+        mkdir "$HOME_B/$KEY/.turns"; head -c 8192 /dev/urandom > "$HOME_B/$KEY/.turns/gate""#)
         .then(LOOK),
     Act::new("a meta.json of noise", r#"fake beta; head -c 1000 /dev/urandom > "$D/meta.json""#).then(LOOK),
     Act::new("a meta.json of other types", r#"fake beta; echo '{"version":[],"name":7,"gpu":null,"run":"1","child":{}}' > "$D/meta.json""#).then(LOOK),

@@ -12,7 +12,8 @@ pub const ACTS: &[Act] = &[
     Act::new("a pipe as account", r#"fake beta; rm "$D/usage"; mkfifo "$D/usage""#).then(LOOK),
     Act::new("a pipe as meta.json", r#"fake beta; rm "$D/meta.json"; mkfifo "$D/meta.json""#).then(LOOK),
     Act::new("a pipe as the owner's file", r#"fake beta; rm "$D/owner"; mkfifo "$D/owner""#).then(LOOK),
-    Act::new("pipes as lock and gate", r#"fake beta; mkdir "$HOME_B/$KEY/.turns"; mkfifo "$HOME_B/.lock" "$HOME_B/$KEY/.turns/gate" "$D/time" "$D/chain" "$D/ended""#).then(LOOK),
+    Act::new("pipes as lock and gate", r#"fake beta; mkdir "$HOME_B/$KEY/.turns"
+        mkfifo "$HOME_B/.lock" "$HOME_B/$KEY/.turns/gate" "$D/time" "$D/chain" "$D/ended""#).then(LOOK),
     Act::new("pipes with a process at the other \
         end", r#"fake beta; for f in limits usage meta.json owner; do rm "$D/$f"; mkfifo "$D/$f"; (exec cat /dev/zero > "$D/$f") & done"#)
         .then(LOOK),

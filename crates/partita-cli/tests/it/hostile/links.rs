@@ -33,7 +33,8 @@ pub const ACTS: &[Act] = &[
     Act::new(
         "the lock, the gate and the service are links to A's and root's",
         r#"fake beta; ln -s "$SECRET/important/file" "$HOME_B/.lock"; ln -s "$HOME_A/.lock" "$HOME_B/$KEY/.lock"
-        mkdir "$HOME_B/$KEY/.turns"; ln -s "$RUN/.lock" "$HOME_B/$KEY/.turns/gate"; ln -s "$SECRET" "$HOME_B/$KEY/.mps-65534""#,
+        mkdir "$HOME_B/$KEY/.turns"; ln -s "$RUN/.lock" "$HOME_B/$KEY/.turns/gate"
+        ln -s "$SECRET" "$HOME_B/$KEY/.mps-65534""#,
     )
     .then(&[Step(Who::Root, "p mps status", End::Well), Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it"))]),
 ];

@@ -36,6 +36,7 @@ pub const ACTS: &[Act] = &[
     Act::new("B's set of A's and root's processes", r#"for p in $PIDS; do "$PARTITA" set --pid $p --mem 1MiB && echo "won $p"; done; true"#),
     Act::new("B's run by the names of A's and root's tenants", r#"for t in alpha rho; do "$PARTITA" run --name $t --sm 2% --isolation own -- true && echo "won $t"; done; true"#),
     Act::new("B's compaction of everybody", r#""$PARTITA" set --compact; true"#),
-    Act::new("a gate that a process of B's has open", r#"fake beta; mkdir "$HOME_B/$KEY/.turns"; touch "$HOME_B/$KEY/.turns/gate"; exec "$ATTACK" call x "$HOME_B/$KEY/.turns/gate""#)
+    Act::new("a gate that a process of B's has open", r#"fake beta; mkdir "$HOME_B/$KEY/.turns"
+        touch "$HOME_B/$KEY/.turns/gate"; exec "$ATTACK" call x "$HOME_B/$KEY/.turns/gate""#)
         .then(KILL),
 ];

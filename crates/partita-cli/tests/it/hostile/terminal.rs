@@ -31,7 +31,9 @@ pub const ACTS: &[Act] = &[
     Act::new("bytes that are not text", r#"fake beta; printf '{"version":1,"name":"\377\033[2J\n"}' > "$D/meta.json""#).then(SHOW),
     Act::new("names of directories", r#"e=$(printf '\033[2J\nrow'); mkdir -p "$HOME_B/$KEY/$e" "$HOME_B/$e/x" "$RUN/$e" "$RUN/GPU-$e" "$RUN/user-$e" "$HOME_B/$KEY/.new-$e" "$(printf '%s/\377' "$RUN")""#)
         .then(LIST),
-    Act::new("the name of a process", r#"fake beta; mkdir "$HOME_B/$KEY/.turns"; touch "$HOME_B/$KEY/.turns/gate"; exec "$ATTACK" call "$(printf '\033[2J\nrow')" "$HOME_B/$KEY/.turns/gate""#)
+    Act::new("the name of a process", r#"fake beta; mkdir "$HOME_B/$KEY/.turns"
+        touch "$HOME_B/$KEY/.turns/gate"
+        exec "$ATTACK" call "$(printf '\033[2J\nrow')" "$HOME_B/$KEY/.turns/gate""#)
         .then(&[Step(Who::Root, "p ps --audit", End::Well), Step(Who::Root, "p mps status", End::Well)]),
     Act::new("a tenant's command line", r#""$PARTITA" run --name gamma --sm 2% --isolation own -- sh -c 'sleep 1000' "$(printf '\033[2J\nrow')" & until "$PARTITA" ps | grep -q gamma; do sleep 0.05; done"#)
         .then(LIST),

@@ -3,13 +3,17 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use partita::install::Install;
+use partita::kill;
+use partita::registry::Registry;
 use partita_chain_host::daemon::{Answer, Client};
 use partita_testing::{build, eventually, is_real, without_own_variables};
 use serde_json::{Value, json};
@@ -99,6 +103,21 @@ impl World {
         command.args(arguments);
         self.surround(&mut command);
         command
+    }
+
+    /// A file with this token.
+    pub fn token_file(&self, name: &str, token: &str) -> String {
+        let path = self.dir().join(name);
+        fs::write(&path, token).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Ends a chain.
+    pub fn kill_chain(&self, name: &str) {
+        let registry = Registry::at(&self.dir().join("run")).unwrap();
+        let install = Install::of(program().to_owned(), Some(build().into()));
+        let _ = kill::kill(&install, &registry, name, Duration::ZERO);
     }
 
     /// A daemon that serves.
@@ -195,6 +214,12 @@ impl Daemon {
 
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Where it listens on TCP.
+    pub fn address(&self) -> String {
+        let log = self.log();
+        log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap().to_owned()
     }
 
     /// A request and its answer, which is a problem document if it is no success.
