@@ -249,6 +249,20 @@ fn a_tenant_on_two_gpus_has_a_share_of_each() {
     assert!(used.iter().any(|used| *used > 0.5) && used.iter().any(|used| *used < 0.01), "{used:?}");
 }
 
+/// A stream's channel has room for some 1,000 commands. A program that launches more waits, and so
+/// does a thread of the hook that puts a fence behind them: another one must open the gate.
+#[test]
+fn programs_that_launch_far_ahead_get_their_share() {
+    let world = World::in_memory();
+    for options in ["--via time", "--sm 50%", "--via time --isolation own"] {
+        let line = format!("run --name ahead {options} --time 30% --");
+        let mut command = world.partita(line.split_whitespace());
+        let mut program = Program::of(command.arg(compile(&world, "time")).arg(&gpu_program().1));
+        let kernels_us = program.tell("burst 3000 20000 0 1");
+        assert_eq!(kernels_us, 60_000, "{options}");
+    }
+}
+
 #[test]
 fn shares_of_the_whole_gpu_are_promises() {
     let world = World::in_memory();

@@ -1,10 +1,10 @@
-//! A lock for queries of the program's streams, events and contexts from outside of the program's
-//! own calls.
+//! Locks for queries of the program's streams, events and contexts, and for commands in its streams,
+//! from outside of the program's own calls.
 //!
-//! The hook's thread makes such queries and holds this lock meanwhile. Code that destroys what the
-//! thread could query, or begins a capture that its queries would invalidate, holds it too. The
-//! thread never waits for the lock: a call that destroys an object may itself wait for work that
-//! the thread must release.
+//! The hook's threads hold one of the locks meanwhile: one for queries, which return at once, and
+//! one for commands, which may wait for room in a channel. Code that destroys what the threads
+//! could use, or begins a capture that they would invalidate, holds both. The threads never wait
+//! for a lock: a call that destroys an object may itself wait for work that a thread must release.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,13 +19,18 @@ const NAPS: u32 = 250;
 const NAP_NS: u32 = 20_000;
 
 static ASKING: Mutex<()> = Mutex::new(());
-/// Whether the process exits: the lock is then held forever, and no other code needs it.
+static PUTTING: Mutex<()> = Mutex::new(());
+/// Whether the process exits: the locks are then held forever, and no other code needs them.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the hook's thread from asking until the guard is dropped.
-pub fn keep() -> Option<Guard<'static, ()>> {
-    // A call that ends the driver's state may call functions that take this lock.
-    (!ENDING.load(Ordering::Acquire)).then(|| ASKING.lock())
+/// Keeps the hook's threads from the program's objects until the guards are dropped.
+pub fn keep() -> Option<[Guard<'static, ()>; 2]> {
+    // A call that ends the driver's state may call functions that take these locks. Queries go on
+    // while a command waits: they open the gate for which it waits.
+    (!ENDING.load(Ordering::Acquire)).then(|| {
+        let putting = PUTTING.lock();
+        [putting, ASKING.lock()]
+    })
 }
 
 /// The right to query, if the lock is free.
@@ -35,22 +40,40 @@ pub fn ask() -> Option<Guard<'static, ()>> {
 
 /// The same, after a bounded wait for the hook's thread, whose questions take microseconds.
 pub fn ask_soon() -> Option<Guard<'static, ()>> {
+    soon(ask)
+}
+
+/// The right to put commands into streams, if the lock is free.
+pub fn put() -> Option<Guard<'static, ()>> {
+    PUTTING.try_lock().filter(|_| !ENDING.load(Ordering::Acquire))
+}
+
+/// The same, after a bounded wait.
+pub fn put_soon() -> Option<Guard<'static, ()>> {
+    soon(put)
+}
+
+fn soon(get: fn() -> Option<Guard<'static, ()>>) -> Option<Guard<'static, ()>> {
     (0..NAPS).find_map(|nap| {
         if nap > 0 {
             sleep_ns(NAP_NS);
         }
-        ask()
+        get()
     })
 }
 
-/// Nothing is asked while the process exits: the driver's state ends under it.
+/// Nothing is asked or put while the process exits: the driver's state ends under it.
 pub extern "C" fn for_ever() {
-    core::mem::forget(keep());
-    ENDING.store(true, Ordering::Release);
+    if !ENDING.swap(true, Ordering::AcqRel) {
+        core::mem::forget(ASKING.lock());
+        // A command may wait for room as long as a kernel runs. The exit does not wait so long.
+        core::mem::forget(soon(|| PUTTING.try_lock()));
+    }
 }
 
 // Makes it usable in a child of `fork`.
 in_child! {
     ENDING.store(false, Ordering::Release);
     ASKING.reset_after_fork();
+    PUTTING.reset_after_fork();
 }

@@ -308,7 +308,7 @@ impl Gate {
             return Ok(());
         }
         let first = !self.watched.swap(true, Ordering::Relaxed);
-        watcher::start(first).inspect_err(|_| self.watched.store(false, Ordering::Relaxed))
+        watcher::RELEASES.start(first).inspect_err(|_| self.watched.store(false, Ordering::Relaxed))
     }
 
     /// Whether this process has low priority now, one of high priority is about, and no other one

@@ -1,4 +1,4 @@
-//! What the hook's thread looks at.
+//! What the hook's threads look at.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -20,21 +20,29 @@ in_child! {
     TENANT.store(core::ptr::null_mut(), Ordering::Relaxed);
 }
 
-/// Has the thread look at this tenant, once it is started.
+/// Has the threads look at this tenant, once they are started.
 pub fn prepare(tenant: &'static Tenant) {
     TENANT.store(core::ptr::from_ref(tenant).cast_mut(), Ordering::Release);
-    watcher::prepare(look);
+    watcher::RELEASES.prepare(look);
+    watcher::FENCES.prepare(put_fences);
+}
+
+fn tenant() -> Option<&'static Tenant> {
+    // SAFETY: null, or stored by prepare().
+    unsafe { TENANT.load(Ordering::Acquire).as_ref() }
+}
+
+fn put_fences() -> Option<u64> {
+    fences::look(tenant()?, meter::is_gate_open())
 }
 
 fn look() -> Option<u64> {
-    // SAFETY: null, or stored by prepare().
-    let tenant = unsafe { TENANT.load(Ordering::Acquire).as_ref() }?;
-    // The gate is opened first: what comes after may wait for work behind it.
+    let tenant = tenant()?;
+    // The gate is opened first: others wait for that.
     let (lanes, time) = (lanes::look(), watch::look(tenant));
-    let fences = fences::look(tenant, meter::is_gate_open());
     let presences = tenant.gpus().iter().filter_map(|gpu| gpu.presence.as_ref());
     let borrowed = presences.filter_map(|presence| presence.look()).min();
-    let next = [lanes, time, slots::watch::look(now_ns()), fences, pool::look(tenant), borrowed];
+    let next = [lanes, time, slots::watch::look(now_ns()), pool::look(tenant), borrowed];
     let next = next.into_iter().flatten().min();
     // A process has its slices on all of its GPUs together.
     slices::shorten(lanes::gives_way(tenant));

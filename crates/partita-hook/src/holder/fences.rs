@@ -8,9 +8,9 @@
 //! the program exits ([`at_exit`]).
 //!
 //! A write takes a place in the stream's channel, which is full after some 1,000 commands. Then the
-//! driver's call waits, and so does this thread, which opens the gate that the channel may be
-//! waiting for. So rounds come the slower the more of them have not passed ([`round_pause_ns`]),
-//! and few while the tenant's gate is closed ([`AT_GATE_MAX`]).
+//! driver's call waits, so fences have a thread of their own ([`watcher::FENCES`]). Rounds come the
+//! slower the more of them have not passed ([`round_pause_ns`]), and few while the tenant's gate is
+//! closed ([`AT_GATE_MAX`]): the places are the program's.
 //!
 //! The thread does not touch streams while there is a capture, or while a stream is destroyed
 //! ([`quiet`]). A fence in the default stream would order the program's blocking streams. So where
@@ -195,7 +195,7 @@ pub fn page(tenant: &Tenant) -> Option<c_int> {
         // Nothing counts its launches.
         page.lose_sight();
     }
-    if watcher::start(true).is_err() {
+    if watcher::FENCES.start(true).is_err() {
         page.lose_sight();
     }
     Some(FILE.load(Ordering::Acquire))
@@ -365,8 +365,9 @@ fn put(page: &FlightPage, at: usize, stream: *mut c_void, round: u32) -> bool {
 /// look again; none for a process without a holder.
 pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     let page = known()?;
-    // The program makes or ends a stream just now.
-    let Some(mut notes) = NOTES.try_lock() else { return Some(LOOK_NS) };
+    // The program ends a stream just now.
+    let Some(_putting) = quiet::put() else { return Some(LOOK_NS) };
+    let mut notes = NOTES.lock();
     let now = now_ns();
     notes.see_passed(page, now);
     let counts = Counts::of(tenant, page);
@@ -381,12 +382,15 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     let streams = || STREAMS.iter().filter(|stream| stream.load(Ordering::Relaxed) != 0).count() + 1;
     if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX)
         && now >= notes.next_ns
-        && let Some(_asking) = quiet::ask()
         && !capture::is_any()
     {
         let round = notes.round.wrapping_add(1);
         notes.round = round;
-        if put_all(tenant, page, round) == Some(true) {
+        // The program can make streams while this waits for room.
+        drop(notes);
+        let is_put = put_all(tenant, page, round) == Some(true);
+        notes = NOTES.lock();
+        if is_put {
             counted.cover(page);
             let (timed, ..) = *notes.timed.get_or_insert((round, now, counted));
             let end = now_ns();
@@ -401,7 +405,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
 /// ended. Not behind much work: the channel may be full, and the exit would wait for it.
 extern "C" fn at_exit() {
     let (Some(page), Some(tenant)) = (known(), tenant::current()) else { return };
-    let Some(_asking) = quiet::ask_soon() else { return };
+    let Some(_putting) = quiet::put_soon() else { return };
     let mut notes = NOTES.lock();
     let counts = Counts::of(tenant, page);
     notes.see_passed(page, now_ns());

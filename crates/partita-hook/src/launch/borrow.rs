@@ -214,7 +214,7 @@ impl Lending {
                 count += 1;
             }
         }
-        if watcher::start(false).is_err() {
+        if watcher::RELEASES.start(false).is_err() {
             return Ok(None);
         }
         if count > 0 {

@@ -73,7 +73,7 @@ impl Pending<'_> {
 /// `CUDA_ERROR_OUT_OF_MEMORY` if there can be no thread.
 pub fn start() -> Result<(), CuResult> {
     let is_first = !WAITS.load(Ordering::Relaxed) && !WAITS.swap(true, Ordering::SeqCst);
-    watcher::start(is_first).inspect_err(|_| WAITS.store(false, Ordering::Relaxed))
+    watcher::RELEASES.start(is_first).inspect_err(|_| WAITS.store(false, Ordering::Relaxed))
 }
 
 /// Releases launches that wait behind a stream that waits for the program, and returns in how many

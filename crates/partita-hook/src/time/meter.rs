@@ -389,7 +389,7 @@ impl Meter {
         launches: u32,
     ) -> Result<usize, CuResult> {
         self.enter();
-        let begun = watcher::start(!self.map.is_open())
+        let begun = watcher::RELEASES.start(!self.map.is_open())
             .and_then(|()| capture::relaxed(|| pool.take(&self.calls)))
             .inspect_err(|_| self.leave(1))?;
         let Some(unit) = pool.get(begun) else { return Err(CuResult::LAUNCH_OUT_OF_RESOURCES) };

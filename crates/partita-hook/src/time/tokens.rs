@@ -102,7 +102,7 @@ impl Bucket {
             })?;
         }
         // The thread refills the bucket from the first launch on.
-        watcher::start(false)?;
+        watcher::RELEASES.start(false)?;
         while applies() {
             let before = self.balance.load(Ordering::Relaxed);
             match spend(before, blocks) {

@@ -204,7 +204,7 @@ impl Pool {
             // The current look may have passed work that has ended since. Work that the next one
             // does not find is running.
             if round % 3 < 2 {
-                watcher::await_look();
+                watcher::RELEASES.await_look();
             } else {
                 futex::sleep(AGAIN_NS);
             }

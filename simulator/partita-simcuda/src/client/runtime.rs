@@ -350,7 +350,12 @@ impl Runtime {
     /// Whether a stream's commands up to a number are complete. Numbers continue when a slot is
     /// reused.
     pub fn reached(&self, slot: u32, seq: u64) -> bool {
-        self.channel.head().streams[slot as usize].completed.load(Ordering::Acquire) >= seq
+        self.completed(slot) >= seq
+    }
+
+    /// The number of a stream's last command that is complete.
+    pub fn completed(&self, slot: u32) -> u64 {
+        self.channel.head().streams[slot as usize].completed.load(Ordering::Acquire)
     }
 
     /// Waits until the board has made a condition true.

@@ -77,6 +77,7 @@ driver_api! {
         stream.runtime().healthy()?;
         capture::refuse_sync(stream)?;
         stream.inspect()?;
+        stream.await_lock()?;
         let seq = stream.submitted.load(Ordering::Acquire);
         if stream.reached(seq) { Ok(()) } else { Err(CuResult::NOT_READY) }
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::sys::{SharedMap, futex_wake_all, memfd};
 
-/// Room for commands, in bytes: about two thousand launches, as many as a real driver queues.
+/// Room for the commands of all streams, in bytes: about two thousand launches.
 pub const RING_BYTES: u64 = 1 << 20;
 /// Streams that one client may have at a time.
 pub const STREAMS_MAX: usize = 4096;

@@ -17,6 +17,9 @@ use crate::shared::sys::lock;
 /// Words of streams' structures that other code than the driver wrote, in this process.
 static CORRUPTIONS: AtomicU64 = AtomicU64::new(0);
 
+/// Commands for which a stream's channel has room, as on an H200 (driver 580.159.04).
+const CHANNEL_COMMANDS: u64 = 1020;
+
 /// A stream. Programs that know the driver's layout follow the first word to a private structure;
 /// everything after it is this library's own.
 #[repr(C)]
@@ -30,6 +33,10 @@ pub struct Stream {
     pub slot: AtomicU32,
     /// Number of the last command that was published.
     pub submitted: AtomicU64,
+    /// The number of a command for which the channel has had room.
+    room: AtomicU64,
+    /// Commands that wait for room.
+    waiting: AtomicU32,
     /// Its context.
     pub ctx: AtomicPtr<Context>,
     /// Creation flags.
@@ -74,6 +81,8 @@ impl Stream {
                 launches: AtomicU64::new(0),
                 slot: AtomicU32::new(0),
                 submitted: AtomicU64::new(0),
+                room: AtomicU64::new(0),
+                waiting: AtomicU32::new(0),
                 ctx: AtomicPtr::new(std::ptr::null_mut()),
                 flags: AtomicU32::new(0),
                 priority: AtomicI32::new(0),
@@ -83,6 +92,7 @@ impl Stream {
         };
         stream.slot.store(slot, Ordering::Relaxed);
         stream.submitted.store(seq, Ordering::Relaxed);
+        stream.room.store(seq, Ordering::Relaxed);
         stream.ctx.store(ctx, Ordering::Relaxed);
         stream.flags.store(flags, Ordering::Relaxed);
         stream.priority.store(priority, Ordering::Relaxed);
@@ -174,6 +184,29 @@ impl Stream {
 
     // ---- waiting ----
 
+    /// Whether the stream's channel has room for one more command.
+    fn has_room(&self) -> bool {
+        let next = self.submitted.load(Ordering::Relaxed) + 1;
+        if next <= self.room.load(Ordering::Relaxed) {
+            return true;
+        }
+        let room = self.runtime().completed(self.slot.load(Ordering::Relaxed)) + CHANNEL_COMMANDS;
+        self.room.store(room, Ordering::Relaxed);
+        next <= room
+    }
+
+    /// Waits until a command that waits for room in the channel has found it: the driver holds a
+    /// lock of the stream meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Runtime::wait`].
+    pub fn await_lock(&self) -> Result<(), CuResult> {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        self.runtime().wait(|| self.has_room())
+    }
+
     /// Whether everything up to a command's number is complete.
     pub fn reached(&self, seq: u64) -> bool {
         self.runtime().reached(self.slot.load(Ordering::Relaxed), seq)
@@ -197,6 +230,13 @@ impl Runtime {
     #[inline]
     pub fn publish(&self, stream: &Stream, kind: u32, parts: &[&[u8]]) -> Result<u64, CuResult> {
         self.healthy()?;
+        if !stream.has_room() {
+            stream.waiting.fetch_add(1, Ordering::Relaxed);
+            self.ring();
+            let found = self.wait(|| stream.has_room());
+            stream.waiting.fetch_sub(1, Ordering::Relaxed);
+            found?;
+        }
         loop {
             {
                 let mut producer = lock(&self.producer);
