@@ -1,5 +1,6 @@
 //! Contexts: created ones, the primary one, and which is current in a thread.
 
+pub mod calls;
 pub mod green;
 pub mod stream;
 
@@ -19,6 +20,7 @@ use crate::mps::own::context_percentage;
 use crate::shared::place::{context_bytes, usable_bytes};
 use crate::shared::protocol::{MpsIdentity, Reply, Request};
 use crate::shared::sys::lock;
+use calls::CallLock;
 use green::Green;
 use stream::Stream;
 
@@ -51,6 +53,8 @@ pub struct Context {
     memory: Mutex<Option<vidmem::Taken>>,
     /// Memory for limits above their initial values, by limit.
     pub(super) buffers: Mutex<[u64; 10]>,
+    /// Which calls wait for which.
+    pub calls: CallLock,
     /// References of `cuCtxAttach`, with the creator's.
     pub(super) attached: AtomicU32,
 }
@@ -191,6 +195,7 @@ impl Context {
             limits: Mutex::new(default_limits()),
             memory: Mutex::new(Some(memory)),
             buffers: Mutex::new([0; 10]),
+            calls: CallLock::new(),
             attached: AtomicU32::new(1),
         }));
         if runtime.mps.is_none() {

@@ -24,6 +24,7 @@ driver_api! {
         if flags & !known != 0 || shared_alone || event.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
+        context.calls.exclude(runtime)?;
         let Reply::Event { event: slot, secret } = runtime.call(&Request::EventCreate)? else {
             return Err(CuResult::UNKNOWN);
         };

@@ -36,6 +36,7 @@ driver_api! {
         if address.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
+        context.calls.exclude(context.runtime)?;
         put(address, allocate(context, bytes as u64, AllocKind::Device)?)
     }
 

@@ -49,6 +49,10 @@ fn submit(stream: &'static Stream, command: Command) -> Result<(), CuResult> {
     if capture::captures(stream)? {
         return capture::add_command(stream, command);
     }
+    let context = stream.context();
+    if std::ptr::eq(stream, context.legacy) {
+        context.calls.exclude(context.runtime)?;
+    }
     stream.runtime().command(stream, &command).map(drop)
 }
 

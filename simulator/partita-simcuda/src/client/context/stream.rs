@@ -230,10 +230,12 @@ impl Runtime {
     #[inline]
     pub fn publish(&self, stream: &Stream, kind: u32, parts: &[&[u8]]) -> Result<u64, CuResult> {
         self.healthy()?;
+        let calls = &stream.context().calls;
+        calls.share(self)?;
         if !stream.has_room() {
             stream.waiting.fetch_add(1, Ordering::Relaxed);
             self.ring();
-            let found = self.wait(|| stream.has_room());
+            let found = calls.sharing(|| self.wait(|| stream.has_room()));
             stream.waiting.fetch_sub(1, Ordering::Relaxed);
             found?;
         }
