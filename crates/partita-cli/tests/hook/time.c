@@ -14,9 +14,11 @@
  *   capture COUNT                     nodes of a graph into which COUNT launches were captured
  *   rate FORM BLOCKS BLOCK_NS SKIP_MS MS   kernels of BLOCKS blocks, two of which fill an SM for BLOCK_NS, launched without a pause (FORM kernel) or
  *                                     as graphs of four (graph): how many end in 1000 s, once SKIP_MS are over
- * FORM: kernel, ex, cooperative, legacy (the default stream), thread (that of the thread), graph (of four kernels).
+ * FORM: kernel, ex, cooperative, legacy (the default stream), thread (that of the thread), graph (of four kernels), beside (kernels, while
+ *   another thread makes events).
  * Argument: the file with the kernels. */
 #include "cuda.h"
+#include <pthread.h>
 #include <signal.h>
 #include <time.h>
 
@@ -96,9 +98,32 @@ static void launch(const char *form, int index, uint64_t kernel_ns) {
     OK(form, code);
 }
 
+static volatile int is_over;
+
+/* The driver lets nobody make an event while a launch waits for room in its channel, and delays other calls until it is made. */
+static void *make_events(void *context) {
+    fn_p destroy = CALL(fn_p, "cuEventDestroy_v2");
+    int (*create)(void *, unsigned) = CALL(int (*)(void *, unsigned), "cuEventCreate");
+    OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(context));
+    while (!is_over) {
+        void *event;
+        OK("cuEventCreate", create(&event, 0));
+        OK("cuEventDestroy_v2", destroy(event));
+    }
+    return NULL;
+}
+
 /* Launches without a pause, some 20 ms ahead of the GPU; how many intervals there are in `busy` then. */
 static int saturate(const char *form, uint64_t kernel_ns, uint64_t ms) {
     int graphs = !strcmp(form, "graph"), thread = !strcmp(form, "thread"), legacy = !strcmp(form, "legacy");
+    int beside = !strcmp(form, "beside");
+    pthread_t other;
+    if (beside) {
+        void *context;
+        OK("cuCtxGetCurrent", CALL(fn_p, "cuCtxGetCurrent")(&context));
+        is_over = 0;
+        if (pthread_create(&other, NULL, make_events, context)) die("pthread_create", 1);
+    }
     uint64_t unit_ns = graphs ? 4 * kernel_ns : kernel_ns;
     int batch = unit_ns >= 20000000 ? 1 : 20000000 / unit_ns;
     void *executable = graphs ? instantiate(capture(4, 1, 32, kernel_ns)) : NULL;
@@ -121,6 +146,8 @@ static int saturate(const char *form, uint64_t kernel_ns, uint64_t ms) {
         OK("cuEventRecord", record_event(events[round % 2], where));
     }
     OK("cuCtxSynchronize", CALL(int (*)(void), "cuCtxSynchronize")());
+    is_over = 1;
+    if (beside && pthread_join(other, NULL)) die("pthread_join", 1);
     OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(found, records, count * sizeof(record)));
     for (int i = 0; i < count; i++)
         kernels_ns += unit_ns,

@@ -250,7 +250,7 @@ fn a_tenant_on_two_gpus_has_a_share_of_each() {
 }
 
 /// A stream's channel has room for some 1,000 commands. A program that launches more waits, and so
-/// does a thread of the hook that puts a fence behind them: another one must open the gate.
+/// do other calls then, such as those that put a fence: the thread that opens the gate makes none.
 #[test]
 fn programs_that_launch_far_ahead_get_their_share() {
     let world = World::in_memory();
@@ -260,6 +260,10 @@ fn programs_that_launch_far_ahead_get_their_share() {
         let mut program = Program::of(command.arg(compile(&world, "time")).arg(&gpu_program().1));
         let kernels_us = program.tell("burst 3000 20000 0 1");
         assert_eq!(kernels_us, 60_000, "{options}");
+        // Twice 1,000 of them are ahead of the GPU, for longer than a mark of the GPU's clock lasts.
+        for form in ["legacy 20000", "beside 20000"] {
+            assert!(program.share(form, 0, 1500).1 > 0.0, "{options} {form}");
+        }
     }
 }
 

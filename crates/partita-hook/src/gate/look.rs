@@ -24,7 +24,7 @@ in_child! {
 pub fn prepare(tenant: &'static Tenant) {
     TENANT.store(core::ptr::from_ref(tenant).cast_mut(), Ordering::Release);
     watcher::RELEASES.prepare(look);
-    watcher::FENCES.prepare(put_fences);
+    watcher::COMMANDS.prepare(put_commands);
 }
 
 fn tenant() -> Option<&'static Tenant> {
@@ -32,8 +32,10 @@ fn tenant() -> Option<&'static Tenant> {
     unsafe { TENANT.load(Ordering::Acquire).as_ref() }
 }
 
-fn put_fences() -> Option<u64> {
-    fences::look(tenant()?, meter::is_gate_open())
+fn put_commands() -> Option<u64> {
+    let tenant = tenant()?;
+    meter::mark_paused(tenant);
+    [fences::look(tenant, meter::is_gate_open()), pool::look(tenant)].into_iter().flatten().min()
 }
 
 fn look() -> Option<u64> {
@@ -42,7 +44,7 @@ fn look() -> Option<u64> {
     let (lanes, time) = (lanes::look(), watch::look(tenant));
     let presences = tenant.gpus().iter().filter_map(|gpu| gpu.presence.as_ref());
     let borrowed = presences.filter_map(|presence| presence.look()).min();
-    let next = [lanes, time, slots::watch::look(now_ns()), pool::look(tenant), borrowed];
+    let next = [lanes, time, slots::watch::look(now_ns()), borrowed];
     let next = next.into_iter().flatten().min();
     // A process has its slices on all of its GPUs together.
     slices::shorten(lanes::gives_way(tenant));

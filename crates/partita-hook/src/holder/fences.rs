@@ -8,7 +8,7 @@
 //! the program exits ([`at_exit`]).
 //!
 //! A write takes a place in the stream's channel, which is full after some 1,000 commands. Then the
-//! driver's call waits, so fences have a thread of their own ([`watcher::FENCES`]). Rounds come the
+//! driver's call waits, so another thread puts them than the one that opens the gate. Rounds come the
 //! slower the more of them have not passed ([`round_pause_ns`]), and few while the tenant's gate is
 //! closed ([`AT_GATE_MAX`]): the places are the program's.
 //!
@@ -195,7 +195,7 @@ pub fn page(tenant: &Tenant) -> Option<c_int> {
         // Nothing counts its launches.
         page.lose_sight();
     }
-    if watcher::FENCES.start(true).is_err() {
+    if watcher::COMMANDS.start(true).is_err() {
         page.lose_sight();
     }
     Some(FILE.load(Ordering::Acquire))

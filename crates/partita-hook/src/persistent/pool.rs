@@ -108,7 +108,7 @@ pub fn take(tenant: &Tenant, gpu: &Gpu) -> Result<Piece, CuResult> {
     let at = match pools.iter().position(|pool| pool.context == context) {
         Some(at) => at,
         None => {
-            watcher::RELEASES.start(false)?;
+            watcher::COMMANDS.start(false)?;
             pools.push(capture::relaxed(|| Pool::new(context, gpu))?);
             pools.len() - 1
         }
@@ -133,7 +133,7 @@ pub fn look(tenant: &Tenant) -> Option<u64> {
         }
     }
     // A context that ends is not used meanwhile.
-    let Some(_asking) = quiet::ask() else { return Some(LOOK_NS) };
+    let Some(_putting) = quiet::put() else { return Some(LOOK_NS) };
     let mut pools = POOLS.lock();
     for pool in pools.iter_mut() {
         let Some(gpu) = behind(pool) else { continue };

@@ -2,9 +2,10 @@
 //! for most of the time.
 //!
 //! A stream's channel has room for some 1,000 commands. A call that puts one more into a full
-//! channel waits, and so do further calls on the stream (`docs/hardware.md`). A channel that waits
-//! for a gate stays full until the gate opens. So [`RELEASES`], which opens gates, makes no call
-//! that a full channel delays, and [`FENCES`] makes those that may wait.
+//! channel waits, with a lock of the context, and so do most calls of other threads
+//! (`docs/hardware.md`). A channel that waits for a gate stays full until the gate opens. So
+//! [`RELEASES`], which opens gates, asks the driver for events alone, and [`COMMANDS`] makes the
+//! calls that may wait.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, fence};
@@ -20,8 +21,8 @@ pub type Look = fn() -> Option<u64>;
 
 /// Releases what waits on the GPU.
 pub static RELEASES: Watcher = Watcher::new();
-/// Puts fences behind the program's work. Its calls may wait for room in a channel.
-pub static FENCES: Watcher = Watcher::new();
+/// Puts commands into streams. Its calls may wait for room in a channel.
+pub static COMMANDS: Watcher = Watcher::new();
 
 /// A thread that looks from time to time.
 pub struct Watcher {
@@ -43,7 +44,7 @@ pub struct Watcher {
 // A forked child has no such threads.
 in_child! {
     RELEASES.reset_after_fork();
-    FENCES.reset_after_fork();
+    COMMANDS.reset_after_fork();
 }
 
 impl Watcher {

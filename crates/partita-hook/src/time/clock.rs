@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use partita_abi::CuResult;
 
 use crate::time::calls::TimeCalls;
-use crate::time::units::Pool;
+use crate::time::units::{Pool, Unit};
 
 /// How often the mark is renewed, in nanoseconds: the driver returns differences in milliseconds as
 /// an `f32`, which are exact to 0.1 µs up to a second.
@@ -19,42 +19,35 @@ const MARK_NS: u64 = 1_000_000_000;
 pub struct Clock {
     /// The context that it is of.
     context: usize,
-    /// The mark that counts; the other one is being renewed if `renewed_ns` is later than
-    /// `marked_ns`.
-    mark: usize,
-    /// When the mark was, on the host's clock; 0 while it is not known.
+    /// When the mark was, on the host's clock; 0 while the first one is not complete.
     marked_ns: u64,
-    /// When the last mark was recorded.
+    /// When it was made the mark.
     renewed_ns: u64,
-    is_renewing: bool,
 }
 
 impl Clock {
-    /// Makes it the clock of the pool's context at this time. Returns whether times of events are
-    /// available.
-    pub fn keep(&mut self, calls: &TimeCalls, pool: &Pool, context: usize, now_ns: u64) -> bool {
+    /// Makes it the clock of the pool's context. Returns whether times of events are available.
+    pub fn keep(&mut self, calls: &TimeCalls, pool: &Pool, context: usize) -> bool {
+        let recorded_ns = pool.marked_ns.load(core::sync::atomic::Ordering::Relaxed);
         if self.context != context {
-            let recorded_ns = pool.marked_ns.load(core::sync::atomic::Ordering::Relaxed);
-            *self = Self { context, mark: 1, marked_ns: 0, renewed_ns: recorded_ns, is_renewing: true };
+            *self = Self { context, marked_ns: 0, renewed_ns: recorded_ns };
         }
-        let next = pool.mark(self.mark + 1);
-        // SAFETY: events and the stream of the hook's own, of a context that lives while it is
-        // inspected.
-        if self.is_renewing && unsafe { (calls.query_event)(next) } == CuResult::SUCCESS {
-            self.marked_ns = match self.marked_ns {
-                0 => self.renewed_ns,
-                marked_ns => marked_ns.saturating_add_signed(elapsed_ns(calls, pool.mark(self.mark), next)),
-            };
-            self.mark = (self.mark + 1) % 2;
-            self.is_renewing = false;
-        }
-        if !self.is_renewing && now_ns.saturating_sub(self.renewed_ns) > MARK_NS {
-            let own = pool.own.load(core::sync::atomic::Ordering::Relaxed);
-            // SAFETY: as above.
-            self.is_renewing = unsafe { (calls.record)(pool.mark(self.mark + 1), own) }.is_ok();
-            self.renewed_ns = now_ns;
+        // SAFETY: an event of a context that lives while it is inspected.
+        if self.marked_ns == 0 && unsafe { (calls.query_event)(pool.mark()) } == CuResult::SUCCESS {
+            self.marked_ns = recorded_ns;
         }
         self.marked_ns != 0
+    }
+
+    /// Makes the end of a unit that has ended the mark, if the present one is old. Nothing is
+    /// recorded for it: that might wait for room in a channel.
+    pub fn renew(&mut self, calls: &TimeCalls, pool: &Pool, unit: &Unit, now_ns: u64) {
+        if now_ns.saturating_sub(self.renewed_ns) > MARK_NS {
+            let passed_ns = elapsed_ns(calls, pool.mark(), unit.end());
+            self.marked_ns = self.marked_ns.saturating_add_signed(passed_ns).max(1);
+            self.renewed_ns = now_ns;
+            pool.mark_at_end_of(unit, self.marked_ns);
+        }
     }
 
     /// When an event that is complete was, between when its work was submitted and now.
@@ -66,7 +59,7 @@ impl Clock {
         submitted_ns: u64,
         now_ns: u64,
     ) -> u64 {
-        let passed_ns = elapsed_ns(calls, pool.mark(self.mark), event);
+        let passed_ns = elapsed_ns(calls, pool.mark(), event);
         let at_ns = self.marked_ns.saturating_add_signed(passed_ns);
         let within_ns = at_ns.clamp(submitted_ns.min(now_ns), now_ns);
         let correction_ns = within_ns.cast_signed().saturating_sub(at_ns.cast_signed());

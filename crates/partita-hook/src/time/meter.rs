@@ -77,6 +77,12 @@ pub fn mark_each_end(stream: Option<*mut c_void>) {
     METERS.all().for_each(|meter| meter.mark_ends(tenant, stream));
 }
 
+/// Marks the ends of units in which nothing was launched for a while. May wait for room in a
+/// channel.
+pub fn mark_paused(tenant: &Tenant) {
+    METERS.all().for_each(|meter| meter.mark_paused(tenant));
+}
+
 /// Forgets a stream that the program ends.
 pub fn end_stream(stream: *mut c_void) {
     let Some(tenant) = tenant::current() else { return };
@@ -459,6 +465,24 @@ impl Meter {
                 known.into_iter().for_each(|known| self.mark_end(tenant, known, of_current));
             }
             None => self.streams.known().for_each(|(_, known)| self.mark_end(tenant, known, of_current)),
+        }
+    }
+
+    fn mark_paused(&self, tenant: &Tenant) {
+        // The program ends a stream just now.
+        let Some(_putting) = quiet::put() else { return };
+        for (at, pool) in self.open_pools() {
+            let context = pool.context.load(Ordering::Acquire);
+            let of_pool = |known: &Stream| {
+                known.pool.load(Ordering::Acquire) == at as u32 + 1 && known.is_paused(now_ns())
+            };
+            let mut paused = self.streams.known().map(|(_, known)| known).filter(|known| of_pool(known)).peekable();
+            if paused.peek().is_some() {
+                // A context that has ended takes its streams with it.
+                let _ = self.within(context, || {
+                    paused.for_each(|known| self.mark_end(tenant, known, stream::key_of(0, || context)));
+                });
+            }
         }
     }
 

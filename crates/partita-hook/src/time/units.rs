@@ -97,11 +97,9 @@ pub struct Pool {
     pub gate: AtomicU64,
     units: Vec<Unit>,
     free: Vec<AtomicU64>,
-    /// A stream of the hook's own.
-    pub own: AtomicPtr<c_void>,
-    /// Events of the hook's own in it, from which all others are measured, in turns.
-    pub marks: [AtomicPtr<c_void>; 2],
-    /// When the first was recorded, by the clock of `now_ns`.
+    /// The event from which all others are measured. It is complete.
+    mark: AtomicPtr<c_void>,
+    /// When it was, by the clock of `now_ns`.
     pub marked_ns: AtomicU64,
 }
 
@@ -113,8 +111,7 @@ impl Pool {
             gate: AtomicU64::new(0),
             units: (0..UNITS).map(|_| Unit::new()).collect(),
             free: (0..UNITS / 64).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            own: AtomicPtr::new(core::ptr::null_mut()),
-            marks: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
+            mark: AtomicPtr::new(core::ptr::null_mut()),
             marked_ns: AtomicU64::new(0),
         }
     }
@@ -124,24 +121,28 @@ impl Pool {
     /// # Errors
     /// Those of the driver.
     pub fn open(&self, calls: &TimeCalls, context: usize, gate: u64) -> Result<(), CuResult> {
-        let mut stream = core::ptr::null_mut();
-        // SAFETY: a valid pointer.
-        unsafe { (calls.new_stream)(&mut stream, NON_BLOCKING) }.ok()?;
-        self.own.store(stream, Ordering::Relaxed);
-        for mark in &self.marks {
-            mark.store(calls.new_event()?, Ordering::Relaxed);
-        }
+        let (mut stream, mark) = (core::ptr::null_mut(), calls.new_event()?);
         self.marked_ns.store(now_ns(), Ordering::Relaxed);
-        // SAFETY: both have just been made, in this context.
-        unsafe { (calls.record)(self.mark(0), stream) }.ok()?;
+        // SAFETY: a valid pointer; the event and the stream have just been made, in this context.
+        unsafe {
+            (calls.new_stream)(&mut stream, NON_BLOCKING).ok()?;
+            (calls.record)(mark, stream).ok()?;
+        }
+        self.mark.store(mark, Ordering::Relaxed);
         self.gate.store(gate, Ordering::Relaxed);
         self.context.store(context, Ordering::Release);
         Ok(())
     }
 
-    /// One of the marks.
-    pub fn mark(&self, which: usize) -> *mut c_void {
-        self.marks[which % 2].load(Ordering::Relaxed)
+    /// The mark.
+    pub fn mark(&self) -> *mut c_void {
+        self.mark.load(Ordering::Relaxed)
+    }
+
+    /// Makes the end of a unit the mark, which was at this time. The unit gets the former one.
+    pub fn mark_at_end_of(&self, unit: &Unit, marked_ns: u64) {
+        unit.end.store(self.mark.swap(unit.end(), Ordering::Relaxed), Ordering::Relaxed);
+        self.marked_ns.store(marked_ns, Ordering::Relaxed);
     }
 
     /// Removes the data of a context that has ended, and returns how many units it had in flight.

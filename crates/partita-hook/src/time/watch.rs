@@ -16,6 +16,7 @@ use crate::account::tenant::Tenant;
 use crate::driver::{capture, quiet, stream};
 use crate::sys::clock::now_ns;
 use crate::sys::fork::{in_child, renew};
+use crate::sys::watcher;
 use crate::time::clock::Clock;
 use crate::time::meter::{self, Meter, POOLS};
 use crate::time::neighbours::Neighbours;
@@ -289,7 +290,7 @@ fn inspect(meter: &Meter, inspection: &mut Inspection, now_ns: u64) {
         let context = pool.context.load(Ordering::Acquire);
         // SAFETY: a context that lives while the inspection is held.
         let set = unsafe { (meter.calls.set_context)(core::ptr::with_exposed_provenance_mut(context)) };
-        if set.is_err() || !clock.keep(&meter.calls, pool, context, now_ns) {
+        if set.is_err() || !clock.keep(&meter.calls, pool, context) {
             continue;
         }
         for &(_, number) in units.iter() {
@@ -301,6 +302,9 @@ fn inspect(meter: &Meter, inspection: &mut Inspection, now_ns: u64) {
             let pacer = stream.and_then(|stream| pacers.get_mut(stream));
             match inspect_unit(meter, pool, number, unit, clock, pacer, busy, may_be_blocked, now_ns) {
                 Found::Done => {
+                    if unit.state.load(Ordering::Acquire) != BEGUN {
+                        clock.renew(&meter.calls, pool, unit, now_ns);
+                    }
                     pool.give_back(number);
                     done += 1;
                 }
@@ -418,36 +422,20 @@ fn is_over(meter: &Meter, unit: &Unit, number: usize, now_ns: u64) -> Option<Tai
         let is_begun = unit.state.load(Ordering::Acquire) == BEGUN;
         return is_begun.then(|| Tail::Over(unit.launches.load(Ordering::Relaxed)));
     }
+    if stream::handle_of(stream.key()).is_some() && !capture::is_any() {
+        // Another thread marks its end: here the driver might wait.
+        let _ = watcher::COMMANDS.start(true);
+        return None;
+    }
     let (present, held) = stream.hold(Some(number))?;
     let launches = unit.launches.load(Ordering::Relaxed).saturating_sub(present.left());
-    let key = stream.key();
-    let Some(handle) = stream::handle_of(key).filter(|_| !capture::is_any()) else {
-        // The default stream of a thread that has ended would never be heard of again.
-        if now_ns.saturating_sub(unit.begun_ns.load(Ordering::Relaxed)) > UNKNOWN_NS_MAX {
-            held.let_go(Present::NONE);
-            return Some(Tail::Over(launches));
-        }
-        held.let_go(present);
-        return Some(Tail::Unknown(launches));
-    };
-    // SAFETY: a stream that is not ended while it is inspected, in its context, and no capture
-    // can begin.
-    match unsafe { (meter.calls.query_stream)(core::ptr::with_exposed_provenance_mut(handle)) } {
-        CuResult::NOT_READY => {
-            held.let_go(present);
-            None
-        }
-        refused if refused.is_err() => {
-            held.let_go(present);
-            Some(Tail::Unknown(launches))
-        }
-        _ => {
-            // Bursts of as many launches are ended in time from now on.
-            stream.target.fetch_min(launches.max(1), Ordering::Relaxed);
-            held.let_go(Present::NONE);
-            Some(Tail::Over(launches))
-        }
+    // The default stream of a thread that has ended would never be heard of again.
+    if now_ns.saturating_sub(unit.begun_ns.load(Ordering::Relaxed)) > UNKNOWN_NS_MAX {
+        held.let_go(Present::NONE);
+        return Some(Tail::Over(launches));
     }
+    held.let_go(present);
+    Some(Tail::Unknown(launches))
 }
 
 /// Has the stream's units take so many launches from now on; twice as many as before at most,
