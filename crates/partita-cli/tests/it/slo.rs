@@ -3,12 +3,14 @@
 
 use crate::common;
 
+use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use common::{Answering, PATIENCE, World, compile, gpu_program, needs_user_mode};
+use partita_ledger::{GATE_LANES, GateMap, OPEN};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
@@ -177,6 +179,25 @@ fn in_turns_its_own_time_is_learnt_while_those_of_low_priority_wait() {
     let before = launches();
     wait_until("the other works", || launches() > before);
     drop((train, serving));
+}
+
+#[test]
+fn in_turns_one_that_rests_before_its_own_time_is_learnt_holds_nobody_up() {
+    if needs_user_mode("there no time is learnt in turns") {
+        return;
+    }
+    let world = World::in_memory();
+    let _train = serve(&world, "train", "--via time --goal throughput", 20, 0);
+    let _serving = serve(&world, "serve", "--via time --slo p99=2x", 5, 600_000);
+    let gate = world.gpu_dir().join(".turns/gate");
+    let gate = GateMap::open(&CString::new(gate.as_os_str().as_encoded_bytes()).unwrap()).unwrap();
+    let is_open = || {
+        std::thread::sleep(Duration::from_millis(10));
+        let claimed = gate.claimed();
+        (0..GATE_LANES).all(|lane| claimed >> lane & 1 == 0 || gate.state(lane) & OPEN != 0)
+    };
+    wait_until("the gate stays open", || (0..50).all(|_| is_open()));
+    assert!(!has_step(&explain(&world, "serve"), "learnt"));
 }
 
 #[test]

@@ -22,6 +22,8 @@ use crate::time;
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// How often it looks who is there.
 const SCAN: Duration = Duration::from_millis(500);
+/// A tenant that learns its own time has others wait until it has rested for so long.
+const RESTS: Duration = Duration::from_secs(2);
 /// How often it writes down how targets stand.
 const WRITE: Duration = Duration::from_secs(1);
 
@@ -35,7 +37,7 @@ pub struct Controller {
     law: Law,
     /// For tenants that take turns: none of their TPCs moves.
     law_of_turns: Law,
-    /// While one of these learns its own time.
+    /// While one of these works and learns its own time.
     silence: Option<Silence>,
     begun: Instant,
     scanned: Option<Instant>,
@@ -59,6 +61,8 @@ struct Part {
     view: UsageView,
     pace: Pace,
     launches: u64,
+    /// When it was last seen to work.
+    worked: Option<Instant>,
     record: Record,
     is_changed: bool,
 }
@@ -145,6 +149,10 @@ impl Controller {
         for part in &mut self.parts {
             // A file that cannot be read tells nothing new.
             if let (Ok(pace), Ok(launches)) = (part.view.pace(), part.view.launches()) {
+                let count = |pace: &Pace| (pace.bursts.count(), pace.steps.count());
+                if count(&pace) != count(&part.pace) || launches != part.launches {
+                    part.worked = Some(now);
+                }
                 (part.pace, part.launches) = (pace, launches);
             }
         }
@@ -160,15 +168,17 @@ impl Controller {
         for (id, event) in events.into_iter().chain(look.events) {
             self.note(id, event);
         }
-        self.keep_silence();
+        self.keep_silence(now);
         let made = if look.orders.is_empty() { Ok(()) } else { self.apply(&look.orders) };
         self.write(now);
         made.map(|()| true)
     }
 
-    /// Has tenants of low priority wait while one that takes turns learns its own time.
-    fn keep_silence(&mut self) {
-        let learns = self.parts.iter().any(|part| self.law_of_turns.is_learning(part.id));
+    /// Has tenants of low priority wait while one that takes turns works and learns its own time.
+    fn keep_silence(&mut self, now: Instant) {
+        let works = |part: &Part| part.worked.is_some_and(|worked| now - worked < RESTS);
+        let mut parts = self.parts.iter();
+        let learns = parts.any(|part| works(part) && self.law_of_turns.is_learning(part.id));
         match (learns, &self.silence) {
             (true, None) => self.silence = Silence::begin(&self.registry, &self.gpu_key),
             (false, Some(_)) => self.silence = None,
@@ -231,6 +241,7 @@ impl Controller {
                         view,
                         pace,
                         launches,
+                        worked: None,
                         record,
                         is_changed,
                     }
