@@ -380,9 +380,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     let counted = core::mem::replace(&mut notes.counted, counts);
     let rounds = notes.timed.map_or(0, |(timed, ..)| notes.round.wrapping_sub(timed) as usize + 1);
     let streams = || STREAMS.iter().filter(|stream| stream.load(Ordering::Relaxed) != 0).count() + 1;
-    if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX)
-        && now >= notes.next_ns
-        && !capture::is_any()
+    if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX) && now >= notes.next_ns && !capture::is_any()
     {
         let round = notes.round.wrapping_add(1);
         notes.round = round;

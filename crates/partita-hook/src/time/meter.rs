@@ -395,7 +395,8 @@ impl Meter {
         launches: u32,
     ) -> Result<usize, CuResult> {
         self.enter();
-        let begun = watcher::RELEASES.start(!self.map.is_open())
+        let begun = watcher::RELEASES
+            .start(!self.map.is_open())
             .and_then(|()| capture::relaxed(|| pool.take(&self.calls)))
             .inspect_err(|_| self.leave(1))?;
         let Some(unit) = pool.get(begun) else { return Err(CuResult::LAUNCH_OUT_OF_RESOURCES) };
@@ -476,7 +477,8 @@ impl Meter {
             let of_pool = |known: &Stream| {
                 known.pool.load(Ordering::Acquire) == at as u32 + 1 && known.is_paused(now_ns())
             };
-            let mut paused = self.streams.known().map(|(_, known)| known).filter(|known| of_pool(known)).peekable();
+            let mut paused =
+                self.streams.known().map(|(_, known)| known).filter(|known| of_pool(known)).peekable();
             if paused.peek().is_some() {
                 // A context that has ended takes its streams with it.
                 let _ = self.within(context, || {

@@ -5,6 +5,8 @@
  *   gpu PTX total          total memory as the driver tells it
  *   gpu PTX alloc N...     allocates these sizes one after the other, prints each result
  *   gpu PTX census         prints the SMs that blocks of a full grid ran on
+ *   gpu PTX rate           prints the GPU's microseconds for 8448 blocks of 200 us, two of which fill
+ *                          an SM: the shortest of 20 kernels
  *   gpu PTX loop           prints them again and again until it is ended
  *   gpu PTX fault          prints them once, and when it is sent a line, writes where it has no memory
  *   gpu PTX break          prints them once, and when it is sent a line, breaks as the line says:
@@ -92,6 +94,30 @@ static void census(void)
     fflush(stdout);
     free(host);
     free(seen);
+}
+
+static void rate(const char *path)
+{
+    void *spin, *module, *events[2];
+    uint64_t duration = 200000;
+    void *parameters[] = { &duration };
+    float shortest = 1e9f;
+    CALL(cuModuleLoad, (void **, const char *), &module, path);
+    CALL(cuModuleGetFunction, (void **, void *, const char *), &spin, module, "partita_spin");
+    for (int i = 0; i < 2; i++)
+        CALL(cuEventCreate, (void **, unsigned), &events[i], 0);
+    for (int round = 0; round < 20; round++) {
+        float ms;
+        CALL(cuEventRecord, (void *, void *), events[0], NULL);
+        CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+             spin, 8448, 1, 1, THREADS, 1, 1, 0, NULL, parameters, NULL);
+        CALL(cuEventRecord, (void *, void *), events[1], NULL);
+        CALL(cuCtxSynchronize, (void));
+        CALL(cuEventElapsedTime, (float *, void *, void *), &ms, events[0], events[1]);
+        if (ms < shortest)
+            shortest = ms;
+    }
+    printf("%.1f\n", shortest * 1000);
 }
 
 /*
@@ -194,6 +220,8 @@ int main(int count, char **arguments)
     } else if (!strcmp(what, "census")) {
         prepare(arguments[1]);
         census();
+    } else if (!strcmp(what, "rate")) {
+        rate(arguments[1]);
     } else if (!strcmp(what, "fault")) {
         prepare(arguments[1]);
         census();

@@ -3,6 +3,7 @@
 //! `PARTITA_TEST_GPU=real` runs the tests with one GPU on the machine's first one.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use partita_kubelet::wire::dra::Claim;
@@ -27,6 +28,17 @@ fn tpcs(tenant: &Value) -> BTreeSet<u32> {
         first.parse().unwrap()..=last.parse().unwrap()
     });
     ranges.flatten().collect()
+}
+
+/// What pods that compute at the same time get of an H200's rate: its 132 SMs take two blocks each,
+/// so 8448 blocks of 200 µs take it 6.4 ms.
+fn rates(files: &[PathBuf]) -> Vec<f64> {
+    let pods: Vec<_> =
+        files.iter().map(|file| container::command(file, &["rate"]).spawn().unwrap()).collect();
+    let printed = pods.into_iter().map(|pod| pod.wait_with_output().unwrap());
+    printed
+        .map(|out| 6400.0 / String::from_utf8(out.stdout).unwrap().trim().parse::<f64>().unwrap())
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,6 +71,10 @@ async fn a_pod_holds_its_share_until_it_ends() {
         let parts: Vec<BTreeSet<u32>> =
             files.iter().map(|file| sms(&container::prints(file, &["census"]))).collect();
         assert_eq!((parts[0].len(), parts[1].len()), (34, 66), "{parts:?}");
+        for (share, claimed) in rates(&files).into_iter().zip([34.0, 66.0]) {
+            eprintln!("{claimed} of 132 SMs were claimed: {share:.4} of the GPU's rate");
+            assert!((share - claimed / 132.0).abs() < 0.01, "{share} of {claimed} SMs");
+        }
         // To a client of MPS a GPU numbers the SMs that it has from 0.
         assert!(is_real() || parts[0].is_disjoint(&parts[1]));
         let tpcs: Vec<BTreeSet<u32>> = world.tenants().iter().map(tpcs).collect();
