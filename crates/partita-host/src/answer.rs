@@ -103,9 +103,10 @@ fn act(
             let process = ProcessId::living(client).filter(|process| process.user() == Some(user));
             let process =
                 process.ok_or_else(|| Error::Served { reason: "the command has ended".to_owned() })?;
-            let tenant = make_for(install, &registry, &name, gpus.parse()?, &request, process)?;
+            let (request, tenant) = make_for(install, &registry, &name, gpus.parse()?, &request, process)?;
             let parts = tenant.handed_out().map(|(path, meta, _)| (path.to_owned(), meta.clone())).collect();
-            return Ok((Answer::Made { parts }, tenant.into_owner_files()));
+            let limits = Box::new(request.limits);
+            return Ok((Answer::Made { parts, limits }, tenant.into_owner_files()));
         }
         Request::Enter { visible, order } => {
             return enter(install, &registry, user, client, visible.as_deref(), order.as_deref());
@@ -139,6 +140,7 @@ fn act(
 }
 
 /// Makes a tenant of the acting user's and, for one that shares its GPUs, starts their service.
+/// Returns what was settled for it, too.
 fn make_for(
     install: &Install,
     registry: &Registry,
@@ -146,7 +148,7 @@ fn make_for(
     selectors: Selectors,
     request: &RunRequest,
     process: ProcessId,
-) -> Result<OwnedTenant, Error> {
+) -> Result<(RunRequest, OwnedTenant), Error> {
     let gpus = crate::gpus::select(install, Some(&selectors))?.gpus;
     gpus.iter().try_for_each(run::check_usable)?;
     let groups = GpuGroups::of_environment()?;
@@ -155,7 +157,8 @@ fn make_for(
     for (board, index) in boards {
         board.start_board(index)?;
     }
-    let tenant = run::make(install, request, registry, &gpus, name, process)?;
+    let request = request.settled(registry, &gpus)?;
+    let tenant = run::make(install, &request, registry, &gpus, name, process)?;
     // Not before: a refused tenant starts no service.
     let served = match request.limits.isolation() {
         Isolation::Shared => serve(install, registry, &gpus),
@@ -167,7 +170,7 @@ fn make_for(
         let _ = registry.lock().and_then(|lock| lock.tenants());
         return Err(error);
     }
-    Ok(tenant)
+    Ok((request, tenant))
 }
 
 /// The tenant of a program for which nobody has made one, if the policy limits it.
@@ -212,9 +215,9 @@ fn enter(
         if !site::present_rules()?.policy.outside.limits(&policy::user_of(user)) {
             return Ok(FREE);
         }
-        let request = newcomer.request(&gpus).settled(registry, &gpus)?;
+        let request = newcomer.request(&gpus);
         let selectors = Selectors::List(gpus.iter().map(Gpu::selector).collect());
-        let mut tenant = match make_for(install, registry, &name, selectors, &request, newcomer.process) {
+        let (_, mut tenant) = match make_for(install, registry, &name, selectors, &request, newcomer.process) {
             // Perhaps by another process of the job, a moment ago.
             Err(Error::NameInUse { .. }) => continue,
             made => made.map_err(refused)?,

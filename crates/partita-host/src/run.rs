@@ -322,15 +322,14 @@ fn make_tenant(
     name: &str,
     say: &mut dyn FnMut(&str),
 ) -> Result<MadeTenant, Error> {
-    let request = request.settled(registry, gpus)?;
-    let service = || match request.limits.isolation() {
+    let service = |request: &RunRequest| match request.limits.isolation() {
         Isolation::Shared => mps::service(install, registry, gpus).map(Some),
         Isolation::Own => Ok(None),
     };
     if registry.is_client() {
         // `partitad` starts the service with the tenant.
-        let tenant = system::make(registry, &request, gpus, name)?;
-        return match service() {
+        let (request, tenant) = system::make(registry, request, gpus, name)?;
+        return match service(&request) {
             Ok(service) => Ok((request, tenant, service)),
             Err(error) => {
                 finish(registry, tenant);
@@ -338,7 +337,8 @@ fn make_tenant(
             }
         };
     }
-    let service = service()?;
+    let request = request.settled(registry, gpus)?;
+    let service = service(&request)?;
     let run = ProcessId::own().map_err(Error::io("/proc/self"))?;
     let make = || make(install, &request, registry, gpus, name, run);
     let tenant = make_after_others(registry, make, say)?;

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus::Selectors;
+use crate::limits::LimitSet;
 use crate::mps::incident::What;
 use crate::process::ProcessId;
 use crate::registry::{Meta, OwnedTenant, Registry};
@@ -74,8 +75,9 @@ pub(crate) enum Answer {
     Done,
     /// The command's output, and its exit code.
     Printed { code: u8, stdout: Vec<u8>, stderr: Vec<u8> },
-    /// The tenant: its directory and its metadata, for each GPU.
-    Made { parts: Vec<(PathBuf, Meta)> },
+    /// The tenant: its directory and its metadata, for each GPU. Its limits are those that were asked
+    /// for, with what depends on the tenants that are there.
+    Made { parts: Vec<(PathBuf, Meta)>, limits: Box<LimitSet> },
     /// The program has a place in the queue, and why it does not start yet.
     Waits { reason: String },
     /// It is not done, and why.
@@ -142,21 +144,21 @@ pub fn command(registry: &Registry, arguments: Vec<String>) -> Result<Printed, E
     }
 }
 
-/// Has `partitad` make a tenant that this process owns.
+/// Has `partitad` make a tenant that this process owns. Returns what was settled for it, too.
 pub(crate) fn make(
     registry: &Registry,
-    request: &RunRequest,
+    asked: &RunRequest,
     gpus: &[Gpu],
     name: &str,
-) -> Result<OwnedTenant, Error> {
+) -> Result<(RunRequest, OwnedTenant), Error> {
     let selectors = Selectors::List(gpus.iter().map(Gpu::selector).collect());
     let request = Request::Make {
         name: name.to_owned(),
         gpus: selectors.to_string(),
-        request: Box::new(request.clone()),
+        request: Box::new(asked.clone()),
     };
     let (answer, owners) = ask(registry, &request)?;
-    let Answer::Made { parts } = answer else { return Err(other_version(registry)) };
+    let Answer::Made { parts, limits } = answer else { return Err(other_version(registry)) };
     let keys = || parts.iter().map(|(_, meta)| meta.gpu.key.clone());
     if parts.len() != owners.len() || !keys().eq(gpus.iter().map(Gpu::key)) {
         let dirs: Vec<String> = parts
@@ -173,7 +175,7 @@ pub(crate) fn make(
         return Err(failed(registry, reason));
     }
     let parts = parts.into_iter().zip(owners).map(|((path, meta), owner)| (path, meta, File::from(owner)));
-    Ok(OwnedTenant::received(parts))
+    Ok((RunRequest { limits: *limits, ..asked.clone() }, OwnedTenant::received(parts)))
 }
 
 /// Has `partitad` note the program that a tenant of this process has started. `ps` and `kill` find
