@@ -124,6 +124,8 @@ fn without_a_share_a_program_takes_turns_where_others_do() {
             _ => format!("{}%", world.row(name)["time"]["share_percent"].as_f64().unwrap()),
         };
         assert_eq!(option("second"), second.split_once(' ').unwrap().1);
+        let planned = world.ok("run --name third --dry-run");
+        assert!(planned.contains(third.trim_start_matches("--")), "{planned}");
         let output = world.line("run --name third -- true");
         assert!(output.status.success(), "{output:?}");
         let said = text(&output.stderr);
