@@ -3,14 +3,16 @@
  * the object is destroyed, and both must have their first values. All sizes are whole pages of the device. The result of a call on an
  * object that the other thread has just destroyed is ignored.
  *
- * `pairs calls` prints the calls. `pairs RACES` prints a line for each failed pair, and one for the sum;
- * PAIRS_OF names one kind of object. */
+ * `pairs calls` prints the calls, `pairs kinds` the kinds of objects. `pairs RACES` prints a line for each failed pair, and one for the
+ * sum; PAIRS_OF names one kind of object. */
 #include "cuda.h"
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #define MIB ((size_t)1 << 20)
 #define PAGE (2 * MIB)
@@ -288,10 +290,22 @@ static void end(struct thing *t) {
 
 /* ---- two threads ---- */
 /* One turn for each object of a batch. The second thread sleeps between batches: it would take a processor from the driver, which makes
- * and ends the objects meanwhile. */
-static struct { struct thing *thing; void (*first)(struct thing *), (*second)(struct thing *); unsigned delays[2]; } turns[BATCH];
+ * and ends the objects meanwhile. All times are nanoseconds. */
+static struct {
+    struct thing *thing;
+    void (*first)(struct thing *), (*second)(struct thing *);
+    uint64_t delays[2], begin[2], end[2];
+} turns[BATCH];
 static int turn_count;
 static unsigned batch, met;
+static int64_t usual = 1 << 14;         /* what a call takes */
+static long overlapped;                 /* races whose calls were made at the same time for a while */
+
+static uint64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
 
 /* Both threads go on from here, when both have come. */
 static void meet(void) {
@@ -300,18 +314,34 @@ static void meet(void) {
 }
 
 /* From none to what a call of the driver takes, each length as often. */
-static unsigned some_delay(unsigned *random) { return rand_r(random) % (1u << rand_r(random) % 16); }
+static uint64_t some_delay(unsigned *random) {
+    int lengths = 64 - __builtin_clzll((uint64_t)usual);
+    return (uint64_t)rand_r(random) % (1ull << rand_r(random) % lengths);
+}
 
 static void take_turns(int is_second) {
     for (int at = 0; at < turn_count; at++) {
         struct thing *thing = turns[at].thing;
         OK("current", cuCtxSetCurrent(thing->context ? thing->context : mine));
         meet();
-        for (volatile unsigned i = 0; i < turns[at].delays[is_second]; i++) {}
+        for (uint64_t until = now() + turns[at].delays[is_second]; (turns[at].begin[is_second] = now()) < until;) {}
         (is_second ? turns[at].second : turns[at].first)(thing);
+        turns[at].end[is_second] = now();
         cuCtxSetCurrent(mine);
     }
     meet();
+}
+
+/* What the clocks say of a batch. A call that waited for a processor counts as 100 us. */
+static void look_at_clocks(void) {
+    for (int at = 0; at < turn_count; at++) {
+        uint64_t *begin = turns[at].begin, *end = turns[at].end;
+        overlapped += begin[0] < end[1] && begin[1] < end[0];
+        for (int thread = 0; thread < 2; thread++) {
+            int64_t took = (int64_t)(end[thread] - begin[thread]);
+            usual += ((took < 100000 ? took : 100000) - usual) / 64;
+        }
+    }
 }
 
 static void *second(void *unused) {
@@ -338,6 +368,30 @@ static void race(struct thing *things, int count, void (*one)(struct thing *), v
     turn_count = count;
     wake_second();
     take_turns(0);
+    look_at_clocks();
+}
+
+/* Gives each thread a processor of its own, if there are two: otherwise the system may keep both on one, while the driver has the
+ * other, and they make their calls one after the other. */
+static void part(pthread_t second_thread) {
+    cpu_set_t usable, own;
+    int first = sched_getcpu(), next = first;
+    if (first < 0 || sched_getaffinity(0, sizeof usable, &usable) || CPU_COUNT(&usable) < 2) return;
+    do next = (next + 1) % CPU_SETSIZE; while (!CPU_ISSET(next, &usable));
+    for (int thread = 0; thread < 2; thread++) {
+        CPU_ZERO(&own);
+        CPU_SET(thread ? next : first, &own);
+        if (pthread_setaffinity_np(thread ? second_thread : pthread_self(), sizeof own, &own)) die("a processor", -1);
+    }
+}
+
+/* The pair that is raced about, for the message of a hang. */
+static const char *racing[3] = {"", "", ""};
+
+static void hang(int signal) {
+    (void)signal;
+    dprintf(2, "%s, %s and %s: a hang\n", racing[0], racing[1], racing[2]);
+    _exit(1);
 }
 
 /* ---- the observer ---- */
@@ -396,13 +450,18 @@ int main(int count, char **arguments) {
         for (size_t k = 0; k < KINDS; k++) for (int i = 0; kinds[k].calls[i].call; i++) puts(kinds[k].calls[i].call);
         return 0;
     }
+    if (count == 2 && !strcmp(arguments[1], "kinds")) {
+        for (size_t k = 0; k < KINDS; k++) puts(kinds[k].name);
+        return 0;
+    }
     long races = atol(arguments[1]), all = 0;
     int pairs = 0, wrong = 0;
     long long worst = 0;
     unsigned random = (unsigned)getpid();
     const char *only = getenv("PAIRS_OF");
     pthread_t thread;
-    alarm(120 + 8 * (unsigned)races); /* a hang, whatever else the machine does */
+    signal(SIGALRM, hang);
+    alarm(120);
     begin_observer(arguments[0]);
     start(0);
     look_up();
@@ -416,17 +475,20 @@ int main(int count, char **arguments) {
     OK("current", cuCtxSetCurrent(mine));
     size_t quota = free_bytes(), device = ask('?');
     pthread_create(&thread, NULL, second, NULL);
+    part(thread);
     for (size_t k = 0; k < KINDS; k++) for (int one = 0; kinds[k].calls[one].call; one++) for (int other = one; kinds[k].calls[other].call; other++) {
         const struct kind *kind = &kinds[k];
         if (only && *only && strcmp(only, kind->name)) continue;
         long bad = 0;
         long long least = 0, most = 0, lost = 0; /* bytes */
         pairs++;
+        racing[0] = kind->name; racing[1] = kind->calls[one].call; racing[2] = kind->calls[other].call;
         /* There is one primary context, and one heap. */
         int size = kind->make == make_primary || kind->make == make_none ? 1 : BATCH;
         for (long done = 0; done < races; done += size) {
             struct thing things[BATCH];
             size_t contexts = 0;
+            alarm(120); /* a hang, whatever else the machine does */
             memset(things, 0, sizeof things);
             for (int i = 0; i < size; i++) {
                 things[i].at = room + 2 * i * PAGE;
@@ -480,6 +542,6 @@ int main(int count, char **arguments) {
     turn_count = 0;
     wake_second();
     pthread_join(thread, NULL);
-    printf("%d pairs, %ld races, %d wrong, %lld bytes over\n", pairs, all, wrong, worst);
+    printf("%d pairs, %ld races, %ld of them at the same time, %d wrong, %lld bytes over\n", pairs, all, overlapped, wrong, worst);
     return wrong != 0;
 }

@@ -49,8 +49,8 @@ pub struct Context {
     /// Destroyed streams that may still have work: the slot and the number of the last command.
     ending: Mutex<Vec<(u32, u64)>>,
     pub(super) limits: Mutex<[usize; 10]>,
-    /// The allocation from the kernel driver, until it is destroyed.
-    memory: Mutex<Option<vidmem::Taken>>,
+    /// The allocation from the kernel driver and the channel group, until it is destroyed.
+    taken: Mutex<Vec<group::Taken>>,
     /// Memory for limits above their initial values, by limit.
     pub(super) buffers: Mutex<[u64; 10]>,
     /// Which calls wait for which.
@@ -193,13 +193,14 @@ impl Context {
             threads: Mutex::new(Vec::new()),
             ending: Mutex::new(Vec::new()),
             limits: Mutex::new(default_limits()),
-            memory: Mutex::new(Some(memory)),
+            taken: Mutex::new(vec![memory]),
             buffers: Mutex::new([0; 10]),
             calls: CallLock::new(),
             attached: AtomicU32::new(1),
         }));
         if runtime.mps.is_none() {
-            group::begin(runtime.pci_bus, runtime.spec.scheduler.slice_ns / 1000, send_slice)?;
+            let slice_us = runtime.spec.scheduler.slice_ns / 1000;
+            lock(&context.taken).push(group::begin(runtime.pci_bus, slice_us, send_slice)?);
         }
         legacy.ctx.store(std::ptr::from_ref(context).cast_mut(), Ordering::Release);
         lock(&ALL).push(context);
@@ -312,7 +313,7 @@ impl Context {
             Err(_) if runtime.healthy().is_err() => Ok(()),
             result => result.map(drop),
         };
-        drop(lock(&self.memory).take());
+        lock(&self.taken).clear();
         destroyed
     }
 }

@@ -21,7 +21,7 @@ use super::runtime::Runtime;
 use super::source::Source;
 use super::{memory, memory_api, moves};
 use super::{put, put_if, text};
-use crate::kernel::vidmem;
+use crate::kernel::{group, vidmem};
 use crate::shared::protocol::{AllocKind, Code, FunctionSpec, Reply, Request};
 use crate::shared::sys::{lock, memfd};
 
@@ -33,7 +33,7 @@ pub struct Module {
     functions: Vec<&'static Function>,
     globals: Vec<(String, u64, u64)>,
     /// The allocations of the kernel driver for them.
-    _memory: Vec<vidmem::Taken>,
+    _memory: Vec<group::Taken>,
 }
 
 /// A library: an image, loaded into each context that uses it.
@@ -117,7 +117,7 @@ type Globals = Vec<(String, u64, u64)>;
 fn allocate_globals(
     context: &'static Context,
     image: &Loaded,
-) -> Result<(Globals, Vec<vidmem::Taken>), CuResult> {
+) -> Result<(Globals, Vec<group::Taken>), CuResult> {
     let (mut globals, mut taken) = (Vec::new(), Vec::new());
     for global in &image.globals {
         taken.push(vidmem::take(context.runtime.pci_bus, global.bytes.max(1))?);

@@ -11,8 +11,9 @@ use std::sync::OnceLock;
 
 use partita_abi::CuResult;
 use partita_abi::control::{
-    NV_OK, RM_CONTROL, RM_CONTROL_BYTES, RM_CONTROL_COMMAND_AT, RM_CONTROL_OBJECT_AT, RM_PARAMETER_BYTES_AT,
-    RM_PARAMETERS_AT, RM_STATUS_AT, SET_TIMESLICE, TIMESLICE_BYTES, request,
+    NV_OK, RM_CONTROL, RM_CONTROL_BYTES, RM_CONTROL_COMMAND_AT, RM_CONTROL_OBJECT_AT, RM_FREE, RM_FREE_BYTES,
+    RM_OBJECT_AT, RM_PARAMETER_BYTES_AT, RM_PARAMETERS_AT, RM_STATUS_AT, SET_TIMESLICE, TIMESLICE_BYTES,
+    request,
 };
 
 use super::object::{Object, status};
@@ -39,6 +40,24 @@ pub(super) fn node() -> Option<i32> {
     NODE.get_or_init(open).as_ref().map(AsRawFd::as_raw_fd)
 }
 
+/// An object of libcuda's own: a group, or memory. Freed on drop.
+#[derive(Debug)]
+pub struct Taken {
+    pub(super) node: i32,
+    pub(super) client: u32,
+    pub(super) object: u32,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut argument = [0; RM_FREE_BYTES];
+        put_u32(&mut argument, 0, self.client);
+        put_u32(&mut argument, RM_OBJECT_AT, self.object);
+        // SAFETY: it points to nothing.
+        unsafe { ask(self.node, RM_FREE, &mut argument) };
+    }
+}
+
 impl Kernel {
     /// A group of this process on a GPU, by client and name.
     fn make_group(&mut self, node: i32, gpu: usize) -> Result<(u32, u32), u32> {
@@ -58,11 +77,12 @@ impl Kernel {
 }
 
 /// Gives a new context's GPU time to this process by turns, with the slice that the driver chooses.
-/// `tell` sends this and every later slice to the GPU's board.
+/// `tell` sends this and every later slice to the GPU's board. The group ends when what is returned
+/// is dropped.
 ///
 /// # Errors
 /// `OUT_OF_MEMORY` without a descriptor for the node; `UNKNOWN` for a slice that is refused.
-pub fn begin(bus: u32, slice_us: u64, tell: SendSlice) -> Result<(), CuResult> {
+pub fn begin(bus: u32, slice_us: u64, tell: SendSlice) -> Result<Taken, CuResult> {
     let node = node().ok_or(CuResult::OUT_OF_MEMORY)?;
     let made = with_kernel(|kernel| {
         kernel.send_slice = Some(tell);
@@ -70,6 +90,7 @@ pub fn begin(bus: u32, slice_us: u64, tell: SendSlice) -> Result<(), CuResult> {
         kernel.make_group(node, gpu).map_err(|_| libc::EIO)
     });
     let (client, object) = made.map_err(|_: Errno| CuResult::UNKNOWN)?;
+    let group = Taken { node, client, object };
     let mut argument = [0; RM_CONTROL_BYTES];
     put_u32(&mut argument, 0, client);
     put_u32(&mut argument, RM_CONTROL_OBJECT_AT, object);
@@ -78,7 +99,7 @@ pub fn begin(bus: u32, slice_us: u64, tell: SendSlice) -> Result<(), CuResult> {
     put_u32(&mut argument, RM_PARAMETER_BYTES_AT, TIMESLICE_BYTES as u32);
     // SAFETY: its parameters live as long.
     let is_answered = unsafe { ask(node, RM_CONTROL, &mut argument) };
-    if is_answered && u32_at(&argument, RM_STATUS_AT) == NV_OK { Ok(()) } else { Err(CuResult::UNKNOWN) }
+    if is_answered && u32_at(&argument, RM_STATUS_AT) == NV_OK { Ok(group) } else { Err(CuResult::UNKNOWN) }
 }
 
 /// Sends a request as libcuda does, so that other code can intercept it; answers by itself if no
@@ -99,4 +120,28 @@ pub(super) unsafe fn ask(node: i32, escape: u8, argument: &mut [u8]) -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_sim_slice_us() -> u64 {
     lock(&super::KERNEL).as_ref().and_then(|kernel| kernel.clients.youngest_slice_us()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_ends_and_the_youngest_that_is_left_counts() {
+        fn tell(_: u32, _: u64) -> Option<Result<(), CuResult>> {
+            Some(Ok(()))
+        }
+        let bus = with_kernel(|kernel| Ok(kernel.gpus[0].bus)).unwrap();
+        let groups = [7, 8, 9].map(|slice_us| begin(bus, slice_us, tell).unwrap());
+        assert_eq!(partita_sim_slice_us(), 9);
+        let [first, second, third] = groups;
+        drop(first);
+        // The name of the first is not used again: the new one is the youngest.
+        let fourth = begin(bus, 10, tell).unwrap();
+        assert_eq!(partita_sim_slice_us(), 10);
+        drop(fourth);
+        assert_eq!(partita_sim_slice_us(), 9);
+        drop((second, third));
+        assert_eq!(partita_sim_slice_us(), 0);
+    }
 }

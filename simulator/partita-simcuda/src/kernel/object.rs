@@ -63,6 +63,19 @@ struct Client {
     token: c_int,
     /// Parent and kind by name.
     objects: BTreeMap<u32, (u32, Object)>,
+    /// The last name that was chosen for an object.
+    named: u32,
+}
+
+/// A name that no object of a client has, behind the last one that was chosen: the youngest object
+/// has the greatest name.
+fn next_name(objects: &BTreeMap<u32, (u32, Object)>, named: &mut u32) -> u32 {
+    loop {
+        *named = named.wrapping_add(1);
+        if *named != 0 && !objects.contains_key(named) {
+            return *named;
+        }
+    }
 }
 
 /// All clients of a process.
@@ -90,7 +103,7 @@ impl Clients {
             return Err(status::INSERT_DUPLICATE_NAME);
         }
         let objects = BTreeMap::from([(name, (name, Object::Client))]);
-        self.clients.insert(name, Client { token, objects });
+        self.clients.insert(name, Client { token, objects, named: 0 });
         Ok(name)
     }
 
@@ -103,7 +116,7 @@ impl Clients {
         name: u32,
         object: Object,
     ) -> Result<u32, u32> {
-        let objects = &mut self.client(token, client)?.objects;
+        let Client { objects, named, .. } = self.client(token, client)?;
         match (objects.get(&parent), object) {
             (None, _) => return Err(status::OBJECT_NOT_FOUND),
             (Some((_, Object::Client)), Object::Device { .. })
@@ -113,7 +126,7 @@ impl Clients {
             ) => {}
             _ => return Err(status::INVALID_OBJECT_PARENT),
         }
-        let name = if name == 0 { (1..).find(|name| !objects.contains_key(name)).unwrap_or(0) } else { name };
+        let name = if name == 0 { next_name(objects, named) } else { name };
         if objects.contains_key(&name) {
             return Err(status::INSERT_DUPLICATE_NAME);
         }

@@ -7,22 +7,14 @@
 use partita_abi::CuResult;
 use partita_abi::control::{
     CLASS_DEVICE_MEMORY, DEVICE_MEMORY_BYTES, DEVICE_MEMORY_SIZE_AT, NV_ERR_NO_MEMORY, NV_OK, RM_ALLOC,
-    RM_ALLOC_LONG_BYTES, RM_ALLOC_LONG_STATUS_AT, RM_FREE, RM_FREE_BYTES, RM_OBJECT_AT, RM_PARAMETERS_AT,
+    RM_ALLOC_LONG_BYTES, RM_ALLOC_LONG_STATUS_AT, RM_OBJECT_AT, RM_PARAMETERS_AT,
 };
 
-use super::group::{ask, node};
+use super::group::{Taken, ask, node};
 use super::{Errno, put, put_u32, u32_at, with_kernel};
 
 /// Where a request for an object has its class.
 const CLASS_AT: usize = 12;
-
-/// Allocated memory; released on drop.
-#[derive(Debug)]
-pub struct Taken {
-    node: i32,
-    client: u32,
-    object: u32,
-}
 
 /// Allocates memory of the GPU on a bus.
 ///
@@ -50,15 +42,5 @@ pub fn take(bus: u32, bytes: u64) -> Result<Taken, CuResult> {
         NV_OK => Ok(Taken { node, client, object: u32_at(&argument, RM_OBJECT_AT) }),
         NV_ERR_NO_MEMORY => Err(CuResult::OUT_OF_MEMORY),
         _ => Err(CuResult::UNKNOWN),
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        let mut argument = [0; RM_FREE_BYTES];
-        put_u32(&mut argument, 0, self.client);
-        put_u32(&mut argument, RM_OBJECT_AT, self.object);
-        // SAFETY: it points to nothing.
-        unsafe { ask(self.node, RM_FREE, &mut argument) };
     }
 }
