@@ -217,7 +217,8 @@ fn enter(
         }
         let request = newcomer.request(&gpus);
         let selectors = Selectors::List(gpus.iter().map(Gpu::selector).collect());
-        let (_, mut tenant) = match make_for(install, registry, &name, selectors, &request, newcomer.process) {
+        let (_, mut tenant) = match make_for(install, registry, &name, selectors, &request, newcomer.process)
+        {
             // Perhaps by another process of the job, a moment ago.
             Err(Error::NameInUse { .. }) => continue,
             made => made.map_err(refused)?,

@@ -126,7 +126,7 @@ fn a_busy_chain_is_stopped_without_a_complaint() {
 
 #[test]
 fn a_definition_chooses_how_components_apply_a_division() {
-    let world = World::in_memory();
+    let world = World::plan().own().in_memory().start();
     let components: &[(&str, &[&str])] = &[("first", PRODUCT), ("last", PRODUCT)];
     for method in ["masks", "green", "contexts"] {
         let head = format!(

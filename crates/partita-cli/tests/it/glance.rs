@@ -129,7 +129,7 @@ fn the_table_fits_the_terminal() {
     ]
     .map(|options| world.idle(options));
     let _outsider = outsider(&world);
-    for columns in [80, 110, 200] {
+    for columns in [80, 120, 200] {
         let mut command = world.partita(["ps"]);
         let output = command.env("COLUMNS", columns.to_string()).output().unwrap();
         let table = text(&output.stdout);

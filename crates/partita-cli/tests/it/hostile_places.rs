@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Answering, Tenant, World, compile, gpu_program, text, with_env_of};
+use common::{Answering, Tenant, World, compile, gpu_program, needs_user_mode, text, with_env_of};
 use partita_testing::{eventually, ignored_test, succeed};
 use rustix::process::Signal;
 
@@ -29,6 +29,9 @@ fn in_own_mounts(world: &World, script: &str, arguments: &[&str]) -> Option<Outp
 
 #[test]
 fn a_full_run_directory_is_an_error_at_the_start_and_leaves_nothing() {
+    if needs_user_mode("there the run directory is root's, and no user mounts another in its place") {
+        return;
+    }
     let world = World::new();
     fs::create_dir_all(world.run_dir()).unwrap();
     // Room for the lock and the names, but not for a ledger.
@@ -44,6 +47,9 @@ fn a_full_run_directory_is_an_error_at_the_start_and_leaves_nothing() {
 
 #[test]
 fn a_run_directory_that_cannot_be_written_is_an_error_at_the_start() {
+    if needs_user_mode("there the run directory is root's, and no user mounts another in its place") {
+        return;
+    }
     let world = World::new();
     fs::create_dir_all(world.run_dir()).unwrap();
     let script = r#"mount -t tmpfs -o ro none "$PARTITA_RUN_DIR" && "$0" "$@""#;
@@ -59,6 +65,9 @@ fn a_run_directory_that_cannot_be_written_is_an_error_at_the_start() {
 /// reason.
 #[test]
 fn a_program_that_cannot_write_its_account_gets_no_gpu() {
+    if needs_user_mode("there the simulated GPU is root's, and in a user namespace root is nobody") {
+        return;
+    }
     let world = World::new();
     let program = compile(&world, "spill");
     let script = r#"mount --bind "$PARTITA_LEDGER" "$PARTITA_LEDGER" && mount -o remount,bind,ro "$PARTITA_LEDGER" && exec "$0""#;
@@ -100,6 +109,9 @@ fn stops_with_the_lock() {
 /// stops it again.
 #[test]
 fn a_stopped_command_delays_no_other() {
+    if needs_user_mode("there this test's process is root's, which no user continues") {
+        return;
+    }
     let world = World::plan().own().start();
     let mut tenant = Tenant::start(&mut world.gpu("--name halts --sm 10%", "loop"));
     tenant.next_line();

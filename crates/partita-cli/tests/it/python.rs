@@ -13,10 +13,10 @@ fn the_package_and_its_examples_do_what_their_pages_say() {
     if needs_simulator("its tests know the numbers of the simulated H200") {
         return;
     }
-    let world = World::in_memory();
+    let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/python");
     let mut python = world.bare(Path::new("python3"));
-    python.env("PYTHONPATH", &package).env("PARTITA_LIB_DIR", build());
+    python.env("PYTHONPATH", &package).env("PARTITA_LIB_DIR", build()).env("PARTITA_SIM_GPUS", "1");
     unittest(python, &package.join("tests"));
 }
 

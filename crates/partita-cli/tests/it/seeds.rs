@@ -120,7 +120,7 @@ fn every_row_is_true() {
         eprintln!("skipped on a real GPU: the commands of the page");
         return;
     }
-    let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
+    let world = World::plan().own().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
     let path = format!("{}:{}", partita_testing::build().display(), std::env::var("PATH").unwrap());
     let mut done = BTreeSet::new();
     for Row { id, command, .. } in &rows {

@@ -135,8 +135,8 @@ impl Stall {
                     match recovers {
                         true => "restarts it".to_owned(),
                         false => format!(
-                            "`partita mps recover` restarts it, which ends the work of all of its clients; \
-                             gives up in {} s",
+                            "the owner of the service restarts it by `partita mps recover`, which ends the \
+                             work of all of its clients; gives up in {} s",
                             limit.as_secs()
                         ),
                     }
