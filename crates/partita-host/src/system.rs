@@ -75,8 +75,8 @@ pub(crate) enum Answer {
     Done,
     /// The command's output, and its exit code.
     Printed { code: u8, stdout: Vec<u8>, stderr: Vec<u8> },
-    /// The tenant: its directory and its metadata, for each GPU. Its limits are those that were asked
-    /// for, with what depends on the tenants that are there.
+    /// The tenant: its directory and its metadata, for each GPU. Its limits are those that were
+    /// asked for, with what depends on the tenants that are there.
     Made { parts: Vec<(PathBuf, Meta)>, limits: Box<LimitSet> },
     /// The program has a place in the queue, and why it does not start yet.
     Waits { reason: String },

@@ -260,7 +260,7 @@ fn programs_that_launch_far_ahead_get_their_share() {
         let mut program = Program::of(command.arg(compile(&world, "time")).arg(&gpu_program().1));
         let kernels_us = program.tell("burst 3000 20000 0 1");
         assert_eq!(kernels_us, 60_000, "{options}");
-        // Twice 1,000 of them are ahead of the GPU, for longer than a mark of the GPU's clock lasts.
+        // Twice 1,000 are ahead of the GPU, for longer than a mark of the GPU's clock lasts.
         for form in ["legacy 20000", "beside 20000"] {
             assert!(program.share(form, 0, 1500).1 > 0.0, "{options} {form}");
         }

@@ -1,5 +1,5 @@
-//! Locks for queries of the program's streams, events and contexts, and for commands in its streams,
-//! from outside of the program's own calls.
+//! Locks for queries of the program's streams, events and contexts, and for commands in its
+//! streams, from outside of the program's own calls.
 //!
 //! The hook's threads hold one of the locks meanwhile: one for queries, which return at once, and
 //! one for commands, which may wait for room in a channel. Code that destroys what the threads

@@ -8,9 +8,9 @@
 //! the program exits ([`at_exit`]).
 //!
 //! A write takes a place in the stream's channel, which is full after some 1,000 commands. Then the
-//! driver's call waits, so another thread puts them than the one that opens the gate. Rounds come the
-//! slower the more of them have not passed ([`round_pause_ns`]), and few while the tenant's gate is
-//! closed ([`AT_GATE_MAX`]): the places are the program's.
+//! driver's call waits, so another thread puts them than the one that opens the gate. Rounds come
+//! the slower the more of them have not passed ([`round_pause_ns`]), and few while the tenant's
+//! gate is closed ([`AT_GATE_MAX`]): the places are the program's.
 //!
 //! The thread does not touch streams while there is a capture, or while a stream is destroyed
 //! ([`quiet`]). A fence in the default stream would order the program's blocking streams. So where

@@ -33,9 +33,9 @@ pub struct Watcher {
     bell: AtomicU32,
     /// Whether the thread sleeps until the bell.
     dozes: AtomicBool,
-    /// The thread holds one of these while it sleeps and looks, in turns: it has the next one before
-    /// it lets go of this one. So a thread that waits for a look lends it its priority, and cannot
-    /// come between two looks.
+    /// The thread holds one of these while it sleeps and looks, in turns: it has the next one
+    /// before it lets go of this one. So a thread that waits for a look lends it its priority, and
+    /// cannot come between two looks.
     looking: [Mutex<()>; 2],
     /// How many looks have ended: this one's turn in `looking` is the present one.
     looks: AtomicU32,
