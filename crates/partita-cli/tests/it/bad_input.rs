@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{World, executable, is_real, needs_simulator, refusal, refusal_by, text};
-use partita_testing::succeed;
+use partita_testing::{eventually, succeed};
 
 /// Asserts that a refusal says all of this.
 #[track_caller]
@@ -269,7 +269,7 @@ fn an_mps_service_that_does_not_start() {
     });
     let line = world.refused("run -- true");
     says(&line, &["did not start", "Failed to bind"]);
-    assert!(world.processes().is_empty());
+    eventually("no process is left", || world.processes().is_empty());
     assert!(world.ps().is_empty());
 }
 
