@@ -120,6 +120,8 @@ fn ask(idle: Option<usize>) -> Streams {
     if streams.clone().next().is_none() {
         return Streams::Idle;
     }
+    // What the hook's thread puts into a stream just now would make it look busy.
+    let Some(_putting) = quiet::put_soon() else { return Streams::Unseen };
     let (Some(_asking), Some(calls)) = (quiet::ask_soon(), calls()) else { return Streams::Unseen };
     let busy = BUSY.load(Ordering::Relaxed);
     // It may have ended since, and is asked only while it is in use.
