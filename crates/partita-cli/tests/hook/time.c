@@ -100,7 +100,7 @@ static void launch(const char *form, int index, uint64_t kernel_ns) {
 
 static volatile int is_over;
 
-/* The driver lets nobody make an event while a launch waits for room in its channel, and delays other calls until it is made. */
+/* While a launch waits for room in its channel, the driver makes no event, and delays other calls until the event is made. */
 static void *make_events(void *context) {
     fn_p destroy = CALL(fn_p, "cuEventDestroy_v2");
     int (*create)(void *, unsigned) = CALL(int (*)(void *, unsigned), "cuEventCreate");
