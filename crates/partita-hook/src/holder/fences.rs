@@ -365,8 +365,6 @@ fn put(page: &FlightPage, at: usize, stream: *mut c_void, round: u32) -> bool {
 /// look again; none for a process without a holder.
 pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     let page = known()?;
-    // The program ends a stream just now.
-    let Some(_putting) = quiet::put() else { return Some(LOOK_NS) };
     let mut notes = NOTES.lock();
     let now = now_ns();
     notes.see_passed(page, now);
@@ -380,19 +378,22 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
     let counted = core::mem::replace(&mut notes.counted, counts);
     let rounds = notes.timed.map_or(0, |(timed, ..)| notes.round.wrapping_sub(timed) as usize + 1);
     let streams = || STREAMS.iter().filter(|stream| stream.load(Ordering::Relaxed) != 0).count() + 1;
-    if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX) && now >= notes.next_ns && !capture::is_any()
+    if (is_gate_open || streams() * (rounds + 1) <= AT_GATE_MAX)
+        && now >= notes.next_ns
+        && let Some(_putting) = quiet::put()
+        && !capture::is_any()
     {
         let round = notes.round.wrapping_add(1);
         notes.round = round;
         // The program can make streams while this waits for room.
         drop(notes);
         let is_put = put_all(tenant, page, round) == Some(true);
+        let end = now_ns();
+        PUT_NS.store(end, Ordering::Relaxed);
         notes = NOTES.lock();
         if is_put {
             counted.cover(page);
             let (timed, ..) = *notes.timed.get_or_insert((round, now, counted));
-            let end = now_ns();
-            PUT_NS.store(end, Ordering::Relaxed);
             notes.next_ns = end + round_pause_ns(end.saturating_sub(now), round.wrapping_sub(timed));
         }
     }

@@ -123,15 +123,23 @@ fn ask(idle: Option<usize>) -> Streams {
     // What the hook's thread puts into a stream just now would make it look busy.
     let Some(_putting) = quiet::put_soon() else { return Streams::Unseen };
     let (Some(_asking), Some(calls)) = (quiet::ask_soon(), calls()) else { return Streams::Unseen };
-    let busy = BUSY.load(Ordering::Relaxed);
-    // It may have ended since, and is asked only while it is in use.
-    let first = streams.clone().find(|stream| *stream == busy);
-    let at_work = first.into_iter().chain(streams).find(|stream| {
-        // SAFETY: the default stream, or one that the program has not ended: that waits for the
-        // guard above.
-        unsafe { (calls.query)(core::ptr::with_exposed_provenance_mut(*stream)) }.is_err()
-    });
-    let Some(at_work) = at_work else { return Streams::Idle };
+    // A fence alone passes within microseconds, and no other one is put meanwhile.
+    let were_just_put = fences::were_just_put();
+    let at_work = loop {
+        let busy = BUSY.load(Ordering::Relaxed);
+        // It may have ended since, and is asked only while it is in use.
+        let first = streams.clone().find(|stream| *stream == busy);
+        let at_work = first.into_iter().chain(streams.clone()).find(|stream| {
+            // SAFETY: the default stream, or one that the program has not ended: that waits for the
+            // guards above.
+            unsafe { (calls.query)(core::ptr::with_exposed_provenance_mut(*stream)) }.is_err()
+        });
+        let Some(at_work) = at_work else { return Streams::Idle };
+        if !fences::were_just_put() {
+            break at_work;
+        }
+        core::hint::spin_loop();
+    };
     BUSY.store(at_work, Ordering::Relaxed);
-    if fences::were_just_put() { Streams::Unseen } else { Streams::AtWork }
+    if were_just_put { Streams::Unseen } else { Streams::AtWork }
 }

@@ -470,6 +470,9 @@ impl Meter {
     }
 
     fn mark_paused(&self, tenant: &Tenant) {
+        if self.in_flight.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         // The program ends a stream just now.
         let Some(_putting) = quiet::put() else { return };
         for (at, pool) in self.open_pools() {
