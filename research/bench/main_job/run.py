@@ -197,19 +197,16 @@ class Bench:
     def jobs_alone(self, serving: str, neighbour: str) -> list[tuple]:
         """The solo runs of a pair, each with its setting and its pair."""
         serve, other = self.serve(serving), NEIGHBOURS[neighbour]
+        # Which TPCs the tenants have is known when a job runs, and not yet here.
         settings = {
-            ("solo, whole GPU", (serving, "-")): ((python(serve), self.bare), None),
-            ("partita 50%, solo", (serving, "-")): (
+            ("solo, whole GPU", (serving, "-")): lambda: ((python(serve), self.bare), None),
+            ("partita 50%, solo", (serving, "-")): lambda: (
                 (self.partita("serve", self.share("serve"), "40GiB", serve), os.environ), None),
-            ("neighbour solo, whole GPU", ("-", neighbour)): (None, (python(other), self.bare)),
+            ("neighbour solo, whole GPU", ("-", neighbour)): lambda: (None, (python(other), self.bare)),
+            ("partita 50%, neighbour solo", ("-", neighbour)): lambda: (
+                None, (self.partita(neighbour, self.share(neighbour), "36GiB", other), os.environ)),
         }
-        jobs = [(lambda key=key, programs=programs: self.measure(*key, *programs), *key) for key, programs in settings.items()]
-
-        def other_on_its_half() -> None:
-            self.measure("partita 50%, neighbour solo", ("-", neighbour), None,
-                         (self.partita(neighbour, self.share(neighbour), "36GiB", other), os.environ))
-
-        return [*jobs, (other_on_its_half, "partita 50%, neighbour solo", ("-", neighbour))]
+        return [(lambda key=key, programs=programs: self.measure(*key, *programs()), *key) for key, programs in settings.items()]
 
     def serve(self, serving: str) -> list:
         """The program that serves."""
