@@ -19,7 +19,7 @@ use nvml_wrapper::error::NvmlError;
 use partita_simcuda::nvml::{NvmlReturn, absent};
 use partita_simcuda::shared::place::{Place, usable_bytes};
 use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
-use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+use partita_simcuda::shared::socket::{self, Received};
 use partita_simcuda::shared::visible::{device_uuid, uuid_text};
 
 const MIB: u64 = 1 << 20;
@@ -57,10 +57,9 @@ fn play_board(place: &Place, status: BoardStatus) {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             };
-            let mut buffer = vec![0; MESSAGE_BYTES_MAX];
             loop {
-                let request = match socket::receive(connection.as_fd(), &mut buffer) {
-                    Ok(Received::Packet(bytes, _)) => postcard::from_bytes(&buffer[..bytes]).unwrap(),
+                let request = match socket::receive(connection.as_fd()) {
+                    Ok(Received::Packet(packet, _)) => postcard::from_bytes(&packet).unwrap(),
                     Ok(Received::Nothing) => {
                         std::thread::sleep(Duration::from_millis(1));
                         continue;

@@ -94,6 +94,9 @@ impl Board {
         // Earlier commands count: they decide whether work was in flight.
         while self.drain(id, usize::MAX) {}
         let Some(mut client) = self.clients.remove(&id) else { return };
+        if client.channel.is_called() {
+            client.channel.reply(None);
+        }
         let in_flight = client
             .streams
             .values()

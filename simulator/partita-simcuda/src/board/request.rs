@@ -1,4 +1,4 @@
-//! Requests over the socket, one reply each.
+//! Requests, one reply each.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -11,6 +11,7 @@ use super::client::{Client, Ctx, Stream};
 use super::code::Program;
 use super::graph::Graph;
 use super::{Board, ClientId, Exported};
+use crate::shared::channel::CALL_BYTES;
 use crate::shared::place::usable_bytes;
 use crate::shared::protocol::{
     AllocKind, BoardStatus, PAGE_BYTES, ProcessStatus, Reply, Request, StreamKind,
@@ -47,11 +48,23 @@ impl Board {
     }
 
     pub(super) fn reply(&mut self, id: ClientId, reply: &Reply, descriptor: Option<&OwnedFd>) {
-        let connection = self.clients.get(&id).map(|c| &c.socket).or_else(|| self.observers.get(&id));
+        let client = self.clients.get(&id);
+        let connection = client.map(|client| &client.socket).or_else(|| self.observers.get(&id));
         let Some(connection) = connection else { return };
+        let channel = client.map(|client| &client.channel).filter(|channel| channel.is_called());
         let sent = postcard::to_allocvec(reply).map_err(std::io::Error::other).and_then(|bytes| {
+            if let (Some(channel), None) = (channel, descriptor)
+                && bytes.len() <= CALL_BYTES
+            {
+                channel.reply(Some(&bytes));
+                return Ok(());
+            }
             let descriptors: Vec<_> = descriptor.iter().map(|fd| fd.as_fd()).collect();
-            socket::send(connection.as_fd(), &bytes, &descriptors)
+            socket::send(connection.as_fd(), &bytes, &descriptors)?;
+            if let Some(channel) = channel {
+                channel.reply(None);
+            }
+            Ok(())
         });
         if sent.is_err() {
             self.disconnect(id);

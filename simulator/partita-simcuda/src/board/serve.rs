@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::{Board, ClientId};
 use crate::shared::place::{Place, context_bytes};
-use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+use crate::shared::socket::{self, Received};
 use crate::shared::sys::{eventfd_clear, monotonic_ns, sharpen_timers};
 
 /// How long a board without clients waits for another one, in nanoseconds.
@@ -81,7 +81,7 @@ impl Board {
         let mut polled_at = active_at;
         let mut passes = 0u32;
         loop {
-            if self.pass() {
+            if self.pass() | self.answer_calls(listener) {
                 active_at = monotonic_ns();
             }
             let now = monotonic_ns();
@@ -96,11 +96,17 @@ impl Board {
             }
             passes += 1;
             let next_ns = self.next_wake_ns();
-            let busy = now - active_at < SPIN_NS || next_ns.is_some_and(|ns| ns < SPIN_NS);
+            let is_near = next_ns.is_some_and(|ns| ns < SPIN_NS);
+            let busy = is_near || now - active_at < SPIN_NS;
             // A pass that runs blocks is long, also if it has run all of them.
             let is_due = passes.is_multiple_of(PASSES_PER_POLL) || now - polled_at >= POLL_NS;
             if busy && self.executions.is_empty() && !is_due {
-                std::hint::spin_loop();
+                if is_near {
+                    std::hint::spin_loop();
+                } else {
+                    // The programs may need the processor for what this waits for.
+                    std::thread::yield_now();
+                }
                 continue;
             }
             let limit = if busy {
@@ -177,10 +183,12 @@ impl Board {
         let exports = polled.len();
         polled.extend(self.exports.iter().map(|export| entry(export.read_end.as_raw_fd())));
 
-        self.page.head().asleep.0.store(1, Ordering::SeqCst);
+        self.page.head().asleep.0.store(u32::from(limit_ns > 0), Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let waiting = self.standstill.is_none()
-            && self.clients.values().any(|client| !client.consumer.is_empty(&client.channel));
+        let stands_still = self.standstill.is_some();
+        let waiting = self.clients.values().any(|client| {
+            client.channel.is_called() || !stands_still && !client.consumer.is_empty(&client.channel)
+        });
         let limit_ns = if waiting { 0 } else { limit_ns };
         if limit_ns > 0 {
             self.report_stuck();
@@ -213,6 +221,27 @@ impl Board {
         }
         if polled[0].revents != 0 {
             self.accept(listener);
+        }
+        true
+    }
+
+    /// Answers the requests in the clients' shared memory. Returns whether there were any.
+    ///
+    /// What happened before them comes first: a descriptor that is closed, a process that is gone.
+    fn answer_calls(&mut self, listener: &OwnedFd) -> bool {
+        let called: Vec<ClientId> =
+            self.clients.iter().filter(|(_, client)| client.channel.is_called()).map(|(id, _)| *id).collect();
+        if called.is_empty() {
+            return false;
+        }
+        self.sleep(listener, 0);
+        for id in called {
+            let request = self.clients.get(&id).and_then(|client| client.channel.take_request());
+            match request.map(|bytes| postcard::from_bytes(&bytes)) {
+                Some(Ok(request)) => self.answer(id, request, Vec::new()),
+                Some(Err(_)) => self.disconnect(id),
+                None => {}
+            }
         }
         true
     }
@@ -259,9 +288,8 @@ impl Board {
         else {
             return;
         };
-        let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
-        match socket::receive(connection.as_fd(), &mut buffer) {
-            Ok(Received::Packet(bytes, descriptors)) => match postcard::from_bytes(&buffer[..bytes]) {
+        match socket::receive(connection.as_fd()) {
+            Ok(Received::Packet(packet, descriptors)) => match postcard::from_bytes(&packet) {
                 Ok(request) => self.answer(id, request, descriptors),
                 Err(_) => self.disconnect(id),
             },

@@ -14,8 +14,8 @@ use partita_sim::DeviceSpec;
 use super::region::Regions;
 use super::structure::Shape;
 use crate::mps;
-use crate::shared::ask::{command_name, exchange};
-use crate::shared::channel::{Channel, Producer};
+use crate::shared::ask::{command_name, exchange, receive_reply, send_request};
+use crate::shared::channel::{CALL_BYTES, Channel, Producer};
 use crate::shared::command::{Command, KIND_COMMAND};
 use crate::shared::page::BoardPage;
 use crate::shared::place::{Place, usable_bytes};
@@ -28,6 +28,8 @@ use crate::shared::visible::device_uuid;
 const WINDOW_PREFERRED: usize = 0x3000_0000_0000;
 /// How long a waiting thread polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(3);
+/// The same for the reply to a request, which the board has sooner than it could wake a thread.
+const CALL_SPIN: Duration = Duration::from_micros(30);
 /// How long a waiting thread sleeps before it checks that the board is alive.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// If set, a synchronising call fails with `CUDA_ERROR_LAUNCH_TIMEOUT` after waiting so many
@@ -172,7 +174,7 @@ impl Runtime {
         let mut last = io::Error::from(io::ErrorKind::ConnectionReset);
         for _ in 0..20 {
             let socket = place.connect_or_start(own_path().as_deref()).map_err(report_no_device)?;
-            match exchange(socket.as_fd(), &hello, &[]) {
+            match exchange(socket.as_fd(), &hello) {
                 Ok((Reply::Welcome { instance, sms, .. }, descriptors)) => {
                     return Self::assemble(
                         place,
@@ -268,7 +270,7 @@ impl Runtime {
     /// Sends a request to the board.
     ///
     /// # Errors
-    /// The board's refusal; `DEVICE_UNAVAILABLE` when it is gone.
+    /// The board's refusal; `DEVICE_UNAVAILABLE` when it is gone, and in a child of `fork`.
     pub fn call(&self, request: &Request) -> Result<Reply, CuResult> {
         let (reply, _) = self.call_with(request, &[])?;
         self.notify_mps(request, &reply);
@@ -294,11 +296,51 @@ impl Runtime {
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), CuResult> {
+        // A forked child has this memory too, and must not make calls in the process's name.
+        if std::process::id() != self.process {
+            return Err(CuResult::DEVICE_UNAVAILABLE);
+        }
         let socket = lock(&self.socket);
-        match exchange(socket.as_fd(), request, descriptors) {
+        match self.ask_board(socket.as_fd(), request, descriptors) {
             Ok((Reply::Refused(code), _)) => Err(CuResult(code)),
             Ok(answer) => Ok(answer),
             Err(_) => Err(CuResult::DEVICE_UNAVAILABLE),
+        }
+    }
+
+    /// Sends a request and takes the reply, through the shared memory as far as possible: the board
+    /// looks there more often. Only with the socket locked.
+    fn ask_board(
+        &self,
+        socket: BorrowedFd<'_>,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        let mut room = [0; CALL_BYTES];
+        match postcard::to_slice(request, &mut room) {
+            Ok(bytes) if descriptors.is_empty() => self.channel.request(bytes),
+            _ => {
+                self.channel.announce_request();
+                if let Err(error) = send_request(socket, request, descriptors) {
+                    self.channel.withdraw_request();
+                    return Err(error);
+                }
+            }
+        }
+        self.ring();
+        let start = Instant::now();
+        while self.channel.is_called() && start.elapsed() < CALL_SPIN {
+            // The board, or another thread's call, may need the processor.
+            std::thread::yield_now();
+        }
+        while self.channel.is_called() && !self.channel.await_reply(PATIENCE) {
+            if self.board_is_gone() {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+        }
+        match self.channel.take_reply() {
+            Some(packet) => Ok((postcard::from_bytes(&packet).map_err(io::Error::other)?, Vec::new())),
+            None => receive_reply(socket),
         }
     }
 
@@ -403,7 +445,7 @@ impl Runtime {
         // itself.
         for _ in 0..100 {
             if let Ok(socket) = self.socket.try_lock() {
-                let _ = exchange(socket.as_fd(), &Request::Bye, &[]);
+                let _ = exchange(socket.as_fd(), &Request::Bye);
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

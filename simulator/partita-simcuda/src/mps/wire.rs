@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::own::Own;
 use crate::shared::protocol::MpsIdentity;
-use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+use crate::shared::socket::{self, Received};
 
 /// A message to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,9 +72,8 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T) -> io::Result<()>
 /// Those of the socket; `ConnectionReset` when the peer is gone; `InvalidData` for an invalid
 /// message.
 pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<T>> {
-    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-    match socket::receive(socket, &mut buffer)? {
-        Received::Packet(bytes, _) => postcard::from_bytes(&buffer[..bytes])
+    match socket::receive(socket)? {
+        Received::Packet(packet, _) => postcard::from_bytes(&packet)
             .map(Some)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
         Received::Nothing => Ok(None),

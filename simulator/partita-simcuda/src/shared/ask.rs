@@ -5,20 +5,29 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::place::Place;
 use super::protocol::{PROTOCOL_VERSION, Reply, Request, Role};
-use super::socket::{self, MESSAGE_BYTES_MAX, Received};
+use super::socket::{self, Received};
 
 /// Sends a request and receives the reply with its descriptors.
-pub fn exchange(
+pub fn exchange(socket: BorrowedFd<'_>, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    send_request(socket, request, &[])?;
+    receive_reply(socket)
+}
+
+/// Sends a request.
+pub fn send_request(
     socket: BorrowedFd<'_>,
     request: &Request,
     descriptors: &[BorrowedFd<'_>],
-) -> io::Result<(Reply, Vec<OwnedFd>)> {
+) -> io::Result<()> {
     let bytes = postcard::to_allocvec(request).map_err(io::Error::other)?;
-    socket::send(socket, &bytes, descriptors)?;
-    let mut buffer = vec![0u8; MESSAGE_BYTES_MAX];
-    match socket::receive(socket, &mut buffer)? {
-        Received::Packet(bytes, descriptors) => {
-            Ok((postcard::from_bytes(&buffer[..bytes]).map_err(io::Error::other)?, descriptors))
+    socket::send(socket, &bytes, descriptors)
+}
+
+/// Receives a reply with its descriptors.
+pub fn receive_reply(socket: BorrowedFd<'_>) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    match socket::receive(socket)? {
+        Received::Packet(packet, descriptors) => {
+            Ok((postcard::from_bytes(&packet).map_err(io::Error::other)?, descriptors))
         }
         _ => Err(io::ErrorKind::ConnectionReset.into()),
     }
@@ -35,8 +44,8 @@ pub fn command_name() -> String {
 pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
     let socket = place.connect().ok()?;
     let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
-    exchange(socket.as_fd(), &hello, &[]).ok()?;
-    exchange(socket.as_fd(), request, &[]).ok().map(|(reply, _)| reply)
+    exchange(socket.as_fd(), &hello).ok()?;
+    exchange(socket.as_fd(), request).ok().map(|(reply, _)| reply)
 }
 
 /// Subscribes to faults of clients of an MPS server: the returned connection receives a message
@@ -44,8 +53,7 @@ pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
 pub fn await_fault(place: &Place, server: u32) -> Option<OwnedFd> {
     let socket = place.connect().ok()?;
     let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
-    exchange(socket.as_fd(), &hello, &[]).ok()?;
-    let bytes = postcard::to_allocvec(&Request::AwaitFault { server }).ok()?;
-    socket::send(socket.as_fd(), &bytes, &[]).ok()?;
+    exchange(socket.as_fd(), &hello).ok()?;
+    send_request(socket.as_fd(), &Request::AwaitFault { server }, &[]).ok()?;
     Some(socket)
 }

@@ -1,13 +1,14 @@
-//! The memory that the board shares with one client: a ring of commands to the board, the progress
-//! of each stream and a queue of host work back. Each client has one such block, which no other
-//! process sees.
+//! The memory that the board shares with one client: a ring of commands to the board, a place for
+//! one request and its reply, the progress of each stream and a queue of host work back. Each
+//! client has one such block, which no other process sees.
 
 use std::io;
 use std::mem;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::sys::{SharedMap, futex_wake_all, memfd};
+use super::sys::{SharedMap, futex_wait, futex_wake_all, memfd};
 
 /// Room for the commands of all streams, in bytes: about two thousand launches.
 pub const RING_BYTES: u64 = 1 << 20;
@@ -15,6 +16,24 @@ pub const RING_BYTES: u64 = 1 << 20;
 pub const STREAMS_MAX: usize = 4096;
 /// Host work items that may wait for the client's worker at a time; the board keeps the rest.
 pub const HOST_QUEUE_LEN: usize = 1024;
+
+/// Room for a request or its reply, in bytes. Longer ones, and those with descriptors, take the
+/// socket.
+pub const CALL_BYTES: usize = 4096;
+
+/// States of a call.
+mod call {
+    /// There is none, or its reply was taken.
+    pub const IDLE: u32 = 0;
+    /// The client has written a request.
+    pub const REQUESTED: u32 = 1;
+    /// A request comes through the socket.
+    pub const ANNOUNCED: u32 = 2;
+    /// The board has written the reply.
+    pub const REPLIED: u32 = 3;
+    /// The reply comes through the socket, or the board has closed that.
+    pub const ELSEWHERE: u32 = 4;
+}
 
 /// A value alone on its pair of cache lines, so that the two sides do not fight over it.
 #[repr(C, align(128))]
@@ -45,6 +64,13 @@ pub struct ChannelHead {
     pub stuck: Apart<AtomicU32>,
     /// 1 once this client's MPS server is stuck: no launch of any client returns any more.
     pub server_stuck: Apart<AtomicU32>,
+    /// The state of the client's call, on which its thread sleeps.
+    pub call: Apart<AtomicU32>,
+    /// 1 while that thread sleeps.
+    pub call_waits: AtomicU32,
+    /// Length of the request or the reply, in bytes.
+    call_bytes: AtomicU32,
+    call_room: [AtomicU64; CALL_BYTES / 8],
     /// Host work that the board has queued since the start; also the word that the worker sleeps
     /// on.
     pub host_tail: Apart<AtomicU32>,
@@ -114,6 +140,95 @@ impl Channel {
     fn ring(&self) -> *mut u8 {
         // SAFETY: the ring follows the head inside the same mapping.
         unsafe { self.map.base().add(HEAD_BYTES as usize) }
+    }
+
+    fn call_room(&self) -> *mut u8 {
+        self.head().call_room.as_ptr().cast_mut().cast()
+    }
+
+    /// Writes a request, after which the client rings the doorbell. Only if there is no other call.
+    ///
+    /// # Panics
+    /// If it is longer than [`CALL_BYTES`].
+    pub fn request(&self, bytes: &[u8]) {
+        self.put_call(bytes, call::REQUESTED);
+    }
+
+    /// Announces a request through the socket, before it is sent. Only if there is no other call.
+    pub fn announce_request(&self) {
+        self.head().call.0.store(call::ANNOUNCED, Ordering::SeqCst);
+    }
+
+    /// Ends a call whose request could not be sent.
+    pub fn withdraw_request(&self) {
+        self.head().call.0.store(call::IDLE, Ordering::SeqCst);
+    }
+
+    /// Whether the client waits for a reply.
+    pub fn is_called(&self) -> bool {
+        matches!(self.head().call.0.load(Ordering::Acquire), call::REQUESTED | call::ANNOUNCED)
+    }
+
+    /// Copies the request, if there is one here, so that the client cannot change it later. One of
+    /// an impossible length is empty.
+    pub fn take_request(&self) -> Option<Vec<u8>> {
+        let is_here = self.head().call.0.load(Ordering::Acquire) == call::REQUESTED;
+        is_here.then(|| self.copy_call().unwrap_or_default())
+    }
+
+    /// Writes the reply and wakes the client; without a reply here the client receives it from the
+    /// socket.
+    pub fn reply(&self, bytes: Option<&[u8]>) {
+        match bytes.filter(|bytes| bytes.len() <= CALL_BYTES) {
+            Some(bytes) => self.put_call(bytes, call::REPLIED),
+            None => self.head().call.0.store(call::ELSEWHERE, Ordering::SeqCst),
+        }
+        let head = self.head();
+        if head.call_waits.load(Ordering::SeqCst) != 0 {
+            futex_wake_all(&head.call.0);
+        }
+    }
+
+    /// Sleeps until the board has replied or some time has passed. Returns whether it has replied.
+    pub fn await_reply(&self, patience: Duration) -> bool {
+        let head = self.head();
+        head.call_waits.store(1, Ordering::SeqCst);
+        let state = head.call.0.load(Ordering::SeqCst);
+        if matches!(state, call::REQUESTED | call::ANNOUNCED) {
+            futex_wait(&head.call.0, state, Some(patience));
+        }
+        head.call_waits.store(0, Ordering::Relaxed);
+        !self.is_called()
+    }
+
+    /// Takes the reply. `None` if it comes through the socket.
+    pub fn take_reply(&self) -> Option<Vec<u8>> {
+        match self.head().call.0.swap(call::IDLE, Ordering::Acquire) {
+            call::REPLIED => self.copy_call(),
+            _ => None,
+        }
+    }
+
+    fn put_call(&self, bytes: &[u8], state: u32) {
+        assert!(bytes.len() <= CALL_BYTES, "a call has room for {CALL_BYTES} bytes");
+        let head = self.head();
+        // SAFETY: the bytes fit into the room. The other side reads it after the state is stored
+        // below, and writes to it only after it has changed the state itself.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.call_room(), bytes.len()) };
+        head.call_bytes.store(bytes.len() as u32, Ordering::Relaxed);
+        head.call.0.store(state, Ordering::SeqCst);
+    }
+
+    fn copy_call(&self) -> Option<Vec<u8>> {
+        let bytes = self.head().call_bytes.load(Ordering::Relaxed) as usize;
+        if bytes > CALL_BYTES {
+            return None;
+        }
+        let mut copy = vec![0; bytes];
+        // SAFETY: the length was checked to be inside the room; the copy goes to memory of this
+        // process alone.
+        unsafe { std::ptr::copy_nonoverlapping(self.call_room(), copy.as_mut_ptr(), bytes) };
+        Some(copy)
     }
 
     /// Wakes the client's sleeping threads, if there are any.
@@ -310,6 +425,53 @@ mod tests {
         // SAFETY: the first record's length lies at the ring's start.
         unsafe { board.ring().cast::<u32>().write(12345) };
         assert_eq!(Consumer::default().take(&board), Err(Corrupt));
+    }
+
+    #[test]
+    fn a_call_is_answered_here_or_through_the_socket_and_a_forged_length_is_noticed() {
+        let (board, fd) = Channel::create().unwrap();
+        let client = Channel::open(std::os::fd::AsFd::as_fd(&fd)).unwrap();
+        for (request, reply) in [(&[1u8; 3][..], Some(&[2u8; CALL_BYTES][..])), (&[3; CALL_BYTES], Some(&[]))]
+        {
+            assert!(!board.is_called());
+            client.request(request);
+            assert!(board.is_called() && !client.await_reply(Duration::ZERO));
+            assert_eq!(board.take_request().as_deref(), Some(request));
+            board.reply(reply);
+            assert!(!board.is_called() && client.await_reply(Duration::MAX));
+            assert_eq!(client.take_reply().as_deref(), reply);
+        }
+        for reply in [None, Some(&[0; CALL_BYTES + 1][..])] {
+            client.request(&[1]);
+            board.reply(reply);
+            assert!(client.await_reply(Duration::MAX));
+            assert_eq!(client.take_reply(), None);
+        }
+        client.request(&[1]);
+        client.head().call_bytes.store(CALL_BYTES as u32 + 1, Ordering::Relaxed);
+        assert_eq!(board.take_request(), Some(Vec::new()));
+        client.announce_request();
+        assert!(board.is_called());
+        assert_eq!(board.take_request(), None);
+        client.withdraw_request();
+        assert!(!board.is_called());
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_in_its_call_is_woken() {
+        let (board, fd) = Channel::create().unwrap();
+        let client = Channel::open(std::os::fd::AsFd::as_fd(&fd)).unwrap();
+        client.request(&[7]);
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| client.await_reply(Duration::from_secs(3600)));
+            while board.head().call_waits.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            board.reply(Some(&[8]));
+            // The thread may have set its word and not sleep yet: then it sees the reply.
+            assert!(caller.join().unwrap());
+        });
+        assert_eq!(client.take_reply(), Some(vec![8]));
     }
 
     #[test]

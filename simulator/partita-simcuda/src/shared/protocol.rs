@@ -1,5 +1,5 @@
-//! The slow path: requests and replies over the board's socket, one reply per request, in postcard
-//! form.
+//! The slow path: requests and replies, one reply per request, in postcard form, in the memory that
+//! the board shares with the client; long ones and those with descriptors over the board's socket.
 //!
 //! The board handles everything that waits in a client's ring before it answers that client's
 //! request, so the two paths cannot overtake one another.
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Command, LaunchHead};
 
 /// Raised whenever a message or the shared memory changes its form.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 /// Pages of device memory, as on hardware.
 pub const PAGE_BYTES: u64 = 2 << 20;

@@ -161,20 +161,22 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
 /// What [`receive`] found.
 #[derive(Debug)]
 pub enum Received {
-    /// A packet of this many bytes, with its descriptors.
-    Packet(usize, Vec<OwnedFd>),
+    /// A packet, with its descriptors.
+    Packet(Vec<u8>, Vec<OwnedFd>),
     /// Nothing now (non-blocking sockets only).
     Nothing,
     /// The peer is gone.
     Closed,
 }
 
-/// Receives one packet into `buffer`.
+/// Receives one packet.
 ///
 /// # Errors
-/// Those of `recvmsg`; a packet longer than the buffer is `InvalidData`.
-pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+/// Those of `recvmsg`; a packet above [`MESSAGE_BYTES_MAX`] is `InvalidData`.
+pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Received> {
+    // Most packets are a few words: filling the room with zeros would cost more than the rest.
+    let mut packet = Vec::<u8>::with_capacity(MESSAGE_BYTES_MAX);
+    let mut part = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: MESSAGE_BYTES_MAX };
     let mut control = Control([0; 64 + DESCRIPTORS_MAX * 4]);
     // SAFETY: all zeroes is a valid msghdr.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -218,5 +220,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet longer than the protocol allows"));
     }
-    Ok(Received::Packet(got, descriptors))
+    // SAFETY: the kernel wrote so many bytes into the room, at most as many as there are.
+    unsafe { packet.set_len(got) };
+    Ok(Received::Packet(packet, descriptors))
 }

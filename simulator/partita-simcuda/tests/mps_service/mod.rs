@@ -18,7 +18,7 @@ use partita_simcuda::mps::client::{attach, notify_context};
 use partita_simcuda::mps::own::Own;
 use partita_simcuda::shared::place::Place;
 use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
-use partita_simcuda::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+use partita_simcuda::shared::socket::{self, Received};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_partita-sim-mps-control");
 
@@ -261,7 +261,6 @@ pub fn play_board(place: &Place) -> Arc<Mutex<Script>> {
 }
 
 fn play_connection(connection: &OwnedFd, script: &Mutex<Script>) {
-    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let mut awaits = None;
     loop {
         let say =
@@ -273,8 +272,8 @@ fn play_connection(connection: &OwnedFd, script: &Mutex<Script>) {
             say(&Reply::Status(status)).unwrap();
             awaits = None;
         }
-        let request: Request = match socket::receive(connection.as_fd(), &mut buffer) {
-            Ok(Received::Packet(bytes, _)) => postcard::from_bytes(&buffer[..bytes]).unwrap(),
+        let request: Request = match socket::receive(connection.as_fd()) {
+            Ok(Received::Packet(packet, _)) => postcard::from_bytes(&packet).unwrap(),
             Ok(Received::Nothing) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;

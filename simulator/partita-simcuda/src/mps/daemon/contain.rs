@@ -19,7 +19,7 @@ use crate::mps::wait::poll;
 use crate::shared::ask::{await_fault, observe};
 use crate::shared::place::Place;
 use crate::shared::protocol::{BoardStatus, ProcessStatus, Reply, Request};
-use crate::shared::socket::{self, MESSAGE_BYTES_MAX, Received};
+use crate::shared::socket::{self, Received};
 
 /// How long a board may take to notice the death of a process.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -57,9 +57,8 @@ impl Daemon {
     /// Handles a message of a board, or its end.
     pub(in crate::mps) fn on_board_message(&mut self, dir: &PathBuf) {
         let Some((place, socket)) = self.watches.0.remove(dir) else { return };
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
-        let told = match socket::receive(socket.as_fd(), &mut buffer) {
-            Ok(Received::Packet(bytes, _)) => postcard::from_bytes::<Reply>(&buffer[..bytes]).ok(),
+        let told = match socket::receive(socket.as_fd()) {
+            Ok(Received::Packet(packet, _)) => postcard::from_bytes::<Reply>(&packet).ok(),
             Ok(Received::Nothing) => {
                 self.watches.0.insert(dir.clone(), (place, socket));
                 return;
