@@ -1,7 +1,7 @@
 //! [`Histogram`]: times in buckets whose width grows with the time.
 //!
-//! A bucket is an eighth of a power of two wide, so the middle of a bucket is at most a sixteenth
-//! away from each time in it. Times below [`SHORT_NS`] share the first bucket, and those from
+//! A bucket is a 32nd of a power of two wide, so the middle of a bucket is at most a 64th away
+//! from each time in it. Times below [`SHORT_NS`] share the first bucket, and those from
 //! [`LONG_NS`] on the last. Counts and sums saturate: what a histogram is made from may be any
 //! numbers.
 
@@ -9,8 +9,8 @@
 mod tests;
 
 /// Buckets of a power of two, as bits of the time.
-const PART_BITS: u32 = 3;
-/// Bits of the shortest time that has a bucket of an eighth.
+const PART_BITS: u32 = 5;
+/// Bits of the shortest time that has a bucket of a 32nd.
 const SHORT_BITS: u32 = 11;
 /// Bits of the first time beyond those buckets.
 const LONG_BITS: u32 = 38;
@@ -61,7 +61,7 @@ impl Bounds {
         }
     }
 
-    /// The middle, in nanoseconds: at most a sixteenth away from each time between [`SHORT_NS`] and
+    /// The middle, in nanoseconds: at most a 64th away from each time between [`SHORT_NS`] and
     /// [`LONG_NS`]. The last bucket has no middle; its shortest time stands for it.
     #[must_use]
     pub fn middle_ns(&self) -> u64 {

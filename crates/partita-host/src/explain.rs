@@ -222,11 +222,11 @@ fn what_if_controlled(of: &mut Explanation, next_trial_s: Option<f64>) {
             if of.slo.as_ref().is_some_and(|slo| slo.starts_with("step-")) { "step-p99" } else { "p99" };
         let looser = of.levels.iter().rev().find(|level| level.tpcs < tpcs && level.p99_us > bound_us);
         of.what_if.push(match looser {
-            // A sixteenth more: a quantile is known no better.
+            // A 32nd more: a quantile is known to a 64th, and the next one, too.
             Some(level) => format!(
                 "`partita set {} --slo {kind}={}` would need {} TPCs, as far as is known",
                 of.name,
-                us(level.p99_us * 1.0625),
+                us(level.p99_us * (1.0 + 1.0 / 32.0)),
                 level.tpcs
             ),
             None => "what a looser target would free is not known: it has not been tried".to_owned(),

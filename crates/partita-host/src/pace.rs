@@ -10,7 +10,7 @@ pub struct TimesRow {
     pub count: u64,
     /// Their sum, in seconds.
     pub sum_s: f64,
-    /// The time that half of them do not exceed, in microseconds, within a sixteenth between 2 µs
+    /// The time that half of them do not exceed, in microseconds, within a 64th between 2 µs
     /// and 275 s; `None` without times.
     pub p50_us: Option<f64>,
     /// The time that 99 of 100 do not exceed, likewise.

@@ -52,7 +52,7 @@ impl Evidence {
 }
 
 /// How many times are above a bound. A bucket is above it if its middle is.
-fn late(times: &Histogram, bound_ns: u64) -> u64 {
+pub(super) fn late(times: &Histogram, bound_ns: u64) -> u64 {
     let counts = times.counts().iter().enumerate();
     let late = counts.filter(|(bucket, _)| Bounds::of(*bucket).middle_ns() > bound_ns);
     late.fold(0, |all, (_, count)| all.saturating_add(*count))

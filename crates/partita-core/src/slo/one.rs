@@ -50,6 +50,16 @@ pub(super) struct Calibration {
     before: u32,
 }
 
+/// A time in which a target is violated on all that its tenant can have, in batches of bursts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Misses {
+    all_s: f64,
+    batch_s: f64,
+    batch: Histogram,
+    /// The mean time of the batch before.
+    last_ns: Option<u64>,
+}
+
 /// A tenant as the law knows it.
 #[derive(Debug, Clone)]
 pub(super) struct One {
@@ -78,7 +88,7 @@ pub(super) struct One {
     pub cap: u32,
     /// The next trial of a size is one on more.
     up_next: bool,
-    unmet_s: f64,
+    misses: Option<Misses>,
     pub unmet: bool,
     /// The most that it could have then.
     unmet_most: u32,
@@ -138,7 +148,7 @@ impl One {
             violated_s: None,
             cap: u32::MAX,
             up_next: false,
-            unmet_s: 0.0,
+            misses: None,
             unmet: false,
             unmet_most: 0,
             idle_s: 0.0,
@@ -161,6 +171,12 @@ impl One {
         self.tpcs = tpcs;
         self.settle = SETTLE_LOOKS;
         self.evidence = Evidence::default();
+        self.misses = None;
+        self.begin_here(time_s);
+    }
+
+    /// Counts the bursts on this number of TPCs anew.
+    fn begin_here(&mut self, time_s: f64) {
         self.here = Histogram::default();
         self.here_s = time_s;
     }
@@ -212,9 +228,11 @@ impl One {
         if let Some(bound_ns) = self.bound_ns {
             self.evidence.add(&new, bound_ns);
         }
+        if let Some(misses) = &mut self.misses {
+            misses.batch.merge(&new);
+        }
         if self.here.count() >= HERE.0 && time_s - self.here_s >= HERE.1 && self.trial.is_none() {
-            self.here = Histogram::default();
-            self.here_s = time_s;
+            self.begin_here(time_s);
         }
         self.here.merge(&new);
         if time_s - self.recent_s >= RECENT_S {
@@ -230,7 +248,7 @@ impl One {
             Ok(at) => {
                 let level = &mut self.levels[at].1;
                 level.merge(new);
-                if level.count() > 1_000_000 {
+                if level.count() > HERE.0 {
                     // What was long ago counts less and less.
                     *level = Histogram::new(level.counts().map(|count| count / 2), level.sum_ns() / 2);
                 }

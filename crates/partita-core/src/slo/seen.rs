@@ -75,7 +75,7 @@ pub struct Level {
     pub count: u64,
     /// Their mean time, in nanoseconds.
     pub mean_ns: f64,
-    /// What 99 of 100 took at most, within a sixteenth, in nanoseconds.
+    /// What 99 of 100 took at most, within a 64th, in nanoseconds.
     pub p99_ns: u64,
 }
 

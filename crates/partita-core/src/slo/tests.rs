@@ -483,6 +483,24 @@ fn what_is_learnt_is_not_of_the_start() {
     }
 }
 
+/// The seconds, the requests a second and the TPC-seconds of each: a program loads, then warms up.
+#[test]
+fn a_start_does_not_tell_that_the_target_cannot_be_met() {
+    const START: [(f64, f64, f64); 5] =
+        [(3.0, 1.0, 40.0), (4.0, 4.0, 14.0), (4.0, 20.0, 2.0), (3.0, 80.0, 0.5), (30.0, 20.0, 0.048)];
+    for seed in 0..20 {
+        let mut gpu = pair(seed, 1.0);
+        for (seconds, rate, work) in START {
+            gpu.tenants[0].0.work = work;
+            gpu.tenants[0].0.with_rate(rate, gpu.now_s);
+            gpu.run(seconds);
+        }
+        let told = gpu.events.iter().filter(|(_, id, event)| *id == 0 && matches!(event, Event::Unmet { .. }));
+        assert_eq!(told.count(), 0, "{seed}: {:?}", gpu.events);
+        assert_eq!(gpu.law.standing(0).unwrap().holds, Some(true), "{seed}");
+    }
+}
+
 #[test]
 fn a_tenant_at_rest_gives_its_tpcs_away_if_it_has_worked_for_long() {
     let mut gpu = pair(2, 20.0);

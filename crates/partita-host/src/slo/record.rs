@@ -37,7 +37,7 @@ pub struct LevelRow {
     pub count: u64,
     /// Their mean time, in microseconds.
     pub mean_us: f64,
-    /// What 99 of 100 took at most, within a sixteenth, in microseconds.
+    /// What 99 of 100 took at most, within a 64th, in microseconds.
     pub p99_us: f64,
 }
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::super::evidence::{ALARM, CALM, Evidence, SEVERE};
+use super::super::evidence::{self, ALARM, CALM, Evidence, SEVERE};
 use super::super::said::{Event, Reason};
 use super::super::seen::{Seen, Wanted};
 use super::{Around, Calibration, One, SETTLE_LOOKS, Trial, p99_ns};
@@ -18,11 +18,9 @@ const RETURN_S_MAX: f64 = 16.0;
 const PROBATION_S: f64 = 60.0;
 /// Bursts after which an open trial is undone: ten times what a clear one needs.
 const TRIAL_BURSTS_MAX: u64 = 4_000;
-/// A target that gets nothing more and is violated for so long cannot be met; with so many bursts,
-/// or after this time without them, since a program that starts up has few and long ones.
-const UNMET_S: f64 = 2.0;
+/// Seconds and bursts of a batch that says whether a target can be met without more TPCs.
+const UNMET_S: f64 = 5.0;
 const UNMET_BURSTS: u64 = 20;
-const UNMET_STUCK_S: f64 = 10.0;
 /// A tenant rests after so long without launches.
 const REST_S: f64 = 1.0;
 /// Work after which a rest is worth a return of 0.2 s: a quarter of one in 100 bursts.
@@ -36,9 +34,14 @@ const CALIBRATION: [(u64, f64); 2] = [(200, 1.0), (30, 5.0)];
 /// Two batches agree if they differ by an eighth at most: a program that starts up, or is
 /// disturbed, has some long bursts that are not like those to come.
 const AGREE: u64 = 8;
-/// The longest calibration, and the pause after one that came to nothing.
+/// The longest calibration or start of a program, and the pause after one that came to nothing.
 const CALIBRATION_S_MAX: f64 = 20.0;
 const CALIBRATION_PAUSE_S: f64 = 60.0;
+
+/// Whether the times of two batches in a row are alike.
+fn agree(last_ns: u64, ns: u64) -> bool {
+    last_ns.abs_diff(ns) <= ns.min(last_ns) / AGREE
+}
 
 impl One {
     /// What a tenant with a target wants, and why if that is something new.
@@ -57,6 +60,7 @@ impl One {
         if self.stuck_s >= UNSEEN_S {
             // Such looks are no evidence.
             self.evidence = Evidence::default();
+            self.misses = None;
             let wanted = self.settled.max(seen.least_tpcs).min(self.tpcs);
             self.trial = None;
             return (Some(wanted), Some(Reason::Unseen));
@@ -84,7 +88,7 @@ impl One {
         if self.evidence.alarm >= if is_steep { ALARM_AT_RISE } else { ALARM } {
             return self.violated(around, is_stuck, events);
         }
-        self.unmet_s = 0.0;
+        self.misses = None;
         if self.evidence.calm >= CALM {
             return self.calm(seen, around, events);
         }
@@ -136,14 +140,28 @@ impl One {
             let reason = if is_stuck { Reason::Stuck } else { Reason::Late { late, count } };
             return (Some(wanted), Some(reason));
         }
-        self.unmet_s += passed_s;
-        let has_worked = self.here.count() >= UNMET_BURSTS || self.unmet_s >= UNMET_STUCK_S;
-        if self.unmet_s >= UNMET_S && has_worked {
+        let misses = self.misses.get_or_insert_default();
+        misses.batch_s += passed_s;
+        misses.all_s += passed_s;
+        if misses.batch_s < UNMET_S || misses.batch.count() < UNMET_BURSTS {
+            return (None, None);
+        }
+        let batch = core::mem::take(&mut misses.batch);
+        misses.batch_s = 0.0;
+        let mean_ns = batch.sum_ns() / batch.count();
+        let last = misses.last_ns.replace(mean_ns);
+        // As long as batches differ, the program may be starting up.
+        let agrees = last.is_some_and(|last| agree(last, mean_ns)) || misses.all_s >= CALIBRATION_S_MAX;
+        let late = self.bound_ns.map_or(0, |bound| evidence::late(&batch, bound));
+        if agrees && late.saturating_mul(100) > batch.count() {
+            self.misses = None;
             self.unmet = true;
             self.unmet_most = most;
             let best = self.best();
             let tpcs = best.map_or(self.tpcs, |best| best.0);
             events.push((self.id, Event::Unmet { best_ns: best.map(|best| best.1), tpcs }));
+            // From now on means are compared, which the bursts of a start would spoil.
+            self.begin_here(time_s);
         }
         (None, None)
     }
@@ -235,7 +253,7 @@ impl One {
         let mut learnt = None;
         if let Some(ns) = p99_ns(&self.here).filter(|_| is_batch) {
             let last = calibration.last_ns.replace(ns);
-            learnt = last.filter(|last| last.abs_diff(ns) <= ns.min(*last) / AGREE).map(|last| last.max(ns));
+            learnt = last.filter(|last| agree(*last, ns)).map(|last| last.max(ns));
             calibration.best_ns = Some(calibration.best_ns.map_or(ns, |best| best.min(ns)));
             calibration.batch_s = 0.0;
             self.here = Histogram::default();
