@@ -224,8 +224,7 @@ fn a_tenant_that_lies_in_its_usage_file_harms_no_observer() {
     let path = world.gpu_dir().join("t/usage");
     let bytes = std::fs::metadata(&path).unwrap().len();
     let usage = OpenOptions::new().write(true).open(&path).unwrap();
-    // The places of bursts and steps are the end of the file.
-    usage.write_all_at(&[0xff; 64 * 3648], bytes - 64 * 3648).unwrap();
+    usage.write_all_at(&[0xff; common::PACES_BYTES], bytes - common::PACES_BYTES as u64).unwrap();
     let row = world.row("t");
     for kind in ["bursts", "steps"] {
         assert_eq!(row[kind]["count"], u64::MAX, "{row}");

@@ -357,10 +357,9 @@ fn a_tenant_that_lies_harms_no_guarantee() {
     let usage = OpenOptions::new().write(true).open(world.gpu_dir().join("liar/usage")).unwrap();
     let bytes = usage.metadata().unwrap().len();
     let lies = world.row("liar")["sms"].as_u64().unwrap();
-    // The places of bursts and steps are the end of the file.
     let least = [("train", 6), ("honest", 12), ("liar", 8)];
     for round in 1..=20u8 {
-        usage.write_all_at(&vec![round; 64 * 3648], bytes - 64 * 3648).unwrap();
+        usage.write_all_at(&[round; common::PACES_BYTES], bytes - common::PACES_BYTES as u64).unwrap();
         assert_guarantees(&world, &least);
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -65,8 +65,7 @@ impl Drop for Bursts {
 /// Adds bursts of so many nanoseconds.
 fn count(usage: &File, time_ns: u64, bursts: u64) {
     // A place has the sum and the counts of bursts, and then those of steps.
-    const PLACE_BYTES: u64 = 3648;
-    let place = usage.metadata().unwrap().len() - 64 * PLACE_BYTES;
+    let place = usage.metadata().unwrap().len() - common::PACES_BYTES as u64;
     let add = |at: u64, number: u64| {
         let mut word = [0; 8];
         usage.read_exact_at(&mut word, at).unwrap();

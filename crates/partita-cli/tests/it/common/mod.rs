@@ -28,6 +28,9 @@ use serde_json::Value;
 /// A generous limit for things that take milliseconds: only a hang exceeds it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The places of bursts and steps, which are the end of a usage file.
+pub const PACES_BYTES: usize = 64 * 14_016;
+
 pub fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_partita"))
 }
