@@ -495,7 +495,8 @@ fn a_start_does_not_tell_that_the_target_cannot_be_met() {
             gpu.tenants[0].0.with_rate(rate, gpu.now_s);
             gpu.run(seconds);
         }
-        let told = gpu.events.iter().filter(|(_, id, event)| *id == 0 && matches!(event, Event::Unmet { .. }));
+        let told =
+            gpu.events.iter().filter(|(_, id, event)| *id == 0 && matches!(event, Event::Unmet { .. }));
         assert_eq!(told.count(), 0, "{seed}: {:?}", gpu.events);
         assert_eq!(gpu.law.standing(0).unwrap().holds, Some(true), "{seed}");
     }
