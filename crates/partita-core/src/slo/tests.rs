@@ -483,9 +483,10 @@ fn what_is_learnt_is_not_of_the_start() {
     }
 }
 
-/// The seconds, the requests a second and the TPC-seconds of each: a program loads, then warms up.
+/// A program loads, then warms up.
 #[test]
 fn a_start_does_not_tell_that_the_target_cannot_be_met() {
+    // The seconds, the requests a second and the TPC-seconds of each.
     const START: [(f64, f64, f64); 5] =
         [(3.0, 1.0, 40.0), (4.0, 4.0, 14.0), (4.0, 20.0, 2.0), (3.0, 80.0, 0.5), (30.0, 20.0, 0.048)];
     for seed in 0..20 {
