@@ -359,7 +359,7 @@ fn a_tenant_that_lies_harms_no_guarantee() {
     let lies = world.row("liar")["sms"].as_u64().unwrap();
     let least = [("train", 6), ("honest", 12), ("liar", 8)];
     for round in 1..=20u8 {
-        usage.write_all_at(&[round; common::PACES_BYTES], bytes - common::PACES_BYTES as u64).unwrap();
+        usage.write_all_at(&vec![round; common::PACES_BYTES], bytes - common::PACES_BYTES as u64).unwrap();
         assert_guarantees(&world, &least);
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -40,20 +40,24 @@ pub fn command_name() -> String {
         .unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// Queries the board without being its client. `None` when no board runs.
-pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
+/// Connects to a board that runs, without starting one.
+fn connect_observer(place: &Place) -> Option<OwnedFd> {
     let socket = place.connect().ok()?;
     let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
     exchange(socket.as_fd(), &hello).ok()?;
+    Some(socket)
+}
+
+/// Queries the board without being its client. `None` when no board runs.
+pub fn observe(place: &Place, request: &Request) -> Option<Reply> {
+    let socket = connect_observer(place)?;
     exchange(socket.as_fd(), request).ok().map(|(reply, _)| reply)
 }
 
 /// Subscribes to faults of clients of an MPS server: the returned connection receives a message
 /// then. `None` when no board runs.
 pub fn await_fault(place: &Place, server: u32) -> Option<OwnedFd> {
-    let socket = place.connect().ok()?;
-    let hello = Request::Hello { version: PROTOCOL_VERSION, role: Role::Observer, command: command_name() };
-    exchange(socket.as_fd(), &hello).ok()?;
+    let socket = connect_observer(place)?;
     send_request(socket.as_fd(), &Request::AwaitFault { server }, &[]).ok()?;
     Some(socket)
 }

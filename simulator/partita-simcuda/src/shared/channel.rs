@@ -23,7 +23,7 @@ pub const CALL_BYTES: usize = 4096;
 
 /// States of a call.
 mod call {
-    /// No request waits: its reply was taken.
+    /// No call is in progress.
     pub const IDLE: u32 = 0;
     /// The client has written a request.
     pub const REQUESTED: u32 = 1;
