@@ -155,15 +155,19 @@ exports! {
     }
     // executable graphs: their kernels are updated when the mask has changed
     Graph {
-        cuGraphAddChildGraphNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphClone cuGraphDestroy
+        cuGraphAddChildGraphNode cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddKernelNode
+        cuGraphAddKernelNode_v2 cuGraphClone cuGraphDestroy cuGraphDestroyNode
         cuGraphExecChildGraphNodeSetParams cuGraphExecDestroy cuGraphExecKernelNodeSetParams
-        cuGraphExecKernelNodeSetParams_v2 cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2
-        cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiateWithParams
-        cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2 cuGraphKernelNodeSetParams
-        cuGraphKernelNodeSetParams_v2 cuGraphLaunch cuGraphLaunch_ptsz cuGraphNodeSetEnabled
-        cuGraphNodeSetParams cuGraphUpload cuGraphUpload_ptsz cuStreamBeginCapture
-        cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz
-        cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz cuStreamEndCapture cuStreamEndCapture_ptsz
+        cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
+        cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphInstantiate
+        cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
+        cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes cuGraphKernelNodeSetAttribute
+        cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2 cuGraphLaunch cuGraphLaunch_ptsz
+        cuGraphMemcpyNodeSetParams cuGraphMemsetNodeSetParams cuGraphNodeGetEnabled cuGraphNodeSetEnabled
+        cuGraphNodeSetParams cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphUpload
+        cuGraphUpload_ptsz cuStreamBeginCapture cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz
+        cuStreamBeginCapture_ptsz cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz cuStreamEndCapture
+        cuStreamEndCapture_ptsz
     }
     // cannot be enforced yet: refused if it would escape a limit
     Refuse {
@@ -202,29 +206,25 @@ exports! {
         cuGLMapBufferObjectAsync_v2_ptsz cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds
         cuGLRegisterBufferObject cuGLSetBufferObjectMapFlags cuGLUnmapBufferObject
         cuGLUnmapBufferObjectAsync cuGLUnregisterBufferObject cuGetErrorName cuGetErrorString
-        cuGraphAddBatchMemOpNode cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddEmptyNode
-        cuGraphAddEventRecordNode cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode
-        cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode cuGraphAddMemFreeNode cuGraphAddMemcpyNode
-        cuGraphAddMemsetNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
-        cuGraphChildGraphNodeGetGraph cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint
-        cuGraphDestroyNode cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
+        cuGraphAddBatchMemOpNode cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode
+        cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode
+        cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphBatchMemOpNodeGetParams
+        cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph cuGraphConditionalHandleCreate
+        cuGraphCreate cuGraphDebugDotPrint cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
         cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams
         cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
         cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
-        cuGraphExecGetFlags cuGraphExecHostNodeSetParams cuGraphExecMemcpyNodeSetParams
-        cuGraphExecMemsetNodeSetParams cuGraphExternalSemaphoresSignalNodeGetParams
+        cuGraphExecGetFlags cuGraphExecHostNodeSetParams cuGraphExternalSemaphoresSignalNodeGetParams
         cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
         cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetNodes
-        cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams
-        cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams
-        cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetAttribute cuGraphMemAllocNodeGetParams
-        cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
-        cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
-        cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
-        cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetType cuGraphReleaseUserObject
-        cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphRetainUserObject
-        cuGraphicsEGLRegisterImage cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage
-        cuGraphicsMapResources cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedEglFrame
+        cuGraphGetRootNodes cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphKernelNodeGetAttribute
+        cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2 cuGraphMemAllocNodeGetParams
+        cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemsetNodeGetParams
+        cuGraphNodeFindInClone cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2
+        cuGraphNodeGetDependentNodes cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetType
+        cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphicsEGLRegisterImage
+        cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage cuGraphicsMapResources
+        cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedEglFrame
         cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
         cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
         cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz

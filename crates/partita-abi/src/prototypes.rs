@@ -624,6 +624,8 @@ prototypes! { $
     cuGraphKernelNodeGetAttribute = fn(
         handle: CUgraphNode, attribute: CUlaunchAttributeID, value: *mut CUlaunchAttributeValue,
     );
+    cuGraphKernelNodeCopyAttributes = fn(to: CUgraphNode, from: CUgraphNode);
+    cuGraphMemcpyNodeSetParams = fn(handle: CUgraphNode, params: *const CUDA_MEMCPY3D);
     cuGraphMemsetNodeGetParams = fn(handle: CUgraphNode, params: *mut CUDA_MEMSET_NODE_PARAMS_v1);
     cuGraphMemsetNodeSetParams = fn(handle: CUgraphNode, params: *const CUDA_MEMSET_NODE_PARAMS_v1);
     cuGraphChildGraphNodeGetGraph = fn(handle: CUgraphNode, child: *mut CUgraph);
@@ -649,6 +651,10 @@ prototypes! { $
     );
     cuGraphRemoveDependencies = fn(
         owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize,
+    );
+    cuGraphAddDependencies_v2 cuGraphRemoveDependencies_v2 = fn(
+        owner: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, data: *const CUgraphEdgeData,
+        count: usize,
     );
     cuGraphDestroyNode = fn(handle: CUgraphNode);
     // graphs' memory and user objects

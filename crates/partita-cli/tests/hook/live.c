@@ -5,6 +5,7 @@
  *   cooperative N  the code of a cooperative launch of N blocks of 1024 threads
  *   graph-cooperative N  the same in a graph that was instantiated when the program began for the N given then
  *   clusters N   active clusters of N blocks, and the largest possible cluster
+ *   chain N      launches a graph of 64 kernels in a row N times: its SMs and the nanoseconds of the last launch
  * and ends each answer with `done`. Arguments: the file with the kernels,
  * blocks, and blocks of the cooperative graph. */
 #include "census.h"
@@ -12,6 +13,7 @@
 typedef int (*fn_occupancy)(int *, void *, const struct config *);
 
 #define PARTS 3
+#define LINKS 64
 
 static void *census, *stream;
 static address records[PARTS];
@@ -92,6 +94,18 @@ int main(int count, char **arguments) {
     OK("cuGraphKernelNodeSetAttribute", CALL(int (*)(void *, unsigned, void *), "cuGraphKernelNodeSetAttribute")(node, 2, &attribute.value));
     void *grid_sync = instantiate_and_drop(graph);
 
+    /* Kernels of one block, one behind the other. */
+    uint64_t short_duration = 1000;
+    address links = new_records(LINKS), link[LINKS];
+    graph = new_graph();
+    node = NULL;
+    for (int i = 0; i < LINKS; i++) {
+        link[i] = links + i * sizeof(record);
+        void *of_link[2] = {&link[i], &short_duration};
+        node = add_node(graph, node, census, 1, 32, of_link);
+    }
+    void *chain = instantiate_and_drop(graph);
+
     void *other_context;
     OK("cuCtxCreate_v2", CALL(fn_pui, "cuCtxCreate_v2")(&other_context, 0, 0));
     void *other_census = load_census(kernels);
@@ -135,6 +149,21 @@ int main(int count, char **arguments) {
             int code = graph_launch(grid_sync, stream);
             if (!code) wait_all();
             printf("graph-cooperative %d\n", code);
+        } else if (!strcmp(what, "chain")) {
+            int code = 0;
+            for (unsigned i = 0; i < number && !code; i++) {
+                clear_records(links, LINKS);
+                code = graph_launch(chain, stream);
+                wait_all();
+            }
+            record of[LINKS];
+            OK("cuMemcpyDtoH_v2", CALL(int (*)(void *, address, size_t), "cuMemcpyDtoH_v2")(of, links, sizeof of));
+            printf("chain %d ns %llu", code, (unsigned long long)(of[LINKS - 1][2] - of[0][1]));
+            int on[SMS_MAX] = {0};
+            for (int i = 0; i < LINKS; i++) on[of[i][0] % SMS_MAX] = 1;
+            printf(" sms");
+            for (int sm = 0; sm < SMS_MAX; sm++) if (on[sm]) printf(" %d", sm);
+            printf("\n");
         } else if (!strcmp(what, "clusters")) {
             int active = -1, largest = -1;
             ex_config(&config, &attribute, number, 2 * number);
@@ -149,5 +178,6 @@ int main(int count, char **arguments) {
     }
     OK("cuGraphExecDestroy", CALL(fn_p, "cuGraphExecDestroy")(made));
     OK("cuGraphExecDestroy", CALL(fn_p, "cuGraphExecDestroy")(captured));
+    OK("cuGraphExecDestroy", CALL(fn_p, "cuGraphExecDestroy")(chain));
     return 0;
 }

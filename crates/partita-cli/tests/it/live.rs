@@ -34,6 +34,16 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Launches a graph of 64 kernels so often: the SMs, and the nanoseconds of the last launch on
+    /// the GPU's clock.
+    fn chain(&mut self, launches: u32) -> (Vec<u32>, u64) {
+        let lines = self.0.ask(&format!("chain {launches}"));
+        let (ns, sms) = lines[0].strip_prefix("chain 0 ns ").and_then(|rest| rest.split_once(" sms")).expect("a chain");
+        (sms.split_whitespace().map(|sm| sm.parse().expect("a number")).collect(), ns.parse().expect("a number"))
+    }
+}
+
 const ROUTES: [&str; 8] =
     ["captured", "context", "default", "ex", "graph-0", "graph-1", "per-thread", "stream"];
 
@@ -52,6 +62,32 @@ fn every_route_obeys_new_limits_at_its_next_launch() {
     // A change of another limit does not change where graphs run.
     world.ok("set live --mem 2GiB");
     assert!(program.round().values().all(|found| *found == sms_of("0-7")));
+}
+
+#[test]
+fn a_graph_is_as_fast_on_new_limits_as_on_its_first() {
+    let world = World::new();
+    let mut program = Program::start(&world, "--sm tpc:0-7", 8);
+    let sms = |sms: String| sms.split_whitespace().map(|sm| sm.parse().expect("a number")).collect::<Vec<u32>>();
+    let (_, at_first) = program.chain(3);
+    let mut readings = vec![at_first];
+    for set in ["8-15", "1,9,17,25", "0-65", "0-7"] {
+        world.ok(&format!("set live --sm tpc:{set}"));
+        let allowed = sms(sms_of(set));
+        for launches in [1, 15, 2, 30] {
+            let (seen, ns) = program.chain(launches);
+            assert!(seen.iter().all(|sm| allowed.contains(sm)), "{seen:?} on {set}");
+            readings.push(ns);
+        }
+    }
+    println!("{readings:?} ns");
+    if !is_real() {
+        // 64 kernels take 0.45 µs more each until the executable is made again.
+        for set in readings[1..].chunks(4) {
+            assert!(set[0] > at_first + 64 * 400 && set[1] > at_first + 64 * 400, "{readings:?}");
+            assert!(set[2] < at_first + 640 && set[3] < at_first + 640, "{readings:?}");
+        }
+    }
 }
 
 #[test]

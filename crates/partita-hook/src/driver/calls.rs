@@ -254,11 +254,14 @@ impl GraphCalls {
     }
 
     /// Makes an executable that the program is never given.
-    pub fn instantiate(&self, graph: usize) -> Option<*mut c_void> {
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn instantiate(&self, graph: usize, flags: u64) -> Result<*mut c_void, CuResult> {
         let mut executable = core::ptr::null_mut();
         // SAFETY: a valid pointer, and a graph that the hook keeps.
-        unsafe { (self.instantiate)(&mut executable, graph as *mut c_void, 0) }.ok().ok()?;
-        Some(executable)
+        unsafe { (self.instantiate)(&mut executable, graph as *mut c_void, flags) }.ok()?;
+        Ok(executable)
     }
 
     /// Destroys an executable that the program was never given.

@@ -5,7 +5,8 @@ use core::ffi::{c_uint, c_void};
 use partita_abi::CuResult;
 use partita_abi::prototypes;
 use partita_abi::types::{
-    CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUcontext,
+    CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS_v1, CUcontext,
     CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUkernel,
 };
 
@@ -22,16 +23,17 @@ use crate::persistent::graphs;
 /// hook's data about it, and the next launch checks it again.
 fn changed(
     executable: *mut c_void,
-    change: impl FnOnce() -> CuResult,
+    change: impl FnOnce(*mut c_void) -> CuResult,
     record: impl FnOnce(&Tenant, &mut Executable),
 ) -> CuResult {
-    let result = change();
-    if result.is_ok()
-        && let Some(tenant) = tenant::current()
-    {
+    let Some(tenant) = tenant::current() else { return change(executable) };
+    let result = change(executables::real(executable));
+    if result.is_ok() {
         executables::forget_ready(executable as usize);
         if let Some(executable) = executables::lock().get(executable as usize) {
             record(tenant, executable);
+            // Made again, it would be as its graph is.
+            (executable.origin, executable.in_place, executable.ready) = (None, None, None);
             if executable.wide {
                 // The next launch uploads the changed nodes, and all of them need the mask.
                 executable.armed = Armed::Unknown;
@@ -49,7 +51,42 @@ pub unsafe fn set_enabled(
     enabled: c_uint,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    changed(executable, || unsafe { real(executable, node, enabled) }, |_, _| {})
+    changed(executable, |executable| unsafe { real(executable, node, enabled) }, |_, _| {})
+}
+
+/// Wraps `cuGraphNodeGetEnabled`.
+pub unsafe fn get_enabled(
+    real: prototypes::cuGraphNodeGetEnabled,
+    executable: *mut c_void,
+    node: *mut c_void,
+    enabled: *mut c_uint,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real(executables::real(executable), node, enabled) }
+}
+
+/// Wraps `cuGraphExecMemcpyNodeSetParams`.
+pub unsafe fn set_copy(
+    real: prototypes::cuGraphExecMemcpyNodeSetParams,
+    executable: *mut c_void,
+    node: *mut c_void,
+    parameters: *const CUDA_MEMCPY3D,
+    context: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(executable, |executable| unsafe { real(executable, node, parameters, context) }, |_, _| {})
+}
+
+/// Wraps `cuGraphExecMemsetNodeSetParams`.
+pub unsafe fn set_fill(
+    real: prototypes::cuGraphExecMemsetNodeSetParams,
+    executable: *mut c_void,
+    node: *mut c_void,
+    parameters: *const CUDA_MEMSET_NODE_PARAMS_v1,
+    context: *mut c_void,
+) -> CuResult {
+    // SAFETY: the caller's arguments, passed on.
+    changed(executable, |executable| unsafe { real(executable, node, parameters, context) }, |_, _| {})
 }
 
 /// Wraps `cuGraphExecUpdate`, which since CUDA 12 reports through one structure and before through
@@ -77,7 +114,7 @@ fn updated(
         return CuResult::GRAPH_EXEC_UPDATE_FAILURE;
     }
     let mut inserted = waits_of(executable, graph);
-    let run = || {
+    let run = |executable| {
         let result = update(executable);
         if let Some(inserted) = &mut inserted {
             inserted.take_out();
@@ -91,7 +128,7 @@ fn updated(
     match without_waits(executable, &update) {
         Some(told) if told.is_err() => told,
         // The executable's graph has changed, or the driver refuses the waits: return the result
-        // for a graph without them.
+        // for a graph without them. One with waits is never made again.
         _ => update(executable),
     }
 }
@@ -107,7 +144,7 @@ fn without_waits(executable: *mut c_void, update: impl Fn(*mut c_void) -> CuResu
     let tenant = tenant::current()?;
     let graph = executables::lock().get(executable as usize)?.graph();
     let driver = tenant.graph_calls()?;
-    let plain = driver.instantiate(graph)?;
+    let plain = driver.instantiate(graph, 0).ok()?;
     let code = update(plain);
     driver.destroy_executable(plain);
     Some(code)
@@ -197,7 +234,7 @@ pub unsafe fn set_kernel_v2(
     // SAFETY: the caller's arguments, passed on.
     changed(
         executable,
-        || unsafe { real(executable, node, parameters) },
+        |executable| unsafe { real(executable, node, parameters) },
         |tenant, executable| {
             // SAFETY: the driver has just read the parameters.
             replace_shape(tenant, executable, node, unsafe { &*parameters });
@@ -218,7 +255,7 @@ pub unsafe fn set_kernel(
     // SAFETY: the caller's arguments, passed on.
     changed(
         executable,
-        || unsafe { real(executable, node, parameters) },
+        |executable| unsafe { real(executable, node, parameters) },
         |tenant, executable| {
             // SAFETY: the driver has just read the parameters.
             let v1 = unsafe { &*parameters };
@@ -254,7 +291,7 @@ pub unsafe fn set_node(
     // SAFETY: the caller's arguments, passed on.
     changed(
         executable,
-        || unsafe { real(executable, node, parameters) },
+        |executable| unsafe { real(executable, node, parameters) },
         |tenant, executable| {
             // SAFETY: the driver has just read the parameters.
             let parameters = unsafe { &*parameters };
@@ -288,7 +325,7 @@ pub unsafe fn set_child(
     // SAFETY: the caller's arguments, passed on.
     changed(
         executable,
-        || unsafe { real(executable, node, graph) },
+        |executable| unsafe { real(executable, node, graph) },
         |tenant, executable| {
             let embedded = tenant.graph_calls().and_then(|driver| driver.child(node));
             let own = embedded.and_then(|embedded| nodes::kernels(tenant, embedded as usize));

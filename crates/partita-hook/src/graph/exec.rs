@@ -2,8 +2,9 @@
 //!
 //! Before a launch or an upload, the hook compares the mask in the executable's kernels with the
 //! tenant's. If they differ, the hook arms the executable again, kernel by kernel; the driver then
-//! calls back for each kernel, and the current mask enters its descriptor. An unchanged launch
-//! costs three more loads. An executable cannot be armed if the program has destroyed a node of its
+//! calls back for each kernel, and the current mask enters its descriptor. If the limits then stand
+//! for some launches, another executable takes its place ([`again`]). An unchanged launch costs
+//! three more loads, or a lock where another one is in its place. An executable cannot be armed if the program has destroyed a node of its
 //! graph. It may run while the tenant owns the TPCs of its last upload, and is refused after that.
 
 use alloc::sync::Arc;
@@ -18,11 +19,14 @@ use crate::account::gpu::Gpu;
 use crate::account::tenant::{self, Tenant};
 use crate::account::{graph_gpus, locate};
 use crate::driver::calls::GraphCalls;
+use crate::driver::capture;
+use crate::driver::stream::key_of;
 use crate::gate::inside::{self, Waits};
 use crate::gate::lanes;
 use crate::gate::pass::{self, What};
+use crate::graph::again::{self, InPlace, Origin};
 use crate::graph::executables::{self, Armed, Destroy, Executable};
-use crate::graph::{nodes, width};
+use crate::graph::{edits, nodes, width};
 use crate::holder::fences;
 use crate::launch::carried::Carried;
 use crate::launch::misfit::{self, Verdict};
@@ -49,7 +53,7 @@ pub unsafe fn launch(
 ) -> CuResult {
     fences::count_other();
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, stream, true, move || unsafe { real(executable, stream) })
+    ready_or_prepared(executable, stream, true, move |executable| unsafe { real(executable, stream) })
 }
 
 /// Wraps `cuGraphUpload`.
@@ -59,27 +63,29 @@ pub unsafe fn upload(
     stream: *mut c_void,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    ready_or_prepared(executable, stream, false, move || unsafe { real(executable, stream) })
+    ready_or_prepared(executable, stream, false, move |executable| unsafe { real(executable, stream) })
 }
 
-/// Runs `call`, a launch or an upload of an executable, armed for the tenant's limits.
+/// Runs `call`, a launch or an upload of an executable or of the one in its place, armed for the
+/// tenant's limits.
 #[inline]
 fn ready_or_prepared(
     executable: *mut c_void,
     stream: *mut c_void,
     is_launch: bool,
-    call: impl Fn() -> CuResult,
+    call: impl Fn(*mut c_void) -> CuResult,
 ) -> CuResult {
     let Some(tenant) = tenant::current() else {
-        return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { call() };
+        return if tenant::is_refused() { CuResult::NOT_INITIALIZED } else { call(executable) };
     };
     let epoch_of = |index: usize| tenant.gpus().get(index).map(|gpu| gpu.limits.epoch());
     let ready = executables::ready_on(executable as usize, epoch_of);
     match ready.and_then(|(index, width)| Some((tenant.gpus().get(index)?, width))) {
         Some((gpu, width)) if is_launch => {
-            pass::through(tenant, gpu, stream, What::Graph(width), || locate::on(tenant, gpu, &call))
+            let call = || locate::on(tenant, gpu, || call(executable));
+            pass::through(tenant, gpu, stream, What::Graph(width), call)
         }
-        Some((gpu, _)) => locate::on(tenant, gpu, &call),
+        Some((gpu, _)) => locate::on(tenant, gpu, || call(executable)),
         None => prepared(tenant, executable, stream, is_launch, call),
     }
 }
@@ -90,17 +96,20 @@ fn prepared(
     executable: *mut c_void,
     stream: *mut c_void,
     is_launch: bool,
-    call: impl Fn() -> CuResult,
+    call: impl Fn(*mut c_void) -> CuResult,
 ) -> CuResult {
-    let Prepared { gpu, epoch, wide, width, carried } = match prepare(tenant, executable, stream) {
-        Ok(Some(prepared)) => prepared,
-        // Not an executable of this process: the driver says so.
-        Ok(None) => return call(),
-        Err(code) => return code,
-    };
-    let noted = Call { unmasked: wide, carried: Some(&carried), mask: None };
+    let Prepared { real, gpu, epoch, wide, width, carried } =
+        match prepare(tenant, executable, stream, is_launch) {
+            Ok(Some(prepared)) => prepared,
+            // Not an executable of this process: the driver says so.
+            Ok(None) => return call(executable),
+            Err(code) => return code,
+        };
     let armed = || {
-        locate::on(tenant, gpu, || noted::within(&noted, &call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES)
+        let call = || call(real);
+        let Some(carried) = carried.as_deref() else { return locate::on(tenant, gpu, call) };
+        let noted = Call { unmasked: wide, carried: Some(carried), mask: None };
+        locate::on(tenant, gpu, || noted::within(&noted, call)).unwrap_or(CuResult::LAUNCH_OUT_OF_RESOURCES)
     };
     let result =
         if is_launch { pass::through(tenant, gpu, stream, What::Graph(width), armed) } else { armed() };
@@ -108,7 +117,7 @@ fn prepared(
     if result.is_err() || gpu.limits.epoch() != epoch {
         executables::forget_ready(executable as usize);
         if let Some(executable) = executables::lock().get(executable as usize) {
-            executable.armed = Armed::Unknown;
+            (executable.armed, executable.ready) = (Armed::Unknown, None);
         }
     }
     if wide && is_launch { widen::count(gpu, result) } else { result }
@@ -116,6 +125,8 @@ fn prepared(
 
 /// What a launch or an upload goes on with.
 struct Prepared<'t> {
+    /// The executable for the driver.
+    real: *mut c_void,
     /// The GPU that it runs on.
     gpu: &'t Gpu,
     /// The epoch of the limits that the executable was armed for.
@@ -124,8 +135,8 @@ struct Prepared<'t> {
     wide: bool,
     /// How many of its kernels run at once, at most.
     width: u32,
-    /// What its descriptors carry.
-    carried: Arc<Carried>,
+    /// What its descriptors carry; `None` if none of them is uploaded.
+    carried: Option<Arc<Carried>>,
 }
 
 /// Judges an executable by the limits of this moment and arms it for them; `None` for one that is
@@ -134,8 +145,11 @@ fn prepare<'t>(
     tenant: &'t Tenant,
     handle: *mut c_void,
     stream: *mut c_void,
+    is_launch: bool,
 ) -> Result<Option<Prepared<'t>>, CuResult> {
     let mut table = executables::lock();
+    let destroyed = table.get(handle as usize).map(|executable| executable.graph());
+    let destroyed = destroyed.and_then(|graph| table.destroyed(graph));
     let (Some(executable), Some(driver)) = (table.get(handle as usize), tenant.graph_calls()) else {
         return Ok(None);
     };
@@ -145,25 +159,68 @@ fn prepare<'t>(
         executables::note_ready(handle as usize, gpu.index, executable.width, epoch);
         let width = executable.width;
         return Ok(Some(Prepared {
+            real: handle,
             gpu,
             epoch,
             wide: false,
             width,
-            carried: Arc::clone(&executable.carried),
+            carried: Some(Arc::clone(&executable.carried)),
         }));
     }
-    let wide = judge(tenant, driver, &limits, handle, executable)?;
+    if executable.ready == Some(epoch) && executable.in_place.is_none() {
+        let (real, width) = (executable.real(handle), executable.width);
+        return Ok(Some(Prepared { real, gpu, epoch, wide: false, width, carried: None }));
+    }
+    let wide = judge(tenant, driver, &limits, executable.real(handle), executable)?;
     let wanted = Armed::Masked(limits.qmd_disable);
     if executable.armed != wanted || executable.wide != wide {
-        match locate::on(tenant, gpu, || arm(driver, handle, stream, executable, wide)) {
-            Ok(()) => (executable.armed, executable.wide) = (wanted, wide),
+        let is_fresh = executable.armed == Armed::Fresh;
+        match locate::on(tenant, gpu, || arm(driver, executable.real(handle), stream, executable, wide)) {
+            Ok(()) => {
+                (executable.armed, executable.wide) = (wanted, wide);
+                let can_be_made = executable.origin.is_some() && executable.waits.is_none();
+                executable.in_place = (!is_fresh && !wide && can_be_made).then(InPlace::default);
+            }
             Err(_) => run_on(executable, &limits, wide)?,
         }
     }
-    if !wide && executable.armed == wanted {
+    if is_launch {
+        make_again(tenant, gpu, driver, stream, executable, destroyed, wanted);
+    }
+    let is_ready = !wide && executable.armed == wanted && executable.in_place.is_none();
+    executable.ready = is_ready.then_some(epoch);
+    if is_ready && executable.stand_in.is_none() {
         executables::note_ready(handle as usize, gpu.index, executable.width, epoch);
     }
-    Ok(Some(Prepared { gpu, epoch, wide, width: executable.width, carried: Arc::clone(&executable.carried) }))
+    let (real, width) = (executable.real(handle), executable.width);
+    Ok(Some(Prepared { real, gpu, epoch, wide, width, carried: Some(Arc::clone(&executable.carried)) }))
+}
+
+/// Makes an executable again whose kernels were armed one by one, if it is time.
+fn make_again(
+    tenant: &Tenant,
+    gpu: &Gpu,
+    driver: &GraphCalls,
+    stream: *mut c_void,
+    executable: &mut Executable,
+    destroyed: Option<u64>,
+    wanted: Armed,
+) {
+    let Some(in_place) = executable.in_place.as_mut().filter(|_| !tenant.is_captured(stream)) else { return };
+    let key = key_of(stream.addr(), || tenant.driver().current_context());
+    if executable.armed != wanted || !in_place.is_due(key) {
+        if !in_place.waits() {
+            executable.in_place = None;
+        }
+        return;
+    }
+    let make = || again::make(tenant, driver, executable, stream, destroyed);
+    match locate::on(tenant, gpu, || capture::relaxed(make)) {
+        // The launch uploads every kernel with the tenant's mask.
+        Ok(()) => (executable.armed, executable.in_place) = (wanted, None),
+        Err(CuResult::NOT_READY) => {}
+        Err(_) => (executable.origin, executable.in_place) = (None, None),
+    }
 }
 
 /// Marks the kernels that do not fit the partition; whether there are any.
@@ -295,6 +352,7 @@ unsafe fn made(
     }
     let _order = graph_memory::order();
     let before = gpu.limits.disable_words();
+    let edits = edits::count();
     let carried = Arc::new(Carried::new());
     let noted = Call { unmasked: false, carried: Some(&carried), mask: None };
     let make = || locate::on(tenant, gpu, || noted::within(&noted, &real)).unwrap_or(CuResult::OUT_OF_MEMORY);
@@ -331,6 +389,7 @@ unsafe fn made(
     };
     let mut made = Executable::new(graph as usize, gpu.index, kernels, armed, carried);
     made.waits = plan.map(Waits::from);
+    made.origin = Origin::of(tenant, graph as usize, flags, edits);
     made.width = width::of(tenant, graph as usize).unwrap_or(made.kernels.len() as u32);
     if made.width > 1 {
         fast_path::count_streams();
@@ -421,9 +480,14 @@ pub unsafe fn destroy_executable(real: prototypes::cuGraphExecDestroy, executabl
     let removed = executables::lock().remove(executable as usize);
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(executable) };
-    if let (Some(graph), Some(driver)) = (removed, tenant.graph_calls()) {
-        driver.destroy(graph);
-        graph_memory::ended(tenant, graph);
+    if let (Some((mut executable, graph)), Some(driver)) = (removed, tenant.graph_calls()) {
+        if result.is_ok() {
+            again::destroy(driver, &mut executable);
+        }
+        if let Some(graph) = graph {
+            driver.destroy(graph);
+            graph_memory::ended(tenant, graph);
+        }
     }
     result
 }

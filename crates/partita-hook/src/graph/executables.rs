@@ -8,6 +8,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
@@ -15,6 +16,8 @@ use partita_ledger::GPUS_MAX;
 use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::gate::inside::Waits;
+use crate::graph::again::{InPlace, Origin, Retired};
+use crate::graph::edits;
 use crate::launch::carried::Carried;
 use crate::launch::misfit::{Needs, Shape};
 use crate::sys::fork::{in_child, renew};
@@ -74,17 +77,47 @@ pub struct Executable {
     pub waits: Option<Waits>,
     /// How many of its kernels run at once, at most.
     pub width: u32,
+    /// What it can be made from again; `None` once the program has changed it.
+    pub origin: Option<Origin>,
+    /// The executable that is launched in its place.
+    pub stand_in: Option<usize>,
+    /// The one before that, while it may still run.
+    pub retired: Option<Retired>,
+    /// Its launches since its kernels were armed one by one, until it is made again.
+    pub in_place: Option<InPlace>,
+    /// The epoch of the limits at which it, or the one in its place, was last found to need nothing.
+    pub ready: Option<u64>,
 }
 
 impl Executable {
     /// An executable made from `graph`, for one GPU.
     pub fn new(graph: usize, gpu: u8, kernels: Vec<KernelNode>, armed: Armed, carried: Arc<Carried>) -> Self {
-        Self { graph, gpu, kernels, complete: true, armed, wide: false, carried, waits: None, width: 1 }
+        Self {
+            graph,
+            gpu,
+            kernels,
+            complete: true,
+            armed,
+            wide: false,
+            carried,
+            waits: None,
+            width: 1,
+            origin: None,
+            stand_in: None,
+            retired: None,
+            in_place: None,
+            ready: None,
+        }
     }
 
     /// The graph that it was made from.
     pub fn graph(&self) -> usize {
         self.graph
+    }
+
+    /// What the driver launches and changes for the program's `handle`.
+    pub fn real(&self, handle: *mut c_void) -> *mut c_void {
+        self.stand_in.map_or(handle, core::ptr::with_exposed_provenance_mut)
     }
 }
 
@@ -92,7 +125,8 @@ impl Executable {
 #[derive(Debug, Default)]
 struct Source {
     executables: u32,
-    destroyed: bool,
+    /// The count of changes of graphs when the program destroyed it.
+    destroyed: Option<u64>,
 }
 
 /// Every executable graph of the process, and the graphs that they need.
@@ -117,6 +151,11 @@ static EXECUTABLES: Mutex<Executables> = Mutex::new(Executables::new());
 // Forgets the parent's.
 in_child! {
     renew(&EXECUTABLES, Executables::new());
+}
+
+/// What the driver launches and changes for the program's handle.
+pub fn real(executable: *mut c_void) -> *mut c_void {
+    lock().get(executable as usize).map_or(executable, |of| of.real(executable))
 }
 
 /// The process's executable graphs, locked.
@@ -145,10 +184,16 @@ impl Executables {
         self.executables.as_mut()?.get_mut(&executable)
     }
 
-    /// Forgets an executable. Returns the graph that is now to be destroyed, if any.
-    pub fn remove(&mut self, executable: usize) -> Option<usize> {
-        let graph = self.executables.as_mut()?.remove(&executable)?.graph;
-        self.let_go(graph)
+    /// Forgets an executable. Returns it, and the graph that is now to be destroyed, if any.
+    pub fn remove(&mut self, executable: usize) -> Option<(Executable, Option<usize>)> {
+        let removed = self.executables.as_mut()?.remove(&executable)?;
+        let graph = self.let_go(removed.graph);
+        Some((removed, graph))
+    }
+
+    /// The count of changes of graphs when the program destroyed this one, if it has.
+    pub fn destroyed(&self, graph: usize) -> Option<u64> {
+        self.sources.as_ref()?.get(&graph)?.destroyed
     }
 
     fn let_go(&mut self, graph: usize) -> Option<usize> {
@@ -158,16 +203,16 @@ impl Executables {
         if source.executables > 0 {
             return None;
         }
-        sources.remove(&graph)?.destroyed.then_some(graph)
+        sources.remove(&graph)?.destroyed.map(|_| graph)
     }
 
     /// The program destroys a graph.
     pub fn destroy(&mut self, graph: usize) -> Destroy {
         match self.sources.as_mut().and_then(|sources| sources.get_mut(&graph)) {
             None => Destroy::Now,
-            Some(source) if source.destroyed => Destroy::Twice,
+            Some(source) if source.destroyed.is_some() => Destroy::Twice,
             Some(source) => {
-                source.destroyed = true;
+                source.destroyed = Some(edits::count());
                 Destroy::Later
             }
         }

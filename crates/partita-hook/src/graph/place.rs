@@ -12,6 +12,7 @@ use partita_abi::types::{
 
 use crate::account::graph_gpus::{join, note};
 use crate::account::{locate, tenant};
+use crate::graph::edits;
 use crate::persistent::graphs;
 
 /// Notes the GPU of a kernel that was added to a graph: that of `context`, null for the current
@@ -126,6 +127,7 @@ pub unsafe fn set_kernel(
     node: *mut c_void,
     parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> CuResult {
+    edits::note();
     // SAFETY: the caller's arguments, passed on.
     graphs::node_refused().unwrap_or_else(|| unsafe { real(node, parameters) })
 }
@@ -136,6 +138,7 @@ pub unsafe fn set_kernel_v2(
     node: *mut c_void,
     parameters: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> CuResult {
+    edits::note();
     // SAFETY: the caller's arguments, passed on.
     graphs::node_refused().unwrap_or_else(|| unsafe { real(node, parameters) })
 }
@@ -146,6 +149,7 @@ pub unsafe fn set_node(
     node: *mut c_void,
     parameters: *mut CUgraphNodeParams,
 ) -> CuResult {
+    edits::note();
     // SAFETY: the caller's parameters, null or valid.
     match unsafe { parameters.as_ref() } {
         Some(of) if of.kind == CU_GRAPH_NODE_TYPE_KERNEL => graphs::node_refused(),

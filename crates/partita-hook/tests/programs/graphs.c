@@ -58,6 +58,85 @@ static void launch(const char *what, void *executable, int kernels) {
     printf(" calls %d\n", DRIVER(int, stub_calls, void)());
 }
 
+/* Launches in two streams in turn or in one: whether another executable has taken the place of the program's, how many
+ * the driver has, and the masks of the one that was launched. */
+static void launches(const char *what, void *executable, int count, int streams) {
+    int code = 0;
+    for (int i = 0; i < count; i++) code |= DRIVER(int, cuGraphLaunch, void *, void *)(executable, (void *)(size_t)(0x5000 + 0x100 * (i % streams)));
+    void *launched = DRIVER(void *, stub_launched, void)();
+    printf("%s %d %s of %d ", what, code, launched == executable ? "own" : "other", DRIVER(int, stub_living_executables, void)());
+    for (int i = 0; i < 2; i++) putchar(mask_of(DRIVER(const uint32_t *, stub_uploaded, void *, int)(launched, i)));
+    putchar('\n');
+}
+
+/* Executables that are made again when changed limits have stood for some launches. */
+static void again(void) {
+    int (*enable)(void *, void *, unsigned) = DRIVER(int, cuGraphNodeSetEnabled, void *, void *, unsigned);
+    int (*drop)(void *) = DRIVER(int, cuGraphExecDestroy, void *);
+    limits("A");
+    void *whole = graph(), *first = kernel(whole, 0), *second = kernel(whole, 0);
+    void *executable = instantiate(whole, 0, NULL);
+    launches("at first", executable, 40, 1);
+    limits("B");
+    launches("changed", executable, 16, 1);
+    launches("settled", executable, 2, 1);
+    limits("A");
+    launches("changed again", executable, 16, 1);
+    launches("settled again", executable, 2, 1);
+    /* The program's changes reach the one in its place, which is not made again after that. */
+    unsigned is_enabled = 7;
+    enable(executable, first, 0);
+    DRIVER(int, cuGraphNodeGetEnabled, void *, void *, unsigned *)(executable, first, &is_enabled);
+    printf("enabled %u\n", is_enabled);
+    launches("disabled", executable, 40, 1);
+    limits("B");
+    launches("and changed", executable, 40, 1);
+    enable(executable, first, 1);
+    launches("enabled", executable, 1, 1);
+    drop(executable);
+    printf("executables %d\n", DRIVER(int, stub_living_executables, void)());
+
+    /* Streams in turn: launches of two executables would not be ordered. */
+    executable = instantiate(whole, 0, NULL);
+    launches("two streams", executable, 1, 2);
+    limits("A");
+    launches("two streams", executable, 300, 2);
+    launches("one stream", executable, 40, 1);
+    drop(executable);
+
+    /* Changed by the program after it was made: the executable, or its graph. */
+    executable = instantiate(whole, 0, NULL);
+    struct kernel other = {(void *)0x10000, {8, 1, 1}, {32, 1, 1}};
+    DRIVER(int, cuGraphExecKernelNodeSetParams_v2, void *, void *, void *)(executable, second, &other);
+    launches("own parameters", executable, 1, 1);
+    limits("B");
+    launches("own parameters", executable, 40, 1);
+    drop(executable);
+    executable = instantiate(whole, 0, NULL);
+    launches("edge", executable, 1, 1);
+    DRIVER(int, cuGraphAddDependencies, void *, void *, void *, size_t)(whole, &first, &second, 1);
+    limits("A");
+    launches("edge", executable, 40, 1);
+    drop(executable);
+    executable = instantiate(whole, 0, NULL);
+    launches("node", executable, 1, 1);
+    kernel(whole, 0);
+    limits("B");
+    launches("node", executable, 40, 1);
+    drop(executable);
+    /* Destroyed by the program before other graphs are changed. */
+    executable = instantiate(whole, 0, NULL);
+    launches("destroyed", executable, 1, 1);
+    DRIVER(int, cuGraphDestroy, void *)(whole);
+    void *elsewhere = graph();
+    first = kernel(elsewhere, 0), second = kernel(elsewhere, 0);
+    DRIVER(int, cuGraphAddDependencies, void *, void *, void *, size_t)(elsewhere, &first, &second, 1);
+    limits("A");
+    launches("destroyed", executable, 40, 1);
+    drop(executable);
+    printf("executables %d\n", DRIVER(int, stub_living_executables, void)());
+}
+
 static int changes;
 static void change_once(void) { if (++changes == 2) limits("B"); }
 
@@ -142,6 +221,9 @@ int main(void) {
     launch("widened", executable, 2);
     limits("B");
     launch("misfit", executable, 2);
+
+    DRIVER(int, cuGraphExecDestroy, void *)(executable);
+    again();
 
     int code;
     instantiate(whole, 4, &code);

@@ -22,10 +22,14 @@ struct exec {
     int count;
 };
 
-static int living, calls;
+static int living, living_execs, calls;
+static struct exec *launched;
 static void (*before_call)(void);
 
 int stub_living_graphs(void) { return living; }
+int stub_living_executables(void) { return living_execs; }
+/* The executable of the last launch. */
+struct exec *stub_launched(void) { return launched; }
 int stub_calls(void) { int seen = calls; calls = 0; return seen; }
 void stub_before_call(void (*function)(void)) { before_call = function; }
 /* The descriptor of a kernel as it was uploaded last; null if it is disabled. */
@@ -124,11 +128,12 @@ static void flatten(struct exec *exec, struct graph *graph) {
 
 int cuGraphInstantiateWithFlags(struct exec **exec, struct graph *graph, uint64_t flags) {
     *exec = calloc(1, sizeof **exec);
+    living_execs++;
     flatten(*exec, graph);
     return 0;
 }
 
-int cuGraphExecDestroy(struct exec *exec) { free(exec); return 0; }
+int cuGraphExecDestroy(struct exec *exec) { living_execs--; free(exec); return 0; }
 
 static int find(struct exec *exec, struct node *node) {
     for (int i = 0; i < exec->count; i++)
@@ -166,7 +171,9 @@ int cuGraphUpload(struct exec *exec, void *stream) {
     return 0;
 }
 
-int cuGraphLaunch(struct exec *exec, void *stream) { return cuGraphUpload(exec, stream); }
+int cuGraphLaunch(struct exec *exec, void *stream) { launched = exec; return cuGraphUpload(exec, stream); }
+
+int cuGraphAddDependencies(struct graph *graph, void **from, void **to, size_t count) { return 0; }
 
 int cuGraphExecKernelNodeSetParams_v2(struct exec *exec, struct node *node, const void *parameters) {
     int i = find(exec, node);

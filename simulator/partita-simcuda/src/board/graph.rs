@@ -1,6 +1,6 @@
 //! Uploaded graphs of clients, and the lanes that run them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use partita_abi::CuResult;
 use partita_core::TpcSet;
@@ -9,11 +9,17 @@ use partita_sim::{StreamId, Work, WorkId};
 use super::{Board, ClientId, Effect, Job, OnStart};
 use crate::shared::protocol::{GraphNode, NodeWork};
 
+/// What a kernel takes longer at every launch of its graph after its node was changed: the driver
+/// no longer runs it as one with the kernels beside it (H200, `docs/hardware.md`).
+const CHANGED_NS: u64 = 450;
+
 /// A graph with its nodes in topological order.
 #[derive(Debug, Default)]
 pub struct Graph {
     /// The nodes by place.
     pub nodes: BTreeMap<u32, GraphNode>,
+    /// Places of the nodes that were changed after they had been uploaded.
+    changed: BTreeSet<u32>,
     /// Streams of the engine that run branches, reused from launch to launch.
     pub lanes: Vec<StreamId>,
     /// Last work of the latest launch: launches of one executable do not overlap.
@@ -40,6 +46,18 @@ pub fn assign_lanes(nodes: &BTreeMap<u32, GraphNode>) -> BTreeMap<u32, usize> {
     lane_of
 }
 
+impl Graph {
+    /// Takes new nodes, and others in place of known ones.
+    pub fn upload(&mut self, nodes: Vec<GraphNode>) {
+        for node in nodes {
+            let index = node.index;
+            if self.nodes.insert(index, node).is_some() {
+                self.changed.insert(index);
+            }
+        }
+    }
+}
+
 impl Board {
     /// Runs an uploaded graph after the earlier work of its stream.
     pub(super) fn run_graph(
@@ -54,6 +72,7 @@ impl Board {
         // A graph without nodes needs no upload.
         let graph = client.graphs.entry(number).or_default();
         let nodes: Vec<GraphNode> = graph.nodes.values().cloned().collect();
+        let changed = graph.changed.clone();
         let lane_of = assign_lanes(&graph.nodes);
         let lane_count = lane_of.values().max().map_or(0, |lane| lane + 1);
         let mut lanes = std::mem::take(&mut graph.lanes);
@@ -97,6 +116,9 @@ impl Board {
             let work = match &node.work {
                 NodeWork::Empty => self.submit(stream, Work::Marker, mark(Effect::Nothing))?,
                 NodeWork::Kernel { head, qmd, params } => {
+                    if changed.contains(&node.index) {
+                        self.submit(stream, Work::Delay { ns: CHANGED_NS }, mark(Effect::Nothing))?;
+                    }
                     self.launch(id, slot, stream, None, head, qmd, params)?
                 }
                 NodeWork::Command(command) => self.submit_command(id, slot, stream, None, command)?,

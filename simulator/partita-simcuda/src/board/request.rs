@@ -193,8 +193,7 @@ impl Board {
             }
             Request::MemInfo => plain(self.client_mem_info(id)?),
             Request::GraphNodes { graph, nodes } => {
-                let graph = self.client(id)?.graphs.entry(graph).or_insert_with(Graph::default);
-                graph.nodes.extend(nodes.into_iter().map(|node| (node.index, node)));
+                self.client(id)?.graphs.entry(graph).or_insert_with(Graph::default).upload(nodes);
                 plain(Reply::Done)
             }
             Request::GraphDrop { graph } => {
