@@ -39,8 +39,12 @@ impl Program {
     /// the GPU's clock.
     fn chain(&mut self, launches: u32) -> (Vec<u32>, u64) {
         let lines = self.0.ask(&format!("chain {launches}"));
-        let (ns, sms) = lines[0].strip_prefix("chain 0 ns ").and_then(|rest| rest.split_once(" sms")).expect("a chain");
-        (sms.split_whitespace().map(|sm| sm.parse().expect("a number")).collect(), ns.parse().expect("a number"))
+        let (ns, sms) =
+            lines[0].strip_prefix("chain 0 ns ").and_then(|rest| rest.split_once(" sms")).expect("a chain");
+        (
+            sms.split_whitespace().map(|sm| sm.parse().expect("a number")).collect(),
+            ns.parse().expect("a number"),
+        )
     }
 }
 
@@ -68,7 +72,8 @@ fn every_route_obeys_new_limits_at_its_next_launch() {
 fn a_graph_is_as_fast_on_new_limits_as_on_its_first() {
     let world = World::new();
     let mut program = Program::start(&world, "--sm tpc:0-7", 8);
-    let sms = |sms: String| sms.split_whitespace().map(|sm| sm.parse().expect("a number")).collect::<Vec<u32>>();
+    let sms =
+        |sms: String| sms.split_whitespace().map(|sm| sm.parse().expect("a number")).collect::<Vec<u32>>();
     let (_, at_first) = program.chain(3);
     let mut readings = vec![at_first];
     for set in ["8-15", "1,9,17,25", "0-65", "0-7"] {

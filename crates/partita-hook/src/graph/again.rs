@@ -10,16 +10,11 @@
 //! changes go to the new one. Launches of one executable run one after the other; so that this holds
 //! for the old and the new one too, both are launched in the same stream.
 
-use alloc::sync::Arc;
 use core::ffi::c_void;
 
-use partita_abi::CuResult;
-
 use crate::account::tenant::Tenant;
-use crate::driver::calls::{GraphCalls, calls};
-use crate::graph::executables::{Armed, Executable};
-use crate::graph::{edits, nodes};
-use crate::launch::carried::Carried;
+use crate::driver::calls::{GraphCalls, Kept, calls};
+use crate::graph::edits;
 
 calls! {
     /// Entry points that say when the GPU has passed a launch.
@@ -40,10 +35,23 @@ const SETTLED: u32 = 16;
 /// Launches after which the hook gives up to wait for two in a row in one stream.
 const GIVEN_UP: u32 = 256;
 
+/// Whether an executable can be made again, and what has taken its place.
+#[derive(Debug, Default)]
+pub struct Again {
+    /// What it was made from; `None` if it cannot be made again.
+    origin: Option<Origin>,
+    /// The executable that is launched in its place.
+    stand_in: Option<usize>,
+    /// The one before that, while it may still run.
+    retired: Option<Retired>,
+    /// Its launches since its kernels were armed one by one, until it is made again.
+    in_place: Option<InPlace>,
+}
+
 /// What an executable was made from.
 #[derive(Debug, Clone, Copy)]
-pub struct Origin {
-    /// Its nodes and their kinds ([`nodes::fingerprint`]).
+struct Origin {
+    /// Its nodes and their kinds ([`edits::fingerprint`]).
     nodes: u64,
     /// The changes of graphs until then.
     edits: u64,
@@ -51,44 +59,17 @@ pub struct Origin {
     flags: u64,
 }
 
-impl Origin {
-    /// That of an executable of `graph`; `None` for one that cannot be made again.
-    pub fn of(tenant: &Tenant, graph: usize, flags: u64, edits: u64) -> Option<Self> {
-        Some(Self { nodes: nodes::fingerprint(tenant, graph)?, edits, flags: flags & !FLAG_UPLOAD })
-    }
-
-    /// Whether the graph is as it was. `destroyed` is the count of changes when the program
-    /// destroyed it.
-    fn stands(&self, tenant: &Tenant, graph: usize, destroyed: Option<u64>) -> bool {
-        self.edits == destroyed.unwrap_or_else(edits::count)
-            && nodes::fingerprint(tenant, graph) == Some(self.nodes)
-    }
-}
-
 /// The launches since an executable was armed one kernel at a time.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct InPlace {
+struct InPlace {
     launches: u32,
-    /// The key of the last launch's stream; 0 before the first.
+    /// The key of the last launch's stream; 0 before the first that counts.
     stream: usize,
-}
-
-impl InPlace {
-    /// Counts a launch. Whether the executable is to be made again before it.
-    pub fn is_due(&mut self, stream: usize) -> bool {
-        self.launches = self.launches.saturating_add(1);
-        self.launches > SETTLED && core::mem::replace(&mut self.stream, stream) == stream
-    }
-
-    /// Whether the hook counts on.
-    pub fn waits(&self) -> bool {
-        self.launches < GIVEN_UP
-    }
 }
 
 /// An executable that was replaced, and the event behind its last launch.
 #[derive(Debug)]
-pub struct Retired {
+struct Retired {
     executable: usize,
     event: usize,
 }
@@ -98,25 +79,130 @@ fn handle(address: usize) -> *mut c_void {
 }
 
 fn events() -> Option<&'static EventCalls> {
-    static CALLS: crate::driver::calls::Kept<EventCalls> = crate::driver::calls::Kept::new();
+    static CALLS: Kept<EventCalls> = Kept::new();
     CALLS.get(EventCalls::resolve)
+}
+
+impl Again {
+    /// That of an executable of `graph`, made with `flags` when `edits` changes had been counted.
+    pub fn of(tenant: &Tenant, graph: usize, flags: u64, edits: u64) -> Self {
+        let origin = edits::fingerprint(tenant, graph);
+        let origin = origin.map(|nodes| Origin { nodes, edits, flags: flags & !FLAG_UPLOAD });
+        Self { origin, ..Self::default() }
+    }
+
+    /// What the driver launches and changes for the program's `executable`.
+    pub fn real(&self, executable: *mut c_void) -> *mut c_void {
+        self.stand_in.map_or(executable, handle)
+    }
+
+    /// Whether another executable is launched in its place.
+    pub fn is_replaced(&self) -> bool {
+        self.stand_in.is_some()
+    }
+
+    /// Whether each launch is counted, until it is made again.
+    pub fn is_counting(&self) -> bool {
+        self.in_place.is_some()
+    }
+
+    /// The program has changed the executable: made again, it would be as its graph is.
+    pub fn changed(&mut self) {
+        (self.origin, self.in_place) = (None, None);
+    }
+
+    /// Its kernels have been armed: `one_by_one`, or by the upload of a new executable.
+    pub fn armed(&mut self, one_by_one: bool) {
+        self.in_place = (one_by_one && self.origin.is_some()).then(InPlace::default);
+    }
+
+    /// Counts a launch. Whether the executable is to be made again before it.
+    pub fn is_due(&mut self, stream: usize) -> bool {
+        let Some(in_place) = &mut self.in_place else { return false };
+        in_place.launches += 1;
+        let is_due =
+            in_place.launches > SETTLED && core::mem::replace(&mut in_place.stream, stream) == stream;
+        if !is_due && in_place.launches >= GIVEN_UP {
+            self.in_place = None;
+        }
+        is_due
+    }
+
+    /// Makes the executable of `graph` again, for a launch in `stream`. `destroyed` is the count of
+    /// changes when the program destroyed the graph. Whether it was made; if so, nothing of it is
+    /// uploaded yet.
+    pub fn make(
+        &mut self,
+        tenant: &Tenant,
+        driver: &GraphCalls,
+        graph: usize,
+        stream: *mut c_void,
+        destroyed: Option<u64>,
+    ) -> bool {
+        if self.retired.as_ref().is_some_and(|retired| !retired.is_over()) {
+            // Tried again at the next launch.
+            return false;
+        }
+        if let Some(retired) = self.retired.take() {
+            retired.destroy(driver);
+        }
+        let made = self.replaced(tenant, driver, graph, stream, destroyed).is_some();
+        if !made {
+            self.origin = None;
+        }
+        self.in_place = None;
+        made
+    }
+
+    fn replaced(
+        &mut self,
+        tenant: &Tenant,
+        driver: &GraphCalls,
+        graph: usize,
+        stream: *mut c_void,
+        destroyed: Option<u64>,
+    ) -> Option<()> {
+        let origin = self.origin?;
+        let stands = origin.edits == destroyed.unwrap_or_else(edits::count)
+            && edits::fingerprint(tenant, graph) == Some(origin.nodes);
+        let made = stands.then(|| driver.instantiate(graph, origin.flags).ok()).flatten()?;
+        if let Some(before) = self.stand_in {
+            self.retired = Retired::after_launches_in(stream, before);
+            if self.retired.is_none() {
+                driver.destroy_executable(made);
+                return None;
+            }
+        }
+        self.stand_in = Some(made.expose_provenance());
+        Some(())
+    }
+
+    /// Destroys what stands in for an executable that the program has destroyed.
+    pub fn destroy(self, driver: &GraphCalls) {
+        if let Some(retired) = self.retired {
+            retired.destroy(driver);
+        }
+        if let Some(stand_in) = self.stand_in {
+            driver.destroy_executable(handle(stand_in));
+        }
+    }
 }
 
 impl Retired {
     /// Retires an executable whose last launch was in `stream`.
-    fn after_launches_in(stream: *mut c_void, executable: usize) -> Result<Self, CuResult> {
-        let calls = events().ok_or(CuResult::NOT_SUPPORTED)?;
+    fn after_launches_in(stream: *mut c_void, executable: usize) -> Option<Self> {
+        let calls = events()?;
         let mut event = core::ptr::null_mut();
         // SAFETY: a valid pointer.
-        unsafe { (calls.create)(&mut event, DISABLE_TIMING) }.ok()?;
+        unsafe { (calls.create)(&mut event, DISABLE_TIMING) }.ok().ok()?;
         let retired = Self { executable, event: event.expose_provenance() };
         // SAFETY: an event of the hook and the program's stream; the driver checks that they are of
         // one context.
-        let recorded = unsafe { (calls.record)(event, stream) };
-        if recorded.is_err() {
+        if unsafe { (calls.record)(event, stream) }.is_err() {
             retired.forget_event();
+            return None;
         }
-        recorded.ok().map(|()| retired)
+        Some(retired)
     }
 
     /// Whether the GPU has passed its last launch.
@@ -135,53 +221,5 @@ impl Retired {
     fn destroy(self, driver: &GraphCalls) {
         driver.destroy_executable(handle(self.executable));
         self.forget_event();
-    }
-}
-
-/// Makes an executable again, for a launch in `stream`. `destroyed` is the count of changes when
-/// the program destroyed its graph. Nothing is uploaded yet.
-///
-/// # Errors
-/// `CUDA_ERROR_NOT_READY` if the one before it still runs; other codes if it cannot be made.
-pub fn make(
-    tenant: &Tenant,
-    driver: &GraphCalls,
-    executable: &mut Executable,
-    stream: *mut c_void,
-    destroyed: Option<u64>,
-) -> Result<(), CuResult> {
-    let origin = executable.origin.ok_or(CuResult::NOT_SUPPORTED)?;
-    if executable.retired.as_ref().is_some_and(|retired| !retired.is_over()) {
-        return Err(CuResult::NOT_READY);
-    }
-    if let Some(retired) = executable.retired.take() {
-        retired.destroy(driver);
-    }
-    if !origin.stands(tenant, executable.graph(), destroyed) {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    let made = driver.instantiate(executable.graph(), origin.flags)?;
-    if let Some(before) = executable.stand_in {
-        match Retired::after_launches_in(stream, before) {
-            Ok(retired) => executable.retired = Some(retired),
-            Err(code) => {
-                driver.destroy_executable(made);
-                return Err(code);
-            }
-        }
-    }
-    executable.stand_in = Some(made.expose_provenance());
-    executable.armed = Armed::Fresh;
-    executable.carried = Arc::new(Carried::new());
-    Ok(())
-}
-
-/// Destroys what stands in for an executable that the program has destroyed.
-pub fn destroy(driver: &GraphCalls, executable: &mut Executable) {
-    if let Some(retired) = executable.retired.take() {
-        retired.destroy(driver);
-    }
-    if let Some(stand_in) = executable.stand_in.take() {
-        driver.destroy_executable(handle(stand_in));
     }
 }

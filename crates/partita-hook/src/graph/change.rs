@@ -6,8 +6,8 @@ use partita_abi::CuResult;
 use partita_abi::prototypes;
 use partita_abi::types::{
     CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D,
-    CUDA_MEMSET_NODE_PARAMS_v1, CUcontext,
-    CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUkernel,
+    CUDA_MEMSET_NODE_PARAMS_v1, CUcontext, CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams,
+    CUkernel,
 };
 
 use crate::account::locate;
@@ -32,8 +32,8 @@ fn changed(
         executables::forget_ready(executable as usize);
         if let Some(executable) = executables::lock().get(executable as usize) {
             record(tenant, executable);
-            // Made again, it would be as its graph is.
-            (executable.origin, executable.in_place, executable.ready) = (None, None, None);
+            executable.again.changed();
+            executable.ready = None;
             if executable.wide {
                 // The next launch uploads the changed nodes, and all of them need the mask.
                 executable.armed = Armed::Unknown;

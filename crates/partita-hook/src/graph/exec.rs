@@ -3,7 +3,7 @@
 //! Before a launch or an upload, the hook compares the mask in the executable's kernels with the
 //! tenant's. If they differ, the hook arms the executable again, kernel by kernel; the driver then
 //! calls back for each kernel, and the current mask enters its descriptor. If the limits then stand
-//! for some launches, another executable takes its place ([`again`]). An unchanged launch costs
+//! for some launches, another executable takes its place ([`Again`]). An unchanged launch costs
 //! three more loads, or a lock where another one is in its place. An executable cannot be armed if the program has destroyed a node of its
 //! graph. It may run while the tenant owns the TPCs of its last upload, and is refused after that.
 
@@ -24,7 +24,7 @@ use crate::driver::stream::key_of;
 use crate::gate::inside::{self, Waits};
 use crate::gate::lanes;
 use crate::gate::pass::{self, What};
-use crate::graph::again::{self, InPlace, Origin};
+use crate::graph::again::Again;
 use crate::graph::executables::{self, Armed, Destroy, Executable};
 use crate::graph::{edits, nodes, width};
 use crate::holder::fences;
@@ -167,36 +167,37 @@ fn prepare<'t>(
             carried: Some(Arc::clone(&executable.carried)),
         }));
     }
-    if executable.ready == Some(epoch) && executable.in_place.is_none() {
-        let (real, width) = (executable.real(handle), executable.width);
+    if executable.ready == Some(epoch) {
+        let (real, width) = (executable.again.real(handle), executable.width);
         return Ok(Some(Prepared { real, gpu, epoch, wide: false, width, carried: None }));
     }
-    let wide = judge(tenant, driver, &limits, executable.real(handle), executable)?;
+    let real = executable.again.real(handle);
+    let wide = judge(tenant, driver, &limits, real, executable)?;
     let wanted = Armed::Masked(limits.qmd_disable);
     if executable.armed != wanted || executable.wide != wide {
         let is_fresh = executable.armed == Armed::Fresh;
-        match locate::on(tenant, gpu, || arm(driver, executable.real(handle), stream, executable, wide)) {
+        match locate::on(tenant, gpu, || arm(driver, real, stream, executable, wide)) {
             Ok(()) => {
                 (executable.armed, executable.wide) = (wanted, wide);
-                let can_be_made = executable.origin.is_some() && executable.waits.is_none();
-                executable.in_place = (!is_fresh && !wide && can_be_made).then(InPlace::default);
+                executable.again.armed(!is_fresh && !wide && executable.waits.is_none());
             }
             Err(_) => run_on(executable, &limits, wide)?,
         }
     }
-    if is_launch {
-        make_again(tenant, gpu, driver, stream, executable, destroyed, wanted);
+    if is_launch && executable.armed == wanted && executable.again.is_counting() {
+        make_again(tenant, gpu, driver, stream, executable, destroyed);
     }
-    let is_ready = !wide && executable.armed == wanted && executable.in_place.is_none();
+    let is_ready = !wide && executable.armed == wanted && !executable.again.is_counting();
     executable.ready = is_ready.then_some(epoch);
-    if is_ready && executable.stand_in.is_none() {
+    if is_ready && !executable.again.is_replaced() {
         executables::note_ready(handle as usize, gpu.index, executable.width, epoch);
     }
-    let (real, width) = (executable.real(handle), executable.width);
+    let (real, width) = (executable.again.real(handle), executable.width);
     Ok(Some(Prepared { real, gpu, epoch, wide, width, carried: Some(Arc::clone(&executable.carried)) }))
 }
 
-/// Makes an executable again whose kernels were armed one by one, if it is time.
+/// Makes an executable again whose kernels were armed one by one, if it is time. The launch that
+/// follows uploads every kernel with the tenant's mask.
 fn make_again(
     tenant: &Tenant,
     gpu: &Gpu,
@@ -204,22 +205,15 @@ fn make_again(
     stream: *mut c_void,
     executable: &mut Executable,
     destroyed: Option<u64>,
-    wanted: Armed,
 ) {
-    let Some(in_place) = executable.in_place.as_mut().filter(|_| !tenant.is_captured(stream)) else { return };
     let key = key_of(stream.addr(), || tenant.driver().current_context());
-    if executable.armed != wanted || !in_place.is_due(key) {
-        if !in_place.waits() {
-            executable.in_place = None;
-        }
+    if tenant.is_captured(stream) || !executable.again.is_due(key) {
         return;
     }
-    let make = || again::make(tenant, driver, executable, stream, destroyed);
-    match locate::on(tenant, gpu, || capture::relaxed(make)) {
-        // The launch uploads every kernel with the tenant's mask.
-        Ok(()) => (executable.armed, executable.in_place) = (wanted, None),
-        Err(CuResult::NOT_READY) => {}
-        Err(_) => (executable.origin, executable.in_place) = (None, None),
+    let graph = executable.graph();
+    let make = || executable.again.make(tenant, driver, graph, stream, destroyed);
+    if locate::on(tenant, gpu, || capture::relaxed(make)) {
+        executable.carried = Arc::new(Carried::new());
     }
 }
 
@@ -389,7 +383,7 @@ unsafe fn made(
     };
     let mut made = Executable::new(graph as usize, gpu.index, kernels, armed, carried);
     made.waits = plan.map(Waits::from);
-    made.origin = Origin::of(tenant, graph as usize, flags, edits);
+    made.again = Again::of(tenant, graph as usize, flags, edits);
     made.width = width::of(tenant, graph as usize).unwrap_or(made.kernels.len() as u32);
     if made.width > 1 {
         fast_path::count_streams();
@@ -480,9 +474,9 @@ pub unsafe fn destroy_executable(real: prototypes::cuGraphExecDestroy, executabl
     let removed = executables::lock().remove(executable as usize);
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(executable) };
-    if let (Some((mut executable, graph)), Some(driver)) = (removed, tenant.graph_calls()) {
+    if let (Some((executable, graph)), Some(driver)) = (removed, tenant.graph_calls()) {
         if result.is_ok() {
-            again::destroy(driver, &mut executable);
+            executable.again.destroy(driver);
         }
         if let Some(graph) = graph {
             driver.destroy(graph);

@@ -16,7 +16,7 @@ use partita_ledger::GPUS_MAX;
 use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::gate::inside::Waits;
-use crate::graph::again::{InPlace, Origin, Retired};
+use crate::graph::again::Again;
 use crate::graph::edits;
 use crate::launch::carried::Carried;
 use crate::launch::misfit::{Needs, Shape};
@@ -77,14 +77,8 @@ pub struct Executable {
     pub waits: Option<Waits>,
     /// How many of its kernels run at once, at most.
     pub width: u32,
-    /// What it can be made from again; `None` once the program has changed it.
-    pub origin: Option<Origin>,
-    /// The executable that is launched in its place.
-    pub stand_in: Option<usize>,
-    /// The one before that, while it may still run.
-    pub retired: Option<Retired>,
-    /// Its launches since its kernels were armed one by one, until it is made again.
-    pub in_place: Option<InPlace>,
+    /// What is launched in its place, after a change of the limits.
+    pub again: Again,
     /// The epoch of the limits at which it, or the one in its place, was last found to need nothing.
     pub ready: Option<u64>,
 }
@@ -102,10 +96,7 @@ impl Executable {
             carried,
             waits: None,
             width: 1,
-            origin: None,
-            stand_in: None,
-            retired: None,
-            in_place: None,
+            again: Again::default(),
             ready: None,
         }
     }
@@ -113,11 +104,6 @@ impl Executable {
     /// The graph that it was made from.
     pub fn graph(&self) -> usize {
         self.graph
-    }
-
-    /// What the driver launches and changes for the program's `handle`.
-    pub fn real(&self, handle: *mut c_void) -> *mut c_void {
-        self.stand_in.map_or(handle, core::ptr::with_exposed_provenance_mut)
     }
 }
 
@@ -155,7 +141,7 @@ in_child! {
 
 /// What the driver launches and changes for the program's handle.
 pub fn real(executable: *mut c_void) -> *mut c_void {
-    lock().get(executable as usize).map_or(executable, |of| of.real(executable))
+    lock().get(executable as usize).map_or(executable, |of| of.again.real(executable))
 }
 
 /// The process's executable graphs, locked.

@@ -6,8 +6,7 @@ use core::ffi::c_void;
 
 use hashbrown::HashMap;
 use partita_abi::types::{
-    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_EMPTY, CU_GRAPH_NODE_TYPE_GRAPH,
-    CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_MEMSET,
+    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL,
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CUDA_KERNEL_NODE_PARAMS_v2,
 };
 use partita_ledger::mutex::Mutex;
@@ -47,35 +46,6 @@ pub fn kernels(tenant: &Tenant, graph: usize) -> Option<Vec<KernelNode>> {
     let mut found = Vec::new();
     collect(tenant, graph, DEPTH_MAX, &mut found)?;
     Some(found)
-}
-
-/// A number that tells the nodes of a graph and their kinds, embedded graphs included; `None` if
-/// the hook does not see every change of some of them in an executable.
-pub fn fingerprint(tenant: &Tenant, graph: usize) -> Option<u64> {
-    fingerprint_within(tenant, graph, DEPTH_MAX)
-}
-
-fn fingerprint_within(tenant: &Tenant, graph: usize, depth: u32) -> Option<u64> {
-    let driver = tenant.graph_calls()?;
-    // FNV-1a, word by word.
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
-    let mut hash = 0xcbf2_9ce4_8422_2325;
-    for node in driver.nodes(graph as *mut c_void)? {
-        let kind = driver.node_type(node)?;
-        hash = mix(mix(hash, node as u64), kind.into());
-        match kind {
-            CU_GRAPH_NODE_TYPE_KERNEL
-            | CU_GRAPH_NODE_TYPE_MEMCPY
-            | CU_GRAPH_NODE_TYPE_MEMSET
-            | CU_GRAPH_NODE_TYPE_EMPTY => {}
-            CU_GRAPH_NODE_TYPE_GRAPH => {
-                let child = driver.child(node)? as usize;
-                hash = mix(hash, fingerprint_within(tenant, child, depth.checked_sub(1)?)?);
-            }
-            _ => return None,
-        }
-    }
-    Some(hash)
 }
 
 /// The GPUs of a graph's kernels, embedded graphs and bodies included, as far as they are noted.
