@@ -89,7 +89,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Whether a read began at this byte.
+    /// Whether a read began at this byte. An instruction that reads and writes counts as a write.
     pub fn was_read(&self, offset_bytes: usize) -> bool {
         bit(&self.read, offset_bytes)
     }

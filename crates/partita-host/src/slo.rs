@@ -201,7 +201,7 @@ pub(crate) fn check_gpus(asked: &LimitSet, gpus: usize, is_prepared: bool) -> Re
 /// that take turns need no compute units of each other.
 ///
 /// # Errors
-/// [`Error::NotOffered`] with the sum.
+/// [`Error::Plan`] with the sum: a start waits for tenants that leave, as for compute units.
 pub(crate) fn check_sum<'a>(
     asked: &LimitSet,
     topology: &Topology,
@@ -223,13 +223,13 @@ pub(crate) fn check_sum<'a>(
         return Ok(());
     }
     let others: Vec<String> = needs.iter().map(|(name, tpcs)| format!("{name} needs {tpcs}")).collect();
-    Err(refuse(
-        asked,
-        &format!(
-            "the targets exclude each other: {}, this one {least}, {sum} TPCs together of {}; ask for a smaller --sm, \
-             loosen a target with `partita set NAME --slo`, or use another GPU",
+    Err(Error::Plan {
+        reason: format!(
+            "{}: the targets exclude each other: {}, this one {least}, {sum} TPCs together of {}; ask for a smaller \
+             --sm, loosen a target with `partita set NAME --slo`, or use another GPU",
+            option(asked),
             others.join(", "),
             topology.tpc_count()
         ),
-    ))
+    })
 }

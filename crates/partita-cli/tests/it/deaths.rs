@@ -233,6 +233,22 @@ fn a_start_on_one_gpu_waits_for_a_dead_tenant_of_two() {
     assert!(stopped.status.success(), "{stopped:?}");
 }
 
+/// A dead tenant's target needs its compute units until its work has ended.
+#[test]
+fn a_start_with_a_target_waits_for_a_dead_tenant_with_one() {
+    if needs_user_mode(NO_HOLDER) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    let target = "--sm 60% --slo p99=5ms";
+    let mut dying = scene.dying_with(target, "finite", "kill", "on");
+    die(&mut dying, "kill");
+    let output = scene.world.line(&format!("run {target} -- true"));
+    assert!(output.status.success(), "{output:?}");
+    scene.goes_on(&mut neighbour, "a start");
+}
+
 /// What waits at the gate of a share of time would wait for ever.
 #[test]
 fn work_of_a_dead_tenant_with_a_share_of_time_ends_too() {

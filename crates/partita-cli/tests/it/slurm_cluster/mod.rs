@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-use crate::batch_jobs::write_settings;
+use crate::batch_jobs::{number_of, write_settings};
 use crate::common::{PATIENCE, World, program, text};
 
 /// The required programs, of the packages slurmctld, slurmd, slurm-client and munge.
@@ -138,6 +138,9 @@ impl<'a> Cluster<'a> {
         // Two listeners at once, to get different numbers.
         let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [controller, daemon] = ports.map(|listener| listener.local_addr().unwrap().port());
+        // An epilog ends the processes of its job, also those of another cluster's job of this
+        // number. Slurm's numbers end at 67,043,328.
+        let first_job = 1 + number_of(self.world) % 67_000_000;
         fs::write(
             self.dir.join("slurm.conf"),
             format!(
@@ -162,6 +165,7 @@ MpiDefault=none
 MailProg=/bin/true
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
+FirstJobId={first_job}
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 ReturnToService=2
 KillWait=2
