@@ -6,16 +6,19 @@ use crate::histogram::{Bounds, Histogram};
 /// The most bursts of a look that count. More are a lie, or as good as that many.
 const COUNT_MAX: u64 = 1_000_000;
 
-/// Whether 99 of 100 are in time, by two sequential tests on the share of late ones.
+/// Whether 99 of 100 are in time, by three sequential tests on the share of late ones.
 ///
 /// * [`Evidence::alarm`] is a cumulative sum of log-likelihood ratios of 5 % late against 1 %,
 ///   which never falls below 0: it forgets a good past, and four late bursts close to each other
 ///   are an alarm.
+/// * [`Evidence::drift`] is the same sum of 1.5 % late against 1 %, for what the first one never
+///   sees: a share of up to 2.5 %. It takes some 2,000 bursts of which 2 % are late.
 /// * [`Evidence::calm`] is the same sum of 0.25 % late against 1 %: some 400 bursts of which none
 ///   is late are enough, 600 of which one is, and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Evidence {
     pub alarm: f64,
+    pub drift: f64,
     pub calm: f64,
     /// Bursts that were counted, and late ones of them.
     pub count: u64,
@@ -28,6 +31,8 @@ pub(super) const ALARM: f64 = 6.0;
 pub(super) const SEVERE: f64 = 2.0 * ALARM;
 /// The most that counts: some 360 bursts in time end each alarm.
 const ALARM_MAX: f64 = 15.0;
+/// As above, for some 200 bursts: what made many late is the other test's.
+const DRIFT_MAX: f64 = 7.0;
 /// From here on the target holds, but for one in 20 of those that just do not: ln 20.
 pub(super) const CALM: f64 = 3.0;
 /// A bad past counts for no more than this.
@@ -35,16 +40,24 @@ const CALM_MIN: f64 = -3.0;
 
 /// ln(5 % / 1 %) and ln(95 % / 99 %).
 const ALARM_OF: (f64, f64) = (1.609, -0.0412);
+/// ln(1.5 % / 1 %) and ln(98.5 % / 99 %).
+const DRIFT_OF: (f64, f64) = (0.4055, -0.00506);
 /// ln(0.25 % / 1 %) and ln(99.75 % / 99 %).
 const CALM_OF: (f64, f64) = (-1.386, 0.00755);
 
 impl Evidence {
+    /// Whether the target is violated.
+    pub fn is_alarm(&self) -> bool {
+        self.alarm >= ALARM || self.drift >= ALARM
+    }
+
     /// Adds what a look found.
     pub fn add(&mut self, times: &Histogram, bound_ns: u64) {
         let (count, late) = (times.count().min(COUNT_MAX), late(times, bound_ns).min(COUNT_MAX));
         let (late_f, in_time_f) = (late as f64, count.saturating_sub(late) as f64);
         let sum = |of: (f64, f64)| late_f * of.0 + in_time_f * of.1;
         self.alarm = (self.alarm + sum(ALARM_OF)).clamp(0.0, ALARM_MAX);
+        self.drift = (self.drift + sum(DRIFT_OF)).clamp(0.0, DRIFT_MAX);
         self.calm = (self.calm + sum(CALM_OF)).clamp(CALM_MIN, CALM);
         self.count = self.count.saturating_add(count);
         self.late = self.late.saturating_add(late);

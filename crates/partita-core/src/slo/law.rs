@@ -1,7 +1,8 @@
 //! [`Law`]: who holds how many TPCs of a GPU, look by look.
 //!
 //! # Its rules
-//! * **A guarantee holds always.** No tenant gets fewer TPCs, whatever others count.
+//! * **A guarantee holds always.** No tenant gets fewer TPCs, whatever others count. Without one it
+//!   has two TPCs at least, as long as there are many.
 //! * **A violated target grows at once**: to twice its TPCs, and to all that there is if it is
 //!   violated badly, or again within a second, or as its load has risen steeply. With looks every
 //!   100 ms, ten times the load is answered in 0.5 s. It takes what is free and what tenants for
@@ -21,13 +22,16 @@
 
 use alloc::vec::Vec;
 
-use super::evidence::ALARM;
 use super::one::{Around, One};
 use super::said::Reason;
 use super::seen::{Look, Order, Room, Seen, Standing, Wanted};
 
 /// The most that a look lets pass, in seconds.
 const LOOK_S_MAX: f64 = 1.0;
+/// What a tenant gets at least, whatever its guarantee, if that leaves half of the GPU: one on a
+/// single TPC holds up its neighbours. Beside it 14 of 1,000 decode steps take 0.3 to 1 ms more
+/// (H200, `docs/hardware.md`), and none beside the same program on two.
+const LEAST_TPCS: u32 = 2;
 
 /// Divides the TPCs of one GPU.
 #[derive(Debug, Clone, Default)]
@@ -65,6 +69,13 @@ impl Law {
         }
         let seen: Vec<&Seen<'_>> =
             order.iter().filter_map(|at| seen.iter().find(|seen| seen.id == self.ones[*at].id)).collect();
+        let raised = |one: &Seen<'_>| one.least_tpcs.max(LEAST_TPCS.min(one.most_tpcs));
+        let all_raised = seen.iter().fold(room.resting, |all, one| all.saturating_add(raised(one)));
+        let raised: Vec<Seen<'_>> = match all_raised <= room.tpcs / 2 {
+            true => seen.iter().map(|one| Seen { least_tpcs: raised(one), ..**one }).collect(),
+            false => seen.iter().map(|one| **one).collect(),
+        };
+        let seen: Vec<&Seen<'_>> = raised.iter().collect();
         let mut look = Look::default();
         let least: u32 = seen.iter().fold(room.resting, |all, one| all.saturating_add(one.least_tpcs));
         for (at, seen) in order.iter().zip(&seen) {
@@ -84,7 +95,7 @@ impl Law {
         let uses_more = |one: &One, giver: &One| match (one.wanted, giver.wanted) {
             (Wanted::Throughput, _) => one.cap > one.tpcs,
             (_, Wanted::Throughput) => false,
-            _ => one.evidence.alarm >= ALARM,
+            _ => one.evidence.is_alarm(),
         };
         let gains = order.iter().map(|giver| {
             let mut others = order.iter().filter(|other| *other != giver);
@@ -163,7 +174,7 @@ impl Law {
         }
         let waits = |i: usize| {
             let one = &self.ones[order[i]];
-            is_target(i) && !one.unmet && one.evidence.alarm >= ALARM
+            is_target(i) && !one.unmet && one.evidence.is_alarm()
         };
         let pressed = is_short || (left == 0 && (0..seen.len()).any(waits));
         // The rest: to whom has least, one at a time.

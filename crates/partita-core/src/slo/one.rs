@@ -5,7 +5,7 @@ mod target;
 
 use alloc::vec::Vec;
 
-use super::evidence::{ALARM, Evidence, Mean};
+use super::evidence::{Evidence, Mean};
 use super::seen::{Level, Seen, Standing, Wanted};
 use crate::histogram::{Bounds, Histogram};
 
@@ -291,7 +291,7 @@ impl One {
         Standing {
             bound_ns: self.bound_ns,
             p99_ns: p99_ns(&recent),
-            holds: is_known.then_some(self.evidence.alarm < ALARM && !self.unmet),
+            holds: is_known.then_some(!self.evidence.is_alarm() && !self.unmet),
             unmet: self.unmet,
             enough_tpcs: self.enough,
             next_trial_s: self.trial.is_none().then_some((self.next_trial_s - time_s).max(0.0)),

@@ -3,6 +3,7 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::evidence::Evidence;
 use super::{Event, Goal, Law, Look, Order, ParseSloError, Reason, Room, Seen, Slo, Wanted};
 use crate::histogram::{BUCKETS, Histogram};
 
@@ -501,6 +502,39 @@ fn a_start_does_not_tell_that_the_target_cannot_be_met() {
         assert_eq!(told.count(), 0, "{seed}: {:?}", gpu.events);
         assert_eq!(gpu.law.standing(0).unwrap().holds, Some(true), "{seed}");
     }
+}
+
+/// Which share of late bursts, in thousandths, is a violation.
+#[test]
+fn more_than_one_late_burst_in_100_is_a_violation() {
+    let bursts = |late_permille: u64, count: u64| {
+        let mut evidence = Evidence::default();
+        // Spread evenly: the number of late ones is known, and no two are close.
+        (0..count).position(|at| {
+            let is_late = at * late_permille / 1_000 != (at + 1) * late_permille / 1_000;
+            let mut times = Histogram::default();
+            times.add(if is_late { 2_000_000 } else { 500_000 });
+            evidence.add(&times, 1_000_000);
+            evidence.is_alarm()
+        })
+    };
+    for (late_permille, within) in [(50, 400), (25, 2_000), (18, 3_000), (14, 12_000)] {
+        let found = bursts(late_permille, 100_000).unwrap_or(usize::MAX);
+        assert!(found < within, "{late_permille} of 1,000: after {found}");
+    }
+    for late_permille in [0, 5, 10, 11] {
+        assert_eq!(bursts(late_permille, 1_000_000), None, "{late_permille} of 1,000");
+    }
+}
+
+#[test]
+fn a_violated_target_leaves_two_tpcs_to_each_of_few_others() {
+    let mut gpu = pair(3, 20.0);
+    // It cannot be met.
+    gpu.tenants[0].1 = Wanted::Within(1_000);
+    gpu.tenants[1].2 = 1;
+    gpu.run(3.0);
+    assert_eq!((gpu.held(0), gpu.held(1)), (64, 2));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::super::evidence::{self, ALARM, CALM, Evidence, SEVERE};
+use super::super::evidence::{self, CALM, Evidence, SEVERE};
 use super::super::said::{Event, Reason};
 use super::super::seen::{Seen, Wanted};
 use super::{Around, Calibration, One, SETTLE_LOOKS, Trial, p99_ns};
@@ -85,7 +85,7 @@ impl One {
                 events.push((self.id, Event::Met));
             }
         }
-        if self.evidence.alarm >= if is_steep { ALARM_AT_RISE } else { ALARM } {
+        if self.evidence.is_alarm() || is_steep && self.evidence.alarm >= ALARM_AT_RISE {
             return self.violated(around, is_stuck, events);
         }
         self.misses = None;
