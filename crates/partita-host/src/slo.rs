@@ -225,8 +225,8 @@ pub(crate) fn check_sum<'a>(
     let others: Vec<String> = needs.iter().map(|(name, tpcs)| format!("{name} needs {tpcs}")).collect();
     Err(Error::Plan {
         reason: format!(
-            "{}: the targets exclude each other: {}, this one {least}, {sum} TPCs together of {}; ask for a smaller \
-             --sm, loosen a target with `partita set NAME --slo`, or use another GPU",
+            "{}: the targets exclude each other: {}, this one {least}, {sum} TPCs together of {}; ask for a \
+             smaller --sm, loosen a target with `partita set NAME --slo`, or use another GPU",
             option(asked),
             others.join(", "),
             topology.tpc_count()

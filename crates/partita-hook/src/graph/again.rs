@@ -6,9 +6,9 @@
 //! the program's, whose handle stays valid.
 //!
 //! The new one is the same if the program has changed neither the graph nor the executable since
-//! it was made, and if every change of its kinds of nodes goes through the hook. The program's later
-//! changes go to the new one. Launches of one executable run one after the other; so that this holds
-//! for the old and the new one too, both are launched in the same stream.
+//! it was made, and if every change of its kinds of nodes goes through the hook. The program's
+//! later changes go to the new one. Launches of one executable run one after the other; so that
+//! this holds for the old and the new one too, both are launched in the same stream.
 
 use core::ffi::c_void;
 

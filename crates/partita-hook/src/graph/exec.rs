@@ -4,8 +4,9 @@
 //! tenant's. If they differ, the hook arms the executable again, kernel by kernel; the driver then
 //! calls back for each kernel, and the current mask enters its descriptor. If the limits then stand
 //! for some launches, another executable takes its place ([`Again`]). An unchanged launch costs
-//! three more loads, or a lock where another one is in its place. An executable cannot be armed if the program has destroyed a node of its
-//! graph. It may run while the tenant owns the TPCs of its last upload, and is refused after that.
+//! three more loads, or a lock where another one is in its place. An executable cannot be armed if
+//! the program has destroyed a node of its graph. It may run while the tenant owns the TPCs of its
+//! last upload, and is refused after that.
 
 use alloc::sync::Arc;
 use core::ffi::{c_char, c_int, c_void};

@@ -79,7 +79,7 @@ pub struct Executable {
     pub width: u32,
     /// What is launched in its place, after a change of the limits.
     pub again: Again,
-    /// The epoch of the limits at which it, or the one in its place, was last found to need nothing.
+    /// The epoch of the limits at which it, or the one in its place, needed nothing.
     pub ready: Option<u64>,
 }
 
