@@ -1,6 +1,6 @@
 //! Green contexts, as a C program uses them.
 
-mod common;
+use crate::common;
 
 use common::World;
 

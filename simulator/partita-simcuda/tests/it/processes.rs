@@ -1,6 +1,6 @@
 //! Several processes on one GPU: sharing memory, taking turns, running together under MPS, dying.
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Init, devices and contexts, as a C program sees them.
 
-mod common;
+use crate::common;
 
 use common::World;
 use partita_simcuda::shared::place::Place;

@@ -1,7 +1,7 @@
 //! The stand-in for `nvidia-cuda-mps-control`, as a program: its daemon, its clients, and all ways
 //! in which they end.
 
-mod mps_service;
+use crate::mps_service;
 
 use std::process::{Command, Stdio};
 

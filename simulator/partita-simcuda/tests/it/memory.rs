@@ -1,6 +1,6 @@
 //! Device and host memory, as a C program sees them.
 
-mod common;
+use crate::common;
 
 use common::World;
 

@@ -1,6 +1,6 @@
 //! Order in time, as a C program sees it.
 
-mod common;
+use crate::common;
 
 use common::World;
 

@@ -1,6 +1,6 @@
 //! Graphs and stream capture, as a C program sees them.
 
-mod common;
+use crate::common;
 
 use common::World;
 

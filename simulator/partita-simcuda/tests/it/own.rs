@@ -1,6 +1,6 @@
 //! Programs' own kernels, as a C program sees them.
 
-mod common;
+use crate::common;
 
 use common::World;
 

@@ -1,13 +1,13 @@
 //! The kernel driver's control interface, queried by a C program.
 
-mod common;
+use crate::common;
 
 use common::World;
 
 /// The answer of an H200's driver in the program's format: the first SM of a TPC and the fields but
 /// `localSmId`.
 fn measured() -> Vec<String> {
-    let text = include_str!("../../../crates/partita-core/src/topology/survey/tests/h200.txt");
+    let text = include_str!("../../../../crates/partita-core/src/topology/survey/tests/h200.txt");
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }
 

@@ -1,6 +1,6 @@
 //! A machine with several GPUs, as C programs see it.
 
-mod common;
+use crate::common;
 
 use common::World;
 

@@ -1,6 +1,6 @@
 //! Several users of the stand-in for MPS: one after the other, or all at once.
 
-mod mps_service;
+use crate::mps_service;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -72,7 +72,9 @@ fn a_server_for_all_users_takes_them_at_the_same_time() {
     let joined = |dir: &str| {
         let mut command = Command::new("/proc/self/exe");
         dirs.environment(&mut command);
-        command.args(["--exact", "joining_process", "--ignored", "--nocapture"]).env("TEST_SERVICE", dir);
+        command
+            .args(["--exact", "mps_users::joining_process", "--ignored", "--nocapture"])
+            .env("TEST_SERVICE", dir);
         let output = command.uid(NOBODY).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };

@@ -3,12 +3,11 @@
 //! A thread plays the board, so that each figure is known. Each case runs in a separate process,
 //! because the library reads its environment.
 
-mod common;
+use crate::common;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use common::library;
@@ -21,6 +20,7 @@ use partita_simcuda::shared::place::{Place, usable_bytes};
 use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
 use partita_simcuda::shared::socket::{self, Received};
 use partita_simcuda::shared::visible::{device_uuid, uuid_text};
+use partita_testing::ignored_test;
 
 const MIB: u64 = 1 << 20;
 
@@ -35,8 +35,7 @@ fn run(case: &str, device: &str, dir: &Path) {
 
 /// As [`run`], on a machine with several GPUs.
 fn run_on(case: &str, device: &str, gpus: &str, dir: &Path) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", case, "--ignored", "--nocapture"])
+    let output = ignored_test(case)
         .env("PARTITA_SIM_DEVICE", device)
         .env("PARTITA_SIM_GPUS", gpus)
         .env("PARTITA_SIM_DIR", dir)

@@ -3,16 +3,12 @@
 //! The programs in `c/` declare the driver calls that they use and are linked against the library
 //! under the name of the real one, as any program is.
 
-// Each test file uses a part of this.
-#![allow(dead_code)]
-
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-#[allow(unused_imports)]
 pub use partita_testing::eventually;
 use partita_testing::{Machine, build, succeed};
 

@@ -1,7 +1,7 @@
 //! The commands of the stand-in for `nvidia-cuda-mps-control` as `partita-mps` sends them, and how
 //! it handles failures.
 
-mod mps_service;
+use crate::mps_service;
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Modules, launches, masks and hangs, as a C program sees them.
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader};
 

@@ -3,8 +3,6 @@
 //! Clients are processes that attach as the driver's client does and then wait. A thread plays a
 //! board, so that faults come when a test wants them.
 
-#![allow(dead_code)]
-
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;

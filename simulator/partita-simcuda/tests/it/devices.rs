@@ -1,6 +1,6 @@
 //! Every device of the catalogue: its launch descriptors and its streams' masks.
 
-mod common;
+use crate::common;
 
 use common::World;
 use partita_sim::{StreamMaskLayout, catalogue};

@@ -1,6 +1,6 @@
 //! Faults in the stand-in for MPS: which clients they affect, which they spare, and the recovery.
 
-mod mps_service;
+use crate::mps_service;
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Streams' private structures: masks at each driver's offset, and the detection of other writes.
 
-mod common;
+use crate::common;
 
 use common::World;
 use partita_sim::StreamMaskLayout;
