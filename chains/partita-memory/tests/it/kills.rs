@@ -3,7 +3,7 @@
 //! They speak the protocol and use no GPU, so that thousands of them can be killed in a few
 //! seconds. `PARTITA_TEST_KILLS` sets the number.
 
-mod common;
+use crate::common;
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The service through its socket, with the host's memory in place of a GPU's.
 
-mod common;
+use crate::common;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
