@@ -1,6 +1,6 @@
 //! The files from outside: their makers, tenants and observers, in one process.
 
-mod common;
+use crate::common;
 
 use common::{dir, owner, sample_limits};
 use partita_ledger::{

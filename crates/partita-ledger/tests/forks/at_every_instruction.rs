@@ -4,7 +4,7 @@
 //! hands. Afterwards others work as if the operation had happened completely or not at all.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
-mod common;
+use crate::common;
 
 use std::cell::Cell;
 use std::ffi::CStr;

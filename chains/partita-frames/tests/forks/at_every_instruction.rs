@@ -2,8 +2,7 @@
 //! partita-ledger.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
-#[path = "../../../crates/partita-ledger/tests/common/mod.rs"]
-mod common;
+use crate::common;
 
 use std::cell::Cell;
 use std::ffi::CStr;

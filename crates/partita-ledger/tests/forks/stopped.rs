@@ -5,7 +5,7 @@
 //! longest time is printed; only a hang fails by time.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
-mod common;
+use crate::common;
 
 use std::ffi::CString;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! A tenant of a thousand processes, and reused process numbers.
 
-mod common;
+use crate::common;
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::SeqCst;

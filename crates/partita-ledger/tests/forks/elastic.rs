@@ -1,6 +1,6 @@
 //! The elastic file: records of processes that live and die.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -1,19 +1,12 @@
 //! The time file: one account for all processes, whichever dies at whatever instruction.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::dir;
-use common::process::{End, Random, fork, shared_words, wait_until};
+use common::process::{End, Random, alone, fork, shared_words, wait_until};
 use partita_ledger::{TIME_WORDS, TimeMap, TimeView};
-
-/// One test at a time: a forked process has copies of all descriptors, and keeps their locks.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Adds one to every word; all are equal, always.
 fn count(words: &[u64; TIME_WORDS]) -> ([u64; TIME_WORDS], u64) {
@@ -63,6 +56,7 @@ fn two_hundred_kills_lose_nothing_and_stop_no_process() {
 
 #[test]
 fn the_gate_obeys_the_latest_version() {
+    let _alone = alone();
     let dir = dir();
     let map = TimeMap::create(&dir.file("time"), 0o600).unwrap();
     assert!(map.is_open());
@@ -107,6 +101,7 @@ fn every_process_has_a_seat_of_its_own() {
 
 #[test]
 fn an_observer_of_hostile_words_gets_an_answer() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("time");
     drop(TimeMap::create(&path, 0o600).unwrap());

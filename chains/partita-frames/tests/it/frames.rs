@@ -1,7 +1,6 @@
 //! The chain file: frames pass from role to role, and arrive unchanged.
 
-#[path = "../../../crates/partita-ledger/tests/common/mod.rs"]
-mod common;
+use crate::common;
 
 use std::ffi::CStr;
 

@@ -1,7 +1,7 @@
 //! Memory that several processes hold: charged once, and released with the last of them, however it
 //! ends.
 
-mod common;
+use crate::common;
 
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;

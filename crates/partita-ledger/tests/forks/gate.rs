@@ -1,6 +1,6 @@
 //! The gate file: a process that dies, at any instruction, does not delay others.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -65,6 +65,7 @@ fn the_living_keep_their_lanes_and_each_gets_another() {
 
 #[test]
 fn a_lane_that_was_closed_for_too_long_is_opened_for_a_while() {
+    let _alone = alone();
     let dir = dir();
     let map = GateMap::create(&dir.file("gate"), 0o600).unwrap();
     let [a, b] = [(); 2].map(|()| map.claim().unwrap().unwrap());
@@ -84,6 +85,7 @@ fn a_lane_that_was_closed_for_too_long_is_opened_for_a_while() {
 /// Any process that may open the file can write to it.
 #[test]
 fn nonsense_in_the_file_blocks_no_process_for_ever() {
+    let _alone = alone();
     let dir = dir();
     let map = GateMap::create(&dir.file("gate"), 0o600).unwrap();
     let lane = map.claim().unwrap().unwrap();
@@ -98,6 +100,7 @@ fn nonsense_in_the_file_blocks_no_process_for_ever() {
 
 #[test]
 fn a_turn_is_one_tenant_s_until_it_ends() {
+    let _alone = alone();
     let dir = dir();
     let path = dir.file("gate");
     let maps = [GateMap::create(&path, 0o600).unwrap(), GateMap::open(&path).unwrap()];

@@ -1,7 +1,7 @@
 //! Foreign and damaged files: each is an error that names the file, the reason and the remedy, and
 //! content that passes the checks does no harm.
 
-mod common;
+use crate::common;
 
 use std::ffi::CStr;
 use std::fs::{self, OpenOptions};

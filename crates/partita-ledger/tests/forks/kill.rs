@@ -1,6 +1,6 @@
 //! SIGKILL at any time: every byte comes back, and no process is blocked.
 
-mod common;
+use crate::common;
 
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;

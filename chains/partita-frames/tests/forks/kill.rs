@@ -3,8 +3,7 @@
 //! Some hundred times; `PARTITA_TEST_KILLS=10000` sets the number; that takes 45 seconds on two
 //! cores.
 
-#[path = "../../../crates/partita-ledger/tests/common/mod.rs"]
-mod common;
+use crate::common;
 
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU64;

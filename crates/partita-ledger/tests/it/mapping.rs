@@ -2,7 +2,7 @@
 //!
 //! The type shows that the API has no way to write: `LimitsMap` has no method that takes limits.
 
-mod common;
+use crate::common;
 
 use std::fs;
 

@@ -1,6 +1,6 @@
 //! `fork` and `exec`: a slot belongs to the process that claimed it.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::Ordering::SeqCst;
 

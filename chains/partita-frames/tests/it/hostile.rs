@@ -1,8 +1,7 @@
 //! A damaged chain file: whatever its content, no operation panics, waits for ever, or returns
 //! memory that is not the chain's.
 
-#[path = "../../../crates/partita-ledger/tests/common/mod.rs"]
-mod common;
+use crate::common;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,6 +1,6 @@
 //! Many processes at one quota.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -1,6 +1,6 @@
 //! Bursts and steps of the processes of a tenant: counted, merged and kept.
 
-mod common;
+use crate::common;
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
