@@ -4,9 +4,6 @@
 //! ignored tests of the same program, which the other tests start with the environment of a
 //! simulated driver.
 
-// Each test file uses a part of this module.
-#![allow(dead_code)]
-
 use std::process::Command;
 
 use partita_abi::qmd::{self, QmdLayout};
@@ -26,8 +23,9 @@ impl Sim {
         Self { machine: Machine::new(name), device: device.to_owned() }
     }
 
-    /// Runs an ignored test of this program as a child on this machine. Returns the lines that the
+    /// Runs an ignored test of the caller's file as a child on this machine. Returns the lines that the
     /// child printed for its parent.
+    #[track_caller]
     pub fn child_says(&self, test: &str, variables: &[(&str, String)]) -> Vec<String> {
         let mut command = ignored_test(test);
         self.machine.surround(&mut command, &self.device);

@@ -1,6 +1,6 @@
 //! The masks that a program sets for its own launches, and their precedence.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 

@@ -6,11 +6,10 @@
 //! ([`Mechanism::fits`](partita_driver::mechanism::Mechanism::fits)) or by an error of the driver's
 //! call, and never hangs. `PARTITA_TEST_GPU=real` runs the same cases on the machine's first GPU.
 
-#[path = "conformance/bench.rs"]
 mod bench;
-#[path = "conformance/cases.rs"]
 mod cases;
-mod common;
+
+use crate::common;
 
 use common::Sim;
 use partita_testing::{ignored_test, is_for_long_runs, is_real};

@@ -1,7 +1,7 @@
 //! Green contexts: the sizes that a driver offers, contexts of composed groups, and switching
 //! between prepared ones.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 

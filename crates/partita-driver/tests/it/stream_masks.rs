@@ -2,7 +2,7 @@
 //!
 //! Each search runs in a separate child process, as on a real machine.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -3,7 +3,7 @@
 use partita_core::{Misfit, Residence, TpcSet};
 use partita_driver::{BlockRecord, Error, Stream, runs_clusters};
 
-use crate::bench::Bench;
+use super::bench::Bench;
 use crate::common;
 
 /// A case.

@@ -3,7 +3,7 @@
 //! An owner, a child of the test, starts the process that opens: both are processes of one
 //! simulated machine.
 
-mod common;
+use crate::common;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};

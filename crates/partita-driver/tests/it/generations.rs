@@ -1,7 +1,7 @@
 //! Every generation: each device of the catalogue is calibrated, and its launches are masked
 //! accordingly.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 
