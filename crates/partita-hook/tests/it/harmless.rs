@@ -1,8 +1,7 @@
 //! The library in programs that have nothing to do with CUDA, and in the company of tools and
 //! sandboxes.
 
-mod common;
-#[path = "common/traced.rs"]
+use crate::common;
 mod traced;
 
 use std::path::{Path, PathBuf};

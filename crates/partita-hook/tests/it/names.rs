@@ -1,6 +1,6 @@
 //! Whose function a name leads to, where the program or another library has the name too.
 
-mod common;
+use crate::common;
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

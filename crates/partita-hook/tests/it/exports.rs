@@ -1,6 +1,6 @@
 //! The table of libcuda's exports against the libraries themselves.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Executable graphs follow the limits, against a driver that treats them as an H200's does.
 
-mod common;
+use crate::common;
 
 use common::{Fixture, limits};
 use partita_ledger::{FLAG_ON_MISFIT_WIDEN, Limits};

@@ -1,6 +1,6 @@
 //! The hook's work on every launch, against a driver that does nothing else.
 
-mod common;
+use crate::common;
 
 use common::{Fixture, limits};
 use partita_core::time::Hold;

@@ -1,7 +1,7 @@
 //! Limits that change without pause while several threads launch: every mask is one of those that
 //! were stored.
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;

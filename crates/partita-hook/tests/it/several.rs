@@ -1,6 +1,6 @@
 //! A tenant on several GPUs: each launch gets the mask of the GPU that it is for.
 
-mod common;
+use crate::common;
 
 use std::ffi::CString;
 

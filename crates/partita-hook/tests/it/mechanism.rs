@@ -1,6 +1,6 @@
 //! Limits whose mechanism the hook cannot enforce are refused, and never treated as no limits.
 
-mod common;
+use crate::common;
 
 use common::{Fixture, limits};
 use partita_ledger::{HookState, Limits, MECHANISM_NONE};
