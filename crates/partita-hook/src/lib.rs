@@ -10,7 +10,7 @@
 //!
 //! Each folder is a floor, listed here from the ground up. A module may use modules of its own
 //! floor and of lower ones, and no two modules use each other, directly or through others. A test
-//! (`tests/floors.rs`) reads this list.
+//! (`tests/it/floors.rs`) reads this list.
 //!
 //! ```floors
 //! sys       the system, the loaded libraries, messages, what a forked child does, the one thread

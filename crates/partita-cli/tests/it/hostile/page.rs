@@ -10,7 +10,7 @@ fn file(named: &str) -> Option<PathBuf> {
     let tests = |folder| root.join(format!("{folder}/partita-{part}/tests"));
     ["crates", "chains", "simulator", "research"]
         .into_iter()
-        .flat_map(|folder| [tests(folder).join(rest), tests(folder).join("it").join(rest)])
+        .flat_map(|folder| ["", "it", "forks"].map(|program| tests(folder).join(program).join(rest)))
         .find(|file| file.is_file())
 }
 
