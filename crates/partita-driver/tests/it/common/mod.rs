@@ -23,8 +23,8 @@ impl Sim {
         Self { machine: Machine::new(name), device: device.to_owned() }
     }
 
-    /// Runs an ignored test of the caller's file as a child on this machine. Returns the lines that the
-    /// child printed for its parent.
+    /// Runs an ignored test of the caller's file as a child on this machine. Returns the lines that
+    /// the child printed for its parent.
     #[track_caller]
     pub fn child_says(&self, test: &str, variables: &[(&str, String)]) -> Vec<String> {
         let mut command = ignored_test(test);
