@@ -1,5 +1,5 @@
-//! The tests of the driver's interface, as one program: it links once, and its tests run beside each
-//! other.
+//! The tests of the driver's interface, as one program: it links once, and its tests run beside
+//! each other.
 
 mod common;
 mod conformance;

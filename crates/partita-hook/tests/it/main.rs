@@ -1,5 +1,6 @@
 //! The tests of the hook, as one program: it links once, and its tests run beside each other. Those
-//! that measure delays (`waiting`), and those that GPUs elsewhere run (`sequences`), are of their own.
+//! that measure delays (`waiting`), and those that GPUs elsewhere run (`sequences`), have programs
+//! of their own.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! The tests of the ledger that fork, as one program: it links once. Each test of it is alone, because
-//! a forked process has copies of all descriptors, and keeps their locks.
+//! The tests of the ledger that fork, as one program: it links once. Each test of it is alone,
+//! because a forked process has copies of all descriptors, and keeps their locks.
 
 mod at_every_instruction;
 #[path = "../common/mod.rs"]
