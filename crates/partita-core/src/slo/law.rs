@@ -29,8 +29,8 @@ use super::seen::{Look, Order, Room, Seen, Standing, Wanted};
 /// The most that a look lets pass, in seconds.
 const LOOK_S_MAX: f64 = 1.0;
 /// What a tenant gets at least, whatever its guarantee, if that leaves half of the GPU: one on a
-/// single TPC holds up its neighbours. Beside it 14 of 1,000 decode steps take 0.3 to 1 ms more
-/// (H200, `docs/hardware.md`), and none beside the same program on two.
+/// single TPC holds up its neighbours. Beside it 14 of 1,000 decode steps take 0.3 to 1 ms more,
+/// and fewer than 10 beside the same program on two (H200, `docs/hardware.md`).
 const LEAST_TPCS: u32 = 2;
 
 /// Divides the TPCs of one GPU.
