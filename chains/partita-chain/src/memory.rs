@@ -219,10 +219,14 @@ impl<'g> Opened<'g> {
                 let Some(site) = sites.get(usize::from(number)) else { return Ok(None) };
                 self.source.borrow_mut().open(gpu, site, &info.plan)?
             }
-            SlabOwner::FirstRole(_) if info.live => {
+            SlabOwner::FirstRole(owner) if info.live => {
                 let handle = MemoryHandle::from_bytes(info.plan.handle);
-                let opened = OpenedMemory::open(gpu, &handle, info.plan.bytes);
-                Some(Memory::Opened(OpenSlab::Opened(opened.map_err(Error::driver("memory of a frame"))?)))
+                match OpenedMemory::open(gpu, &handle, info.plan.bytes) {
+                    Ok(opened) => Some(Memory::Opened(OpenSlab::Opened(opened))),
+                    // Its owner has died, and no other one has noticed yet.
+                    Err(_) if seat.incarnation(0) != owner || !seat.is_held(0)? => None,
+                    Err(error) => return Err(Error::driver("memory of a frame")(error)),
+                }
             }
             _ => None,
         };

@@ -200,6 +200,41 @@ fn child_waits_on_the_host() {
     component.finish(frame).unwrap();
 }
 
+/// Begins when the sender of the first frame has died.
+#[test]
+#[ignore = "run by another one as a program of its own"]
+fn child_comes_too_late() {
+    let cuda = Cuda::load(None).unwrap();
+    let gpu = Gpu::open(&cuda, 0).unwrap();
+    let component = attach().attach(&gpu).unwrap();
+    assert!(a_frame(&component, Duration::from_secs(1)).is_none(), "its memory is gone");
+    println!("\nsays: none");
+    component.finish(a_frame(&component, Duration::from_secs(60)).unwrap()).unwrap();
+}
+
+#[test]
+fn a_frame_whose_memory_has_gone_with_its_sender_is_dropped() {
+    let world = World::of_stages("too-late", FRAME_BYTES, 3, Policy::Wait, &["-"; 2]);
+    let child = |test, role| {
+        let mut command = ignored_test(test);
+        world.surround(&mut command, role);
+        Process::start(command.stdout(Stdio::piped()))
+    };
+    let mut sender = child("child_is_slow", 0);
+    let chain = world.chain();
+    eventually("the frame is on its way", || chain.status().unwrap()[0].frames_out == 1);
+    sender.kill();
+    let mut receiver = child("child_comes_too_late", 1);
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(receiver.stdout()));
+    assert!(lines.any(|line| line.unwrap() == "says: none"));
+    let dropped = chain.status().unwrap().iter().map(|role| role.dropped_of_dead).sum::<u64>();
+    assert_eq!(dropped, 1, "{:#?}", chain.status());
+    let mut sender = child("child_is_slow", 0);
+    receiver.succeeds("the receiver");
+    sender.kill();
+    assert_eq!((chain.frames_finished(), chain.census().lost), (1, 0));
+}
+
 #[test]
 fn the_host_waits_for_the_gpu_and_for_no_dead_process() {
     let world = World::of_stages("on-host", FRAME_BYTES, 3, Policy::Wait, &["-"; 2]);
