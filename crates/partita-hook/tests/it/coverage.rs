@@ -115,8 +115,8 @@ fn calls(policies: &[Policy]) -> BTreeMap<String, Vec<&'static str>> {
 fn document() -> String {
     let mut text = String::from(
         "# What the hook does with each export of libcuda\n\n\
-         Written by `crates/partita-hook/tests/it/coverage.rs` from the tables that the hook is compiled against \
-         (`partita_abi::exports`); do not edit.\n\n\
+         Written by `crates/partita-hook/tests/it/coverage.rs` from the tables that the hook is compiled \
+         against (`partita_abi::exports`); do not edit.\n\n\
          The exports are those of the library of driver 580.159.04 (CUDA 13.0), which has every one since CUDA 2.0 that x86-64 Linux ever had, and what \
          `cuda.h` declares beyond them up to CUDA 13.5, which no driver has shown yet. A version behind a name is the CUDA \
          version that brought it. A driver's export that is in neither list is passed, and `partita doctor` names it \
