@@ -212,14 +212,17 @@ fn child_comes_too_late() {
     component.finish(a_frame(&component, Duration::from_secs(60)).unwrap()).unwrap();
 }
 
+/// One of these programs, as the process of a role.
+fn child(world: &World, test: &str, role: usize) -> Process {
+    let mut command = ignored_test(test);
+    world.surround(&mut command, role);
+    Process::start(command.stdout(Stdio::piped()))
+}
+
 #[test]
 fn a_frame_whose_memory_has_gone_with_its_sender_is_dropped() {
     let world = World::of_stages("too-late", FRAME_BYTES, 3, Policy::Wait, &["-"; 2]);
-    let child = |test, role| {
-        let mut command = ignored_test(test);
-        world.surround(&mut command, role);
-        Process::start(command.stdout(Stdio::piped()))
-    };
+    let child = |test, role| child(&world, test, role);
     let mut sender = child("child_is_slow", 0);
     let chain = world.chain();
     eventually("the frame is on its way", || chain.status().unwrap()[0].frames_out == 1);
@@ -238,11 +241,7 @@ fn a_frame_whose_memory_has_gone_with_its_sender_is_dropped() {
 #[test]
 fn the_host_waits_for_the_gpu_and_for_no_dead_process() {
     let world = World::of_stages("on-host", FRAME_BYTES, 3, Policy::Wait, &["-"; 2]);
-    let child = |test, role| {
-        let mut command = ignored_test(test);
-        world.surround(&mut command, role);
-        Process::start(command.stdout(Stdio::piped()))
-    };
+    let child = |test, role| child(&world, test, role);
     let mut sender = child("child_is_slow", 0);
     let mut receiver = child("child_waits_on_the_host", 1);
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(receiver.stdout()));

@@ -32,9 +32,7 @@ impl Program {
         });
         lines.collect()
     }
-}
 
-impl Program {
     /// Launches a graph of 64 kernels so often: the SMs, and the nanoseconds of the last launch on
     /// the GPU's clock.
     fn chain(&mut self, launches: u32) -> (Vec<u32>, u64) {

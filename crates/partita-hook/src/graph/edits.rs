@@ -17,7 +17,7 @@ use partita_abi::types::{
 use crate::account::tenant::Tenant;
 
 /// How deep graphs may lie in one another before the hook gives up.
-const DEPTH_MAX: u32 = 64;
+pub const DEPTH_MAX: u32 = 64;
 
 static EDITS: AtomicU64 = AtomicU64::new(0);
 

@@ -149,8 +149,6 @@ fn prepare<'t>(
     is_launch: bool,
 ) -> Result<Option<Prepared<'t>>, CuResult> {
     let mut table = executables::lock();
-    let destroyed = table.get(handle as usize).map(|executable| executable.graph());
-    let destroyed = destroyed.and_then(|graph| table.destroyed(graph));
     let (Some(executable), Some(driver)) = (table.get(handle as usize), tenant.graph_calls()) else {
         return Ok(None);
     };
@@ -185,9 +183,16 @@ fn prepare<'t>(
             Err(_) => run_on(executable, &limits, wide)?,
         }
     }
-    if is_launch && executable.armed == wanted && executable.again.is_counting() {
-        make_again(tenant, gpu, driver, stream, executable, destroyed);
-    }
+    let executable = match is_launch && executable.armed == wanted && executable.again.is_counting() {
+        true => {
+            let graph = executable.graph();
+            let destroyed = table.destroyed(graph);
+            let Some(executable) = table.get(handle as usize) else { return Ok(None) };
+            make_again(tenant, gpu, driver, stream, executable, destroyed);
+            executable
+        }
+        false => executable,
+    };
     let is_ready = !wide && executable.armed == wanted && !executable.again.is_counting();
     executable.ready = is_ready.then_some(epoch);
     if is_ready && !executable.again.is_replaced() {

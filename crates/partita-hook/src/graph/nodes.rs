@@ -13,6 +13,7 @@ use partita_ledger::mutex::Mutex;
 
 use crate::account::graph_gpus::{self, Gpus};
 use crate::account::tenant::Tenant;
+use crate::graph::edits::DEPTH_MAX;
 use crate::graph::executables::KernelNode;
 use crate::launch::misfit::{Shape, volume};
 use crate::sys::fork::{in_child, renew};
@@ -20,9 +21,6 @@ use crate::sys::fork::{in_child, renew};
 /// Bodies of the conditional nodes that the program has made: the driver reports them only to the
 /// call that adds the node.
 static BODIES: Mutex<Option<HashMap<usize, Vec<usize>>>> = Mutex::new(None);
-
-/// How deep graphs may lie in one another before the hook gives up.
-const DEPTH_MAX: u32 = 64;
 
 /// Records the bodies of a new conditional node.
 pub fn note_bodies(node: usize, bodies: Vec<usize>) {
