@@ -9,9 +9,10 @@
 //!   throughput have beyond their guarantee, never what another target holds.
 //! * **A target that holds is tried on fewer TPCs**, with confidence (a sequential test) before and
 //!   after. A trial that hurts is undone at once, one that stays open after some bursts, too.
-//! * **No flapping.** Each trial that fails, and each one that is kept and is followed by a
-//!   violation within a minute, doubles the time to the next one, up to two minutes. The step of
-//!   the trials is halved with each failure.
+//! * **Trials halve what is unknown.** After one has failed, the next one is half of the way to
+//!   where it did, so that six find the fewest TPCs.
+//! * **No flapping.** Then each trial that fails, and each one that is kept and is followed by a
+//!   violation within a minute, doubles the time to the next one, up to two minutes.
 //! * **A tenant at rest gives its TPCs away** if it worked for so long before that the bursts which
 //!   come before the law gives them back are a quarter of those that may be late.
 //! * **Right-sizing.** A tenant for throughput, or one whose target cannot be met, is tried on

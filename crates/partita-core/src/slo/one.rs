@@ -43,8 +43,9 @@ pub(super) struct Calibration {
     /// Work in all, and in this batch of bursts, in seconds.
     worked_s: f64,
     batch_s: f64,
-    /// What 99 of 100 took in the batch before, and in the best one.
-    last_ns: Option<u64>,
+    /// The batches in a row that agree.
+    alike: Histogram,
+    /// What 99 of 100 took in the best batch.
     best_ns: Option<u64>,
     /// The TPCs before it.
     before: u32,
@@ -76,6 +77,8 @@ pub(super) struct One {
     here_s: f64,
     trial: Option<Trial>,
     step: u32,
+    /// The most TPCs on which a trial has failed since the load or the bound was another.
+    hurt: Option<u32>,
     failures: u32,
     next_trial_s: f64,
     /// Where the target held last, or where it began.
@@ -140,6 +143,7 @@ impl One {
             here_s: time_s,
             trial: None,
             step: (seen.held_tpcs / 8).max(1),
+            hurt: None,
             failures: 0,
             next_trial_s: time_s + INTERVAL_S,
             settled: seen.held_tpcs,
@@ -206,6 +210,7 @@ impl One {
             self.calibration = None;
             self.settled = seen.held_tpcs;
             self.enough = None;
+            self.hurt = None;
             self.enter(seen.held_tpcs, time_s);
         }
         if is_active {

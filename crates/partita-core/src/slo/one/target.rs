@@ -34,6 +34,10 @@ const CALIBRATION: [(u64, f64); 2] = [(200, 1.0), (30, 5.0)];
 /// Two batches agree if they differ by an eighth at most: a program that starts up, or is
 /// disturbed, has some long bursts that are not like those to come.
 const AGREE: u64 = 8;
+/// Bursts of batches that agree after which the time is learnt, and seconds of work after which
+/// those are enough that there are.
+const CALIBRATION_BURSTS: u64 = 1_000;
+const CALIBRATION_SLOW_S: f64 = 10.0;
 /// The longest calibration or start of a program, and the pause after one that came to nothing.
 const CALIBRATION_S_MAX: f64 = 20.0;
 const CALIBRATION_PAUSE_S: f64 = 60.0;
@@ -96,7 +100,7 @@ impl One {
             && self.evidence.count >= TRIAL_BURSTS_MAX
         {
             self.trial = None;
-            self.failed(1, around.time_s);
+            self.fails(around.time_s);
             return (Some(from.min(around.most)), Some(Reason::Open { count: self.evidence.count }));
         }
         (None, None)
@@ -115,12 +119,17 @@ impl One {
         self.enough = None;
         let in_trial = self.trial.take();
         if let Some(Trial::Target { from }) = in_trial {
-            self.failed(1, time_s);
-            if !is_severe {
+            self.fails(time_s);
+            if self.steep_looks == 0 {
+                self.violated_s = Some(time_s);
                 return (Some(from.min(around.most)), Some(Reason::Hurt { late, count }));
             }
         } else if self.kept_s.take().is_some_and(|kept| time_s - kept <= PROBATION_S) {
+            self.hurt = Some(self.tpcs);
             self.failed(2, time_s);
+        } else {
+            // The load is another, or the neighbours are.
+            self.hurt = None;
         }
         let most = around.most;
         if most > self.tpcs {
@@ -166,6 +175,23 @@ impl One {
         (None, None)
     }
 
+    /// Takes note of a trial that has failed. Between those that fail and those that do not the
+    /// next one comes soon, since each halves what is unknown; then they become rare.
+    fn fails(&mut self, time_s: f64) {
+        let settled = self.settled;
+        let is_found = self.hurt.is_some_and(|hurt| self.tpcs <= hurt) || self.tpcs + 1 >= settled;
+        self.hurt = Some(self.hurt.map_or(self.tpcs, |hurt| hurt.max(self.tpcs)));
+        self.failed(u32::from(is_found), time_s);
+    }
+
+    /// The TPCs of the next trial: half of the way to those on which one has failed.
+    fn fewer(&self) -> u32 {
+        match self.hurt {
+            Some(hurt) if hurt < self.tpcs => self.tpcs - ((self.tpcs - hurt) / 2).max(1),
+            _ => self.tpcs.saturating_sub(self.step),
+        }
+    }
+
     /// The level with the best time that 99 of 100 took at most, of those with many bursts; else
     /// what they take now.
     fn best(&self) -> Option<(u32, u64)> {
@@ -187,7 +213,8 @@ impl One {
             self.failures = self.failures.saturating_sub(1);
             self.kept_s = Some(time_s);
             self.next_trial_s = time_s + self.interval_s();
-            self.step = (2 * self.step).min((self.tpcs / 8).max(1));
+            self.step = (2 * self.step).min((self.tpcs / 4).max(1));
+            self.hurt = self.hurt.filter(|hurt| *hurt < self.tpcs);
             events.push((self.id, Event::Kept { tpcs: self.tpcs }));
         }
         self.settled = self.tpcs;
@@ -197,7 +224,7 @@ impl One {
             return (None, None);
         }
         self.trial = Some(Trial::Target { from: self.tpcs });
-        let wanted = self.tpcs.saturating_sub(self.step).max(seen.least_tpcs).max(1);
+        let wanted = self.fewer().max(seen.least_tpcs).max(1);
         (Some(wanted), Some(Reason::Trial))
     }
 
@@ -238,8 +265,13 @@ impl One {
                 return (None, None);
             }
             let before = self.tpcs;
-            self.calibration =
-                Some(Calibration { worked_s: 0.0, batch_s: 0.0, last_ns: None, best_ns: None, before });
+            self.calibration = Some(Calibration {
+                worked_s: 0.0,
+                batch_s: 0.0,
+                alike: Histogram::default(),
+                best_ns: None,
+                before,
+            });
             self.here = Histogram::default();
             self.settle = SETTLE_LOOKS;
             return (Some(around.most.max(self.tpcs)), Some(Reason::Calibrating));
@@ -252,8 +284,18 @@ impl One {
         let is_batch = CALIBRATION.iter().any(|(least, least_s)| count >= *least && batch_s >= *least_s);
         let mut learnt = None;
         if let Some(ns) = p99_ns(&self.here).filter(|_| is_batch) {
-            let last = calibration.last_ns.replace(ns);
-            learnt = last.filter(|last| agree(*last, ns)).map(|last| last.max(ns));
+            // By their means, since 99 of 100 of a single batch are a guess.
+            let mean_ns = |times: &Histogram| times.sum_ns() / times.count().max(1);
+            let is_first = calibration.alike.count() == 0;
+            if !is_first && !agree(mean_ns(&calibration.alike), mean_ns(&self.here)) {
+                calibration.alike = Histogram::default();
+            }
+            calibration.alike.merge(&self.here);
+            let is_alike = calibration.alike.count() > self.here.count();
+            let is_much = calibration.alike.count() >= CALIBRATION_BURSTS;
+            if is_alike && (is_much || calibration.worked_s >= CALIBRATION_SLOW_S) {
+                learnt = p99_ns(&calibration.alike);
+            }
             calibration.best_ns = Some(calibration.best_ns.map_or(ns, |best| best.min(ns)));
             calibration.batch_s = 0.0;
             self.here = Histogram::default();
@@ -272,7 +314,9 @@ impl One {
         self.bound_ns = Some(u64::try_from(bound).unwrap_or(u64::MAX));
         self.evidence = Evidence::default();
         self.settled = before.min(self.tpcs);
-        self.step = (self.tpcs - self.settled).max(1);
+        // Half of the way to what it had before: as many bursts are late as a failed trial takes.
+        self.step = ((self.tpcs - self.settled) / 2).max(1);
+        self.hurt = None;
         self.next_trial_s = around.time_s;
         events.push((self.id, Event::Learnt { alone_ns }));
         (None, None)
