@@ -9,6 +9,9 @@
 //!   throughput have beyond their guarantee, never what another target holds.
 //! * **A target that holds is tried on fewer TPCs**, with confidence (a sequential test) before and
 //!   after. A trial that hurts is undone at once, one that stays open after some bursts, too.
+//! * **A trial is judged on the TPCs that others have by then.** They still run what they launched
+//!   before, until the end of a burst of theirs. Up to then a trial ends only if one burst in five
+//!   is late.
 //! * **Trials halve what is unknown.** After one has failed, the next one is half of the way to
 //!   where it did, so that six find the fewest TPCs.
 //! * **No flapping.** Then each trial that fails, and each one that is kept and is followed by a
@@ -81,6 +84,10 @@ impl Law {
         let least: u32 = seen.iter().fold(room.resting, |all, one| all.saturating_add(one.least_tpcs));
         for (at, seen) in order.iter().zip(&seen) {
             self.ones[*at].count(seen, passed_s, self.time_s);
+        }
+        let bursts: Vec<(u64, u64)> = seen.iter().map(|seen| (seen.id, seen.times.count())).collect();
+        for at in &order {
+            self.ones[*at].see_others(&bursts, self.time_s);
         }
         if least > room.tpcs {
             // The guarantees do not fit: that is not the law's to mend.
@@ -207,6 +214,14 @@ impl Law {
                 reason: wants[i].1.unwrap_or(other),
             });
             one.enter(gets[i], self.time_s);
+        }
+        let is_changed = |one: &&&Seen<'_>| look.orders.iter().any(|order| order.id == one.id);
+        let changed: Vec<(u64, u64)> =
+            seen.iter().filter(is_changed).map(|one| (one.id, one.times.count())).collect();
+        for (id, _) in &changed {
+            if let Some(one) = self.ones.iter_mut().find(|one| one.id == *id) {
+                one.wait_for_others(&changed, self.time_s);
+            }
         }
     }
 }

@@ -22,6 +22,8 @@ const STEEP_LOOKS: u32 = 5;
 const INTERVAL_S: f64 = 2.0;
 /// The longest one, in doublings.
 const DOUBLINGS_MAX: u32 = 6;
+/// How long a trial waits for the end of a burst of others.
+const OTHERS_S_MAX: f64 = 5.0;
 /// Bursts and seconds after which those on a number of TPCs are counted anew.
 const HERE: (u64, f64) = (20_000, 30.0);
 /// How long the bursts count that say how long 99 of 100 take now.
@@ -76,6 +78,10 @@ pub(super) struct One {
     here: Histogram,
     here_s: f64,
     trial: Option<Trial>,
+    /// Others that run what they launched before the trial, with their bursts at its begin, and
+    /// until when they are waited for.
+    others: Vec<(u64, u64)>,
+    others_until_s: f64,
     step: u32,
     /// The most TPCs on which a trial has failed since the load or the bound was another.
     hurt: Option<u32>,
@@ -142,6 +148,8 @@ impl One {
             here: Histogram::default(),
             here_s: time_s,
             trial: None,
+            others: Vec::new(),
+            others_until_s: 0.0,
             step: (seen.held_tpcs / 8).max(1),
             hurt: None,
             failures: 0,
@@ -176,7 +184,30 @@ impl One {
         self.settle = SETTLE_LOOKS;
         self.evidence = Evidence::default();
         self.misses = None;
+        self.others.clear();
         self.begin_here(time_s);
+    }
+
+    /// In a trial of a target: waits for those that hold other TPCs, too, since now. Each comes
+    /// with its number of bursts.
+    pub fn wait_for_others(&mut self, changed: &[(u64, u64)], time_s: f64) {
+        if matches!(self.trial, Some(Trial::Target { .. })) {
+            self.others = changed.iter().copied().filter(|(id, _)| *id != self.id).collect();
+            self.others_until_s = time_s + OTHERS_S_MAX;
+        }
+    }
+
+    /// Begins the trial anew when each of those has ended a burst. `bursts` are of all tenants.
+    pub fn see_others(&mut self, bursts: &[(u64, u64)], time_s: f64) {
+        if self.others.is_empty() {
+            return;
+        }
+        let is_late = time_s >= self.others_until_s;
+        self.others.retain(|other| !is_late && bursts.iter().any(|one| one.0 == other.0 && one.1 <= other.1));
+        if self.others.is_empty() {
+            self.evidence = Evidence::default();
+            self.begin_here(time_s);
+        }
     }
 
     /// Counts the bursts on this number of TPCs anew.

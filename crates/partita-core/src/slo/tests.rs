@@ -48,6 +48,8 @@ struct Server {
     noise: f64,
     /// Seconds of a request that TPCs do not change.
     fixed_s: f64,
+    /// The share of requests that take half as long again.
+    tail: f64,
     /// Instead of a Poisson process: the next request follows an answer after so many seconds.
     pause_s: Option<f64>,
     most: u32,
@@ -67,6 +69,7 @@ impl Server {
             work,
             noise: 0.1,
             fixed_s: 0.0,
+            tail: 0.0,
             pause_s: None,
             most: 256,
             next_s,
@@ -95,7 +98,8 @@ impl Server {
             }
             let now_s = self.next_s;
             let noise = 1.0 + self.noise * (2.0 * self.dice.unit() - 1.0);
-            let time_s = (self.fixed_s + self.work / f64::from(tpcs.min(self.most))) * noise;
+            let tail = if self.tail > 0.0 && self.dice.unit() < self.tail { 1.5 } else { 1.0 };
+            let time_s = tail * (self.fixed_s + self.work / f64::from(tpcs.min(self.most))) * noise;
             self.launches += 1;
             self.burst = Some(
                 self.burst.map_or((now_s, now_s + time_s), |(began_s, end_s)| (began_s, end_s + time_s)),
@@ -630,6 +634,34 @@ fn steps(seed: u64, needs: u32) -> Gpu {
     let bound = Wanted::Within((bound_s * 1e9) as u64);
     let train = Server::new(seed + 1, 5.0, 0.5);
     Gpu::new(66, std::vec![(serve, bound, 1, 64), (train, Wanted::Throughput, 1, 2)])
+}
+
+/// What the neighbour launched on two TPCs disturbs at the end of its burst of two seconds, also when
+/// it has more by then: no trial fails by that.
+#[test]
+fn a_trial_is_judged_on_the_tpcs_that_others_have_by_then() {
+    for seed in 0..8 {
+        let mut gpu = steps(seed, 53);
+        let train = &mut gpu.tenants[1].0;
+        (train.fixed_s, train.work, train.pause_s) = (0.0, 4.0, Some(0.0));
+        let (mut bursts, mut begun_on) = (0, 2);
+        for _ in 0..700 {
+            let ended = gpu.tenants[1].0.times.count();
+            if ended > bursts {
+                (bursts, begun_on) = (ended, gpu.held(1));
+            }
+            let burst = gpu.tenants[1].0.burst.filter(|_| begun_on <= 2);
+            let is_end = burst.is_some_and(|(_, end_s)| end_s - gpu.now_s < 0.1);
+            gpu.tenants[0].0.tail = if is_end { 0.12 } else { 0.0 };
+            gpu.look();
+        }
+        assert!((51..56).contains(&gpu.held(0)), "{seed}: {:?}", gpu.orders);
+        let failed = gpu.orders.iter().filter(|(_, order)| {
+            let hurt = matches!(order.reason, Reason::Hurt { .. } | Reason::Late { .. });
+            order.id == 0 && hurt && order.from_tpcs > 53
+        });
+        assert_eq!(failed.count(), 0, "{seed}: {:?}", gpu.orders);
+    }
 }
 
 /// Trials find the fewest TPCs soon, stay there, and make few bursts late.

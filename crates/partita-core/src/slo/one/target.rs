@@ -18,6 +18,9 @@ const RETURN_S_MAX: f64 = 16.0;
 const PROBATION_S: f64 = 60.0;
 /// Bursts after which an open trial is undone: ten times what a clear one needs.
 const TRIAL_BURSTS_MAX: u64 = 4_000;
+/// While others still run what they launched before a trial, it has failed if one burst in so many
+/// is late.
+const PLAIN: u64 = 5;
 /// Seconds and bursts of a batch that says whether a target can be met without more TPCs.
 const UNMET_S: f64 = 5.0;
 const UNMET_BURSTS: u64 = 20;
@@ -89,7 +92,15 @@ impl One {
                 events.push((self.id, Event::Met));
             }
         }
-        if self.evidence.is_alarm() || is_steep && self.evidence.alarm >= ALARM_AT_RISE {
+        let is_alarm = self.evidence.is_alarm() || is_steep && self.evidence.alarm >= ALARM_AT_RISE;
+        if !self.others.is_empty() {
+            let Evidence { late, count, .. } = self.evidence;
+            let is_plain = is_stuck || is_steep || late.saturating_mul(PLAIN) >= count;
+            if !is_alarm || !is_plain {
+                return (None, None);
+            }
+        }
+        if is_alarm {
             return self.violated(around, is_stuck, events);
         }
         self.misses = None;
