@@ -11,6 +11,9 @@ use crate::histogram::{Bounds, Histogram};
 
 /// Looks after a change whose bursts began before it.
 const SETTLE_LOOKS: u32 = 1;
+/// Looks after a change in which launches are no load: the hook arms graphs for the other TPCs, and
+/// makes them again after 16 launches, and each of their kernels counts.
+const ARM_LOOKS: u32 = 4;
 /// The most that a look without work adds to a rest, in seconds.
 const IDLE_LOOK_S_MAX: f64 = 0.25;
 /// How fast the usual load follows a look.
@@ -73,6 +76,7 @@ pub(super) struct One {
     launches: u64,
     pub tpcs: u32,
     settle: u32,
+    arms: u32,
     pub evidence: Evidence,
     /// Bursts on this number of TPCs, and since when.
     here: Histogram,
@@ -144,6 +148,7 @@ impl One {
             launches: seen.launches,
             tpcs: seen.held_tpcs,
             settle: 0,
+            arms: 0,
             evidence: Evidence::default(),
             here: Histogram::default(),
             here_s: time_s,
@@ -181,7 +186,7 @@ impl One {
     /// Begins anew on another number of TPCs.
     pub fn enter(&mut self, tpcs: u32, time_s: f64) {
         self.tpcs = tpcs;
-        self.settle = SETTLE_LOOKS;
+        (self.settle, self.arms) = (SETTLE_LOOKS, ARM_LOOKS);
         self.evidence = Evidence::default();
         self.misses = None;
         self.others.clear();
@@ -223,7 +228,10 @@ impl One {
         let is_active = new.count() > 0 || seen.launches != self.launches;
         let launches = new.count().max(seen.launches.saturating_sub(self.launches)) as f64;
         (self.before, self.launches) = (*seen.times, seen.launches);
-        if is_active && passed_s > 0.0 {
+        if self.arms > 0 {
+            self.arms -= 1;
+            self.steep_looks = self.steep_looks.saturating_sub(1);
+        } else if is_active && passed_s > 0.0 {
             // What is more than six standard deviations above the usual number is no chance.
             let usual = self.usual_load.map_or(f64::INFINITY, |usual| usual * passed_s);
             let beyond = launches - usual;
