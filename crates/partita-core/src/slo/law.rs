@@ -3,8 +3,8 @@
 //! # Its rules
 //! * **A guarantee holds always.** No tenant gets fewer TPCs, whatever others count. Without one it
 //!   has two TPCs at least, as long as there are many.
-//! * **A violated target grows at once**: to twice its TPCs, and to all that there is if it is
-//!   violated badly, or again within a second, or as its load has risen steeply. With looks every
+//! * **A violated target grows at once**: half of the way to all that there is if few bursts are
+//!   late, to twice its TPCs if many are, and to all that there is if it is violated badly, or again within a second, or as its load has risen steeply. With looks every
 //!   100 ms, ten times the load is answered in 0.5 s. It takes what is free and what tenants for
 //!   throughput have beyond their guarantee, never what another target holds.
 //! * **A target that holds is tried on fewer TPCs**, with confidence (a sequential test) before and

@@ -25,8 +25,9 @@ const STEEP_LOOKS: u32 = 5;
 const INTERVAL_S: f64 = 2.0;
 /// The longest one, in doublings.
 const DOUBLINGS_MAX: u32 = 6;
-/// How long a trial waits for the end of a burst of others.
-const OTHERS_S_MAX: f64 = 5.0;
+/// How long a trial waits for the end of a burst of others, and the return from a failed one.
+const OTHERS_S_MAX: f64 = 15.0;
+const OTHERS_BACK_S_MAX: f64 = 1.0;
 /// Bursts and seconds after which those on a number of TPCs are counted anew.
 const HERE: (u64, f64) = (20_000, 30.0);
 /// How long the bursts count that say how long 99 of 100 take now.
@@ -82,10 +83,12 @@ pub(super) struct One {
     here: Histogram,
     here_s: f64,
     trial: Option<Trial>,
-    /// Others that run what they launched before the trial, with their bursts at its begin, and
-    /// until when they are waited for.
+    /// Others that run what they launched before a trial or the return from one, with their bursts
+    /// at its begin, and until when they are waited for.
     others: Vec<(u64, u64)>,
     others_until_s: f64,
+    /// Whether a trial has failed in this look.
+    returns: bool,
     step: u32,
     /// The most TPCs on which a trial has failed since the load or the bound was another.
     hurt: Option<u32>,
@@ -155,6 +158,7 @@ impl One {
             trial: None,
             others: Vec::new(),
             others_until_s: 0.0,
+            returns: false,
             step: (seen.held_tpcs / 8).max(1),
             hurt: None,
             failures: 0,
@@ -193,16 +197,19 @@ impl One {
         self.begin_here(time_s);
     }
 
-    /// In a trial of a target: waits for those that hold other TPCs, too, since now. Each comes
-    /// with its number of bursts.
+    /// In a trial of a target, and at its end: waits for those that hold other TPCs, too, since
+    /// now. Each comes with its number of bursts.
     pub fn wait_for_others(&mut self, changed: &[(u64, u64)], time_s: f64) {
-        if matches!(self.trial, Some(Trial::Target { .. })) {
-            self.others = changed.iter().copied().filter(|(id, _)| *id != self.id).collect();
-            self.others_until_s = time_s + OTHERS_S_MAX;
-        }
+        let longest_s = match (core::mem::take(&mut self.returns), self.trial) {
+            (true, _) => OTHERS_BACK_S_MAX,
+            (false, Some(Trial::Target { .. })) => OTHERS_S_MAX,
+            _ => return,
+        };
+        self.others = changed.iter().copied().filter(|(id, _)| *id != self.id).collect();
+        self.others_until_s = time_s + longest_s;
     }
 
-    /// Begins the trial anew when each of those has ended a burst. `bursts` are of all tenants.
+    /// Begins to count anew when each of those has ended a burst. `bursts` are of all tenants.
     pub fn see_others(&mut self, bursts: &[(u64, u64)], time_s: f64) {
         if self.others.is_empty() {
             return;

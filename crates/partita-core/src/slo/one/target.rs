@@ -21,6 +21,8 @@ const TRIAL_BURSTS_MAX: u64 = 4_000;
 /// While others still run what they launched before a trial, it has failed if one burst in so many
 /// is late.
 const PLAIN: u64 = 5;
+/// A violation is mild if no more than one burst in so many is late.
+const MILD: u64 = 20;
 /// Seconds and bursts of a batch that says whether a target can be met without more TPCs.
 const UNMET_S: f64 = 5.0;
 const UNMET_BURSTS: u64 = 20;
@@ -95,7 +97,8 @@ impl One {
         let is_alarm = self.evidence.is_alarm() || is_steep && self.evidence.alarm >= ALARM_AT_RISE;
         if !self.others.is_empty() {
             let Evidence { late, count, .. } = self.evidence;
-            let is_plain = is_stuck || is_steep || late.saturating_mul(PLAIN) >= count;
+            let is_plain = self.trial.is_some() && late.saturating_mul(PLAIN) >= count;
+            let is_plain = is_plain || is_stuck || is_steep;
             if !is_alarm || !is_plain {
                 return (None, None);
             }
@@ -132,7 +135,6 @@ impl One {
         if let Some(Trial::Target { from }) = in_trial {
             self.fails(time_s);
             if self.steep_looks == 0 {
-                self.violated_s = Some(time_s);
                 return (Some(from.min(around.most)), Some(Reason::Hurt { late, count }));
             }
         } else if self.kept_s.take().is_some_and(|kept| time_s - kept <= PROBATION_S) {
@@ -145,7 +147,13 @@ impl One {
         let most = around.most;
         if most > self.tpcs {
             self.violated_s = Some(time_s);
-            let wanted = if is_severe { most } else { most.min((2 * self.tpcs).max(2)) };
+            // Few late ones do not need twice as much.
+            let is_mild = late.saturating_mul(MILD) <= count;
+            let wanted = match (is_severe, is_mild) {
+                (true, _) => most,
+                (false, true) => most - (most - self.tpcs) / 2,
+                (false, false) => most.min((2 * self.tpcs).max(2)),
+            };
             // Back to where it held last in one step, if this is a passing burst; else half of the
             // way. If it came from there, the step of the failed trial is halved already.
             let before = match in_trial {
@@ -192,6 +200,7 @@ impl One {
         let settled = self.settled;
         let is_found = self.hurt.is_some_and(|hurt| self.tpcs <= hurt) || self.tpcs + 1 >= settled;
         self.hurt = Some(self.hurt.map_or(self.tpcs, |hurt| hurt.max(self.tpcs)));
+        self.returns = true;
         self.failed(u32::from(is_found), time_s);
     }
 
