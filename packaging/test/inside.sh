@@ -9,6 +9,7 @@ fail() {
     for log in /tmp/*.log; do
         [ -s "$log" ] && sed "s|^|$log: |" "$log" >&2
     done
+    ! booted || journalctl --unit partitad --no-pager --output cat --lines 30 >&2
     exit 1
 }
 
@@ -24,7 +25,8 @@ until_true() {
 
 files() {
     find / -xdev \( -path /proc -o -path /dev -o -path /run -o -path /tmp -o -path /given -o -path /var/lib/dpkg \
-        -o -path /var/log -o -path /var/cache/ldconfig -o -path /var/cache/debconf \) -prune -o -print | sort
+        -o -path /var/log -o -path /var/cache/ldconfig -o -path /var/cache/debconf -o -path /sys -o -path /var/lib/systemd \
+        -o -path /etc/systemd -o -path /var/tmp \) -prune -o -print | sort
 }
 
 # Everything but the system mode: programs, pages, completions, the demo.
@@ -45,7 +47,14 @@ pages() { # prefix
     bash -n "$1/share/bash-completion/completions/partita"
 }
 
+# Whether this root is booted, by systemd.
+booted() { [ -d /run/systemd/system ]; }
+
 start_daemon() { # unit
+    if booted; then
+        systemctl restart partitad
+        return
+    fi
     # What systemd makes before it starts the unit.
     mkdir -p /run/partita /var/cache/partita /var/lib/partita
     chmod 700 /var/lib/partita
@@ -58,9 +67,68 @@ start_daemon() { # unit
 }
 
 stop_daemon() {
+    if booted; then
+        systemctl stop partitad
+        return
+    fi
     kill "$daemon"
     wait "$daemon" || true
 }
+
+# Sets a variable of the daemon: in its file for systemd, else in this script's environment.
+set_variable() { # name, value
+    export "$1=$2"
+    ! booted || echo "$1=$2" >>/etc/default/partitad
+}
+
+main_pid() { systemctl show --property MainPID --value partitad; }
+
+# Whether the service runs, as another process than before.
+is_another() { # process
+    [ "$(main_pid)" != "$1" ] && [ "$(main_pid)" != 0 ] && systemctl --quiet is-active partitad && test -S /run/partita/.system.sock
+}
+
+# What only an init system does to the service. Tenants run on through all of it.
+under_systemd() { # tenant, SMs
+    systemd-analyze verify partitad.service 2>/tmp/verify.log || fail 'systemd finds mistakes in the unit'
+    ! grep partitad /tmp/verify.log || fail 'systemd finds mistakes in the unit'
+    systemctl --quiet is-enabled partitad || fail 'the service does not start with the machine'
+
+    # It is killed.
+    pid=$(main_pid)
+    kill -KILL "$pid"
+    until_true is_another "$pid"
+    goes_on "$1" "$2"
+
+    # It hangs: the watchdog ends it.
+    mkdir -p /run/systemd/system/partitad.service.d
+    printf '[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n' >/run/systemd/system/partitad.service.d/test.conf
+    systemctl daemon-reload
+    systemctl restart partitad
+    pid=$(main_pid)
+    kill -STOP "$pid"
+    until_true is_another "$pid"
+    goes_on "$1" "$2"
+    rm -r /run/systemd/system/partitad.service.d
+    systemctl daemon-reload
+
+    # It stops, and starts again.
+    systemctl stop partitad
+    goes_on "$1" "$2"
+    systemctl start partitad
+    as alice partita set "$1" --sm "$2sm" >/dev/null || fail 'the service does not take its tenants over'
+
+    # It reads its policy again when it is asked to, and says in its log what is wrong in it.
+    printf '[[rule]]\nsm_most = "50%%"\n' >/etc/partita/policy.toml
+    systemctl reload partitad
+    until_true logged 'sm_most'
+    cp /usr/share/doc/partita/policy.toml /etc/partita/policy.toml
+    systemctl reload partitad
+    goes_on "$1" "$2"
+    echo "under systemd $(systemctl --version | sed -n '1s/systemd \([0-9]*\).*/\1/p'): $(systemctl show --property NRestarts --value partitad) restarts, tenants run on"
+}
+
+logged() { journalctl --unit partitad | grep -q "$1"; }
 
 as() { # user, command
     user=$1
@@ -90,7 +158,8 @@ together() { # unit
     # The GPU of this machine: a simulated one, which every user can open.
     mkdir /tmp/gpu
     chmod 1777 /tmp/gpu
-    export PARTITA_GPU=sim:h200 PARTITA_SIM_DIR=/tmp/gpu
+    set_variable PARTITA_GPU sim:h200
+    set_variable PARTITA_SIM_DIR /tmp/gpu
     start_daemon "$1"
     tenant alice first --sm 50% --mem 20GiB
     tenant bob second --sm 50% --mem 20GiB
@@ -140,15 +209,16 @@ case $1 in
         pid=$(partita ps --json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
         dpkg -i /given/partita_*.deb >/tmp/dpkg.log 2>&1
         goes_on first 24
-        # As the package does under systemd: the daemon alone is restarted.
-        stop_daemon
+        # The package restarts the daemon alone, if there is systemd.
+        booted || stop_daemon
         goes_on second 66
-        start_daemon $unit
+        booted || start_daemon $unit
         goes_on first 24
         goes_on second 66
         [ -n "$pid" ] && kill -0 "$pid" || fail 'the upgrade ended a tenant'
         as alice partita set first --sm 50% >/dev/null
         goes_on first 66
+        ! booted || under_systemd first 66
         as bob partita kill second
         tenant bob third --sm 40%
         goes_on third 52
@@ -168,7 +238,7 @@ case $1 in
         # A group for a GPU.
         as bob partita kill third
         stop_daemon
-        export PARTITAD_GPU_GROUPS=sim:h200=vision
+        set_variable PARTITAD_GPU_GROUPS sim:h200=vision
         start_daemon $unit
         as bob partita run --sm 10% -- true 2>/tmp/group.log && fail 'bob is in no group of the GPU'
         grep -q 'only members of vision' /tmp/group.log || fail 'the refusal does not name the group'

@@ -73,9 +73,9 @@ pub fn parse_cpus(text: &str) -> Result<Vec<usize>, String> {
     Ok(cpus)
 }
 
-/// Closes every descriptor but the three standard ones, starts a session and becomes `argv`. For a
-/// launcher process with no other work: it must have one thread and no descriptor that it still
-/// needs.
+/// Closes every descriptor but the three standard ones, starts a session, sets the umask to 022 and
+/// becomes `argv`. For a launcher process with no other work: it must have one thread and no
+/// descriptor that it still needs.
 ///
 /// # Errors
 /// The system's, if `argv` is empty or cannot be executed. On success the call does not return.
@@ -95,6 +95,9 @@ pub fn detach_and_exec(argv: &[OsString]) -> Result<Infallible, io::Error> {
     // Fails only for a process that leads a group already; then the caller put it into a new group,
     // which serves as well.
     let _ = rustix::process::setsid();
+    // Other users' clients read the file with the daemon's process number. The umask of root, or of
+    // the service's unit, may hide it; the directory's mode says who enters.
+    rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     Err(Command::new(program).args(arguments).exec())
 }
 

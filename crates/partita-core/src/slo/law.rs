@@ -4,9 +4,10 @@
 //! * **A guarantee holds always.** No tenant gets fewer TPCs, whatever others count. Without one it
 //!   has two TPCs at least, as long as there are many.
 //! * **A violated target grows at once**: half of the way to all that there is if few bursts are
-//!   late, to twice its TPCs if many are, and to all that there is if it is violated badly, or again within a second, or as its load has risen steeply. With looks every
-//!   100 ms, ten times the load is answered in 0.5 s. It takes what is free and what tenants for
-//!   throughput have beyond their guarantee, never what another target holds.
+//!   late, to twice its TPCs if many are, and to all that there is if it is violated badly, or
+//!   again within a second, or as its load has risen steeply. With looks every 100 ms, ten times
+//!   the load is answered in 0.5 s. It takes what is free and what tenants for throughput have
+//!   beyond their guarantee, never what another target holds.
 //! * **A target that holds is tried on fewer TPCs**, with confidence (a sequential test) before and
 //!   after. A trial that hurts is undone at once, one that stays open after some bursts, too.
 //! * **A trial is judged on the TPCs that others have by then.** They still run what they launched

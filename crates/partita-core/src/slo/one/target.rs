@@ -97,9 +97,8 @@ impl One {
         let is_alarm = self.evidence.is_alarm() || is_steep && self.evidence.alarm >= ALARM_AT_RISE;
         if !self.others.is_empty() {
             let Evidence { late, count, .. } = self.evidence;
-            let is_plain = self.trial.is_some() && late.saturating_mul(PLAIN) >= count;
-            let is_plain = is_plain || is_stuck || is_steep;
-            if !is_alarm || !is_plain {
+            let ends_trial = self.trial.is_some() && late.saturating_mul(PLAIN) >= count;
+            if !is_alarm || !(ends_trial || is_stuck || is_steep) {
                 return (None, None);
             }
         }
@@ -244,6 +243,7 @@ impl One {
             return (None, None);
         }
         self.trial = Some(Trial::Target { from: self.tpcs });
+        self.returns = false;
         let wanted = self.fewer().max(seen.least_tpcs).max(1);
         (Some(wanted), Some(Reason::Trial))
     }
