@@ -7,6 +7,8 @@
 #   --no-system    do not start partitad, with which the programs of all users run at the same time; only root can
 #   --uninstall    stops partitad and removes every installed file
 set -eu
+# What root installs is for all users, also on a system whose root has a strict umask.
+[ "$(id -u)" != 0 ] || umask 022
 
 fail() {
     echo "install.sh: $*" >&2

@@ -56,8 +56,8 @@ start_daemon() { # unit
         return
     fi
     # What systemd makes before it starts the unit.
-    mkdir -p /run/partita /var/cache/partita /var/lib/partita
-    chmod 700 /var/lib/partita
+    mkdir -p -m 755 /run/partita /var/cache/partita
+    mkdir -p -m 700 /var/lib/partita
     # shellcheck disable=SC2046 # its words
     set -- $(sed -n 's/^ExecStart=//p' "$1")
     rm -f /run/partita/.system.sock
@@ -261,9 +261,11 @@ case $1 in
         [ ! -s /tmp/dpkg.log ] || ! grep ld.so /tmp/dpkg.log || fail 'programs miss the library'
         ;;
     tarball)
-        mkdir /tmp/unpacked
+        # Root of a hardened system.
+        umask 077
+        mkdir -m 755 /tmp/unpacked
         # Debian's minimal root has no xz.
-        cp -r /given/tree/. /tmp/unpacked
+        cp -a /given/tree/. /tmp/unpacked
         as alice sh /tmp/unpacked/install.sh
         (PATH=/home/alice/.local/bin:$PATH; cd /home/alice; runuser -u alice -- sh -c 'partita --version')
         as alice sh /home/alice/.local/lib/partita/install.sh --uninstall
