@@ -168,6 +168,7 @@ together() { # unit
     goes_on first 66
     as bob partita ps >/tmp/ps.log
     grep -q '^first ' /tmp/ps.log && grep -q '^second ' /tmp/ps.log || fail 'bob does not see both tenants'
+    [ "$(awk '$1 == "first" { print $14 }' /tmp/ps.log)" = '?' ] || fail "bob cannot know how many processes alice's tenant has"
     grep -q '^system mode: ' /tmp/ps.log || fail 'ps does not say which mode holds'
     cat /tmp/ps.log
     partita mps clients >/tmp/clients.log

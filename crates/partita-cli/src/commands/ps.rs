@@ -333,7 +333,7 @@ fn cells(row: &TenantRow) -> [String; 16] {
         row.limits.isolation.map_or_else(unknown, |isolation| isolation.to_string()),
         row.bursts.map_or_else(unknown, |bursts| quantiles(bursts.p50_us, bursts.p99_us)),
         target(row).unwrap_or_else(|| "-".to_owned()),
-        row.processes.len().to_string(),
+        row.memory_used_bytes.map_or_else(unknown, |_| row.processes.len().to_string()),
         row.age_s.map_or_else(unknown, age),
         row.command
             .as_ref()
