@@ -25,8 +25,7 @@ until_true() {
 
 files() {
     find / -xdev \( -path /proc -o -path /dev -o -path /run -o -path /tmp -o -path /given -o -path /var/lib/dpkg \
-        -o -path /var/log -o -path /var/cache/ldconfig -o -path /var/cache/debconf -o -path /sys -o -path /var/lib/systemd \
-        -o -path /etc/systemd -o -path /var/tmp \) -prune -o -print | sort
+        -o -path /var/log -o -path /var/cache/ldconfig -o -path /var/cache/debconf \) -prune -o -print | sort
 }
 
 # Everything but the system mode: programs, pages, completions, the demo.

@@ -5,12 +5,10 @@
 // buffer that fits in the L2 cache, 3 loads from memory, 4 adds atomically). The chasing SM visits so many lines of 128
 // bytes, from the first on; mode `cached` also uses its L1 cache, `level2` does not, `same` stays on the first line.
 // Each answer is a line: nanoseconds a load of the chasing SM, or bytes a nanosecond of the loading ones.
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <sstream>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -132,7 +130,7 @@ int main() {
 
     const size_t cache_bytes = 16ull << 20, memory_bytes = 8ull << 30;
     uint4 *cache, *memory;
-    unsigned *chain = nullptr, *counters;
+    unsigned *chain, *counters;
     unsigned char *roles;
     Shared *shared;
     CHECK(cudaMalloc(&cache, cache_bytes));

@@ -202,6 +202,8 @@ impl Law {
             left -= 1;
         }
         self.pressed = pressed;
+        let changed = (0..seen.len()).filter(|i| gets[*i] != seen[*i].held_tpcs);
+        let changed: Vec<(u64, u64)> = changed.map(|i| (seen[i].id, seen[i].times.count())).collect();
         for (i, seen) in seen.iter().enumerate() {
             let one = &mut self.ones[order[i]];
             if gets[i] == seen.held_tpcs {
@@ -215,14 +217,8 @@ impl Law {
                 reason: wants[i].1.unwrap_or(other),
             });
             one.enter(gets[i], self.time_s);
-        }
-        let is_changed = |one: &&&Seen<'_>| look.orders.iter().any(|order| order.id == one.id);
-        let changed: Vec<(u64, u64)> =
-            seen.iter().filter(is_changed).map(|one| (one.id, one.times.count())).collect();
-        for (id, _) in &changed {
-            if let Some(one) = self.ones.iter_mut().find(|one| one.id == *id) {
-                one.wait_for_others(&changed, self.time_s);
-            }
+            let is_back = matches!(wants[i].1, Some(Reason::Hurt { .. } | Reason::Open { .. }));
+            one.wait_for_others(&changed, is_back, self.time_s);
         }
     }
 }

@@ -87,8 +87,6 @@ pub(super) struct One {
     /// at its begin, and until when they are waited for.
     others: Vec<(u64, u64)>,
     others_until_s: f64,
-    /// Whether a trial has failed in this look.
-    returns: bool,
     step: u32,
     /// The most TPCs on which a trial has failed since the load or the bound was another.
     hurt: Option<u32>,
@@ -158,7 +156,6 @@ impl One {
             trial: None,
             others: Vec::new(),
             others_until_s: 0.0,
-            returns: false,
             step: (seen.held_tpcs / 8).max(1),
             hurt: None,
             failures: 0,
@@ -197,10 +194,10 @@ impl One {
         self.begin_here(time_s);
     }
 
-    /// In a trial of a target, and at its end: waits for those that hold other TPCs, too, since
-    /// now. Each comes with its number of bursts.
-    pub fn wait_for_others(&mut self, changed: &[(u64, u64)], time_s: f64) {
-        let longest_s = match (core::mem::take(&mut self.returns), self.trial) {
+    /// In a trial of a target, and on the way back from one that failed: waits for those that hold
+    /// other TPCs, too, since now. Each comes with its number of bursts.
+    pub fn wait_for_others(&mut self, changed: &[(u64, u64)], is_back: bool, time_s: f64) {
+        let longest_s = match (is_back, self.trial) {
             (true, _) => OTHERS_BACK_S_MAX,
             (false, Some(Trial::Target { .. })) => OTHERS_S_MAX,
             _ => return,

@@ -199,7 +199,6 @@ impl One {
         let settled = self.settled;
         let is_found = self.hurt.is_some_and(|hurt| self.tpcs <= hurt) || self.tpcs + 1 >= settled;
         self.hurt = Some(self.hurt.map_or(self.tpcs, |hurt| hurt.max(self.tpcs)));
-        self.returns = true;
         self.failed(u32::from(is_found), time_s);
     }
 
@@ -243,7 +242,6 @@ impl One {
             return (None, None);
         }
         self.trial = Some(Trial::Target { from: self.tpcs });
-        self.returns = false;
         let wanted = self.fewer().max(seen.least_tpcs).max(1);
         (Some(wanted), Some(Reason::Trial))
     }
