@@ -36,6 +36,8 @@ const LAST_WORDS_LIMIT: Duration = Duration::from_millis(500);
 const INCIDENT_AGE_MAX: Duration = Duration::from_secs(10);
 /// As [`LAST_WORDS_LIMIT`], for a process that was not a client, as far as is known.
 const NO_CLIENT_LIMIT: Duration = Duration::from_millis(100);
+/// How long a daemon that answers late is waited for: on a busy machine its log is late too.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
 
 /// The observations so far.
 #[derive(Debug, Default)]
@@ -43,6 +45,8 @@ struct Seen {
     tracker: Tracker,
     /// Processes that are known to be the tenant's, clients or not.
     expected: BTreeSet<Pid>,
+    /// How many times the logs have been read.
+    reads: u64,
     /// Clients that are processes of the tenant, dead ones too.
     ours: BTreeSet<Pid>,
     /// The server's last message about itself since the program was started.
@@ -181,6 +185,7 @@ impl Watch {
     /// end as [`Watch::blame`] does.
     #[must_use]
     pub fn is_hit(&self, ended: Instant) -> bool {
+        let mut last_words = LastWords::of(self, ended);
         loop {
             if self.recovered().is_some() {
                 return true;
@@ -188,7 +193,7 @@ impl Watch {
             match self.fault_blame() {
                 Some((blame, _)) => return matches!(blame, Blame::Neighbour { .. }),
                 None if self.was_killed_beside() => return true,
-                None if ended.elapsed() >= self.last_words_limit() => return false,
+                None if last_words.are_over() => return false,
                 None => thread::sleep(PERIOD),
             }
         }
@@ -198,28 +203,24 @@ impl Watch {
     /// Waits for either, for a moment after the program's end.
     #[must_use]
     pub fn blame(&self, ended: Instant) -> Option<Blame> {
-        let limit = self.last_words_limit();
+        let mut last_words = LastWords::of(self, ended);
         loop {
             if let Some(server) = self.recovered() {
                 return Some(Blame::Recovered { server });
             }
             match self.fault_blame() {
                 Some((blame, true)) => return Some(blame),
-                Some((blame, false)) if ended.elapsed() >= limit => return Some(blame),
+                Some((blame, false)) if last_words.are_over() => return Some(blame),
                 Some(_) => {}
                 // Not every driver logs what a client's violent end did to the others.
                 None if self.was_killed_beside() => {
                     return self.killed_by_others().map(|cause| Blame::Neighbour { server: 0, cause });
                 }
-                None if ended.elapsed() >= limit => return None,
+                None if last_words.are_over() => return None,
                 None => {}
             }
             thread::sleep(PERIOD);
         }
-    }
-
-    fn last_words_limit(&self) -> Duration {
-        if self.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT }
     }
 
     /// The cause of a fault that has hit the program, and whether it is known.
@@ -322,6 +323,39 @@ impl Watch {
     }
 }
 
+/// What the service may still write about a program that has ended.
+struct LastWords<'a> {
+    watch: &'a Watch,
+    ended: Instant,
+    /// How many times the logs have been read when all that is written by then is known.
+    reads: Option<u64>,
+}
+
+impl<'a> LastWords<'a> {
+    fn of(watch: &'a Watch, ended: Instant) -> Self {
+        Self { watch, ended, reads: None }
+    }
+
+    /// Whether its time is over. The time alone does not tell on a busy machine: the daemon must
+    /// have answered a query since the program's end, and the logs have been read since then.
+    fn are_over(&mut self) -> bool {
+        let elapsed = self.ended.elapsed();
+        let limit = if self.watch.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT };
+        if elapsed < limit || elapsed >= BUSY_LIMIT {
+            return elapsed >= BUSY_LIMIT;
+        }
+        let reads = || self.watch.seen.lock().unwrap_or_else(PoisonError::into_inner).reads;
+        let Some(enough) = self.reads else {
+            // A daemon that does not answer writes nothing either.
+            let _ = self.watch.service().control().with_limit(BUSY_LIMIT - elapsed).server_list();
+            // The one that runs now may have read a log before the answer.
+            self.reads = Some(reads() + 2);
+            return false;
+        };
+        self.watch.thread.is_none() || reads() >= enough
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Relaxed);
@@ -418,6 +452,7 @@ fn read(tails: &mut [Tail; 2], ledger: &Path, seen: &Mutex<Seen>) -> Vec<(Pid, u
             }
         }
     }
+    seen.lock().unwrap_or_else(PoisonError::into_inner).reads += 1;
     faults
 }
 
@@ -445,9 +480,15 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
+            Self::with_control("")
+        }
+
+        /// The control program is this script; `$LOG` is the server's log.
+        fn with_control(script: &str) -> Self {
             let temp = tempfile::tempdir().unwrap();
             let program = temp.path().join("control");
-            std::fs::write(&program, "#!/bin/sh\n").unwrap();
+            let log = temp.path().join("mps/log/server.log");
+            std::fs::write(&program, format!("#!/bin/sh\nLOG={}\n{script}\n", log.display())).unwrap();
             std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
             let dirs = ServiceDirs::new(&temp.path().join("mps")).unwrap();
             dirs.create().unwrap();
@@ -504,6 +545,18 @@ mod tests {
             fixture.log(&[&format!("Client {{{named}, 1}} caused a fatal memory fault")]);
             assert_eq!(fixture.watch.blame(Instant::now()), Some(expected));
         }
+    }
+
+    #[test]
+    fn a_daemon_that_answers_late_is_waited_for() {
+        let stamp = "[2026-11-21 10:00:00.000 Server 7]";
+        let lines: Vec<String> = FAULT.iter().map(|line| format!("echo '{stamp} {line}'")).collect();
+        let late = LAST_WORDS_LIMIT.as_secs_f64() + 0.5;
+        let fixture =
+            Fixture::with_control(&format!("sleep {late}\n{{ {}; }} >> $LOG\necho 7", lines.join("; ")));
+        fixture.log(&CLIENTS);
+        fixture.until_ours();
+        assert!(fixture.watch.is_hit(Instant::now()));
     }
 
     fn work(pid: Pid, work: Work, ended: Option<&str>) -> What {
