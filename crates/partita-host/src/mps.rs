@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::gpu::{self, Gpu};
 use crate::gpus;
 use crate::install::Install;
-use crate::registry::{Isolation, Registry, Tenant};
+use crate::registry::{self, Isolation, Registry, Tenant};
 use crate::simenv::SimEnvironment;
 
 /// The hidden subcommand of `partita` that gives a daemon its own session.
@@ -247,6 +247,30 @@ fn is_served_alike(registry: &Registry, tenant: &Tenant) -> bool {
 /// # Errors
 /// As [`Registry::lock`].
 pub(crate) fn tenants_of(registry: &Registry, gpus: &[Gpu]) -> Result<usize, Error> {
+    let tenants = sharing(registry, gpus)?;
+    let names: std::collections::BTreeSet<&str> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    Ok(names.len())
+}
+
+/// Refuses to test and restart a stuck service for a user who has no tenant there.
+///
+/// # Errors
+/// [`Error::Served`]; as [`Registry::lock`].
+pub fn check_may_recover(registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
+    let user = registry::acting_user();
+    if !registry::acts_for_user() || sharing(registry, gpus)?.iter().any(|tenant| tenant.user == user) {
+        return Ok(());
+    }
+    Err(Error::Served {
+        reason: format!(
+            "MPS of {}: you have no tenant there, so root or a user who has one restarts a stuck server",
+            gpus::labels(gpus)
+        ),
+    })
+}
+
+/// The tenants that share the service of these GPUs with this user's.
+fn sharing(registry: &Registry, gpus: &[Gpu]) -> Result<Vec<Tenant>, Error> {
     let served = Served::of(gpus.iter().map(|gpu| (gpu.key(), gpu.facts.uuid.clone())));
     let shares = |tenant: &Tenant| {
         let isolation = tenant.meta.as_ref().ok().map(|meta| meta.isolation);
@@ -254,10 +278,7 @@ pub(crate) fn tenants_of(registry: &Registry, gpus: &[Gpu]) -> Result<usize, Err
             && is_served_alike(registry, tenant)
             && Served::of_tenant(tenant) == served
     };
-    let tenants = registry.lock()?.tenants()?;
-    let names: std::collections::BTreeSet<&str> =
-        tenants.iter().filter(|tenant| shares(tenant)).map(|tenant| tenant.name.as_str()).collect();
-    Ok(names.len())
+    Ok(registry.lock()?.tenants()?.into_iter().filter(shares).collect())
 }
 
 /// The service of a tenant's processes, if they are clients and it belongs to the current user, or

@@ -236,15 +236,14 @@ fn start(
     };
     let child = start_service(service.as_ref()).and_then(|started| {
         let ready = service.as_ref().map_or(Ok(()), ready);
-        let policy = gpus.first().map(|gpu| Policy {
+        let policy = Policy {
             install: install.clone(),
-            gpu: gpu.clone(),
+            gpus: gpus.clone(),
             limit: request.mps_limit(),
-            // The servers of system mode are root's.
-            recovers: request.limits.restart.is_some() && !registry.is_client(),
+            recovers: request.limits.restart.is_some(),
             say: say_of_stall,
-        });
-        let begin_watch = |service| Watch::begin(service, &registry, &name, tenant.dir(), policy);
+        };
+        let begin_watch = |service| Watch::begin(service, &registry, &name, tenant.dir(), Some(policy));
         let watch = service.as_ref().map(begin_watch);
         let holder = match service {
             // In system mode the directory is root's.

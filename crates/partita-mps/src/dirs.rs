@@ -85,8 +85,13 @@ impl ServiceDirs {
     }
 
     /// The file that processes lock while they start or stop the service.
-    pub(crate) fn lock_file(&self) -> PathBuf {
+    pub(crate) fn start_lock(&self) -> PathBuf {
         self.root.join("start.lock")
+    }
+
+    /// The file that a process locks while it tests whether the service runs kernels.
+    pub(crate) fn canary_lock(&self) -> PathBuf {
+        self.root.join("canary.lock")
     }
 
     /// The starting daemon's output before it has a log.

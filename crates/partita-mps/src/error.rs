@@ -57,14 +57,14 @@ pub enum MpsError {
         /// Why.
         reason: String,
     },
-    /// Another process holds the start lock for too long.
+    /// Another process holds a lock of the service for too long.
     #[error(
-        "another process has been starting or stopping MPS in {} for {waited_s} s: \
-         find it with `fuser {}/start.lock`", .dir.display(), .dir.display()
+        "another process has been starting, stopping or testing MPS for {waited_s} s: \
+         find it with `fuser {}`", .file.display()
     )]
     Locked {
-        /// The service's directory.
-        dir: PathBuf,
+        /// The locked file.
+        file: PathBuf,
         /// Seconds waited.
         waited_s: u64,
     },

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -471,14 +472,27 @@ impl Service {
         }
     }
 
+    /// Waits until no other process tests whether the service runs kernels. The lock ends with the
+    /// file.
+    ///
+    /// # Errors
+    /// [`MpsError::Locked`]; [`MpsError::Directory`].
+    pub fn lock_canary(&self) -> Result<File, MpsError> {
+        self.lock_file(&self.dirs.canary_lock())
+    }
+
     fn lock(&self) -> Result<File, MpsError> {
-        let path = self.dirs.lock_file();
-        let refuse = |error: io::Error| MpsError::Directory { path: path.clone(), reason: error.to_string() };
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(refuse)?;
+        self.lock_file(&self.dirs.start_lock())
+    }
+
+    fn lock_file(&self, path: &Path) -> Result<File, MpsError> {
+        let refuse =
+            |error: io::Error| MpsError::Directory { path: path.to_owned(), reason: error.to_string() };
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(refuse)?;
         if lock_within(&file, LOCK_LIMIT).map_err(refuse)? {
             return Ok(file);
         }
-        Err(MpsError::Locked { dir: self.dirs.root().to_owned(), waited_s: LOCK_LIMIT.as_secs() })
+        Err(MpsError::Locked { file: path.to_owned(), waited_s: LOCK_LIMIT.as_secs() })
     }
 }
 

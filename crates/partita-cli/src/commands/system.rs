@@ -12,7 +12,7 @@ use partita::system::{self, Printed};
 use partita::{Error, answer};
 use partita_console::{Failure, print, tell};
 
-use crate::args::{Arguments, Cmd, Ps, Word};
+use crate::args::{Arguments, Cmd, Mps, Ps, Word};
 use crate::commands::ps;
 
 /// Asks `partitad` to run the command, if the run directory is in system mode and the command reads
@@ -28,12 +28,16 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
     let arguments: Result<Vec<String>, _> =
         std::env::args_os().skip(1).map(|word| word.into_string()).collect();
     let mut arguments = arguments.map_err(|word| Failure::Told(format!("{word:?} is not UTF-8 text")))?;
-    if let Cmd::Run(run) = command
-        && let Some(gpu) = &run.gpu.gpu
+    let (words, gpu) = match command {
+        Cmd::Run(run) => (1, &run.gpu.gpu),
+        Cmd::Mps(Mps::Recover(recover)) => (2, &recover.gpu.gpu),
+        _ => (0, &None),
+    };
+    if let Some(gpu) = gpu
         && !arguments.iter().take_while(|word| *word != "--").any(|word| word.starts_with("--gpu"))
     {
         // It came from the environment, which `partitad` does not share.
-        arguments.insert(1, format!("--gpu={gpu}"));
+        arguments.insert(words, format!("--gpu={gpu}"));
     }
     if let Cmd::Ps(Ps { columns: None, .. }) = command
         && let Some(columns) = ps::columns()
@@ -63,6 +67,8 @@ fn is_forwarded(command: &Cmd) -> bool {
         // `partitad` is root's, and must write no file that a user names.
         Cmd::Explain(explain) => explain.svg.is_none(),
         Cmd::Run(run) => run.dry_run,
+        // What works is restarted by root alone.
+        Cmd::Mps(Mps::Recover(recover)) => !recover.force,
         // Frames are made of such looks.
         Cmd::Top(top) => top.once && top.json,
         _ => false,
@@ -87,7 +93,7 @@ fn run(arguments: &[String]) -> u8 {
             crate::dispatch(&command).unwrap_or_else(Failure::report)
         }
         Ok(_) => Failure::Told(
-            "partitad runs only ps, set, kill, explain, top --once --json and run --dry-run for users"
+            "partitad runs only ps, set, kill, explain, top --once --json, run --dry-run and mps recover for users"
                 .to_owned(),
         )
         .report(),

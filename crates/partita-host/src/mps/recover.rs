@@ -27,11 +27,13 @@ pub struct Recovered {
     pub took: Duration,
 }
 
-/// Restarts the servers of a service if they are stuck, or `anyway`; `by` says who did it.
+/// Restarts the servers of a service if two canaries in a row find them stuck, or `anyway`; `by`
+/// says who did it. One process at a time does so: each canary takes memory of the GPU.
 ///
 /// # Errors
 /// [`MpsError::Stuck`] if the new server does not run kernels either; [`MpsError::NoCanary`];
-/// [`Error::Io`]; [`Error::Mps`]; those of [`canary::send`].
+/// [`MpsError::Locked`] if others take too long; [`Error::Io`]; [`Error::Mps`]; those of
+/// [`canary::send`].
 pub fn recover(
     install: &Install,
     gpu: &Gpu,
@@ -45,7 +47,8 @@ pub fn recover(
         Found::Stuck { .. } => Ok(true),
         Found::Unknown { reason } => Err(Error::from(MpsError::NoCanary { reason })),
     };
-    if !anyway && !is_stuck()? {
+    let _alone = service.lock_canary()?;
+    if !anyway && !(is_stuck()? && is_stuck()?) {
         return Ok(Recovered { servers: Vec::new(), took: begin.elapsed() });
     }
     let servers = service.control().server_list()?;

@@ -11,7 +11,7 @@ use crate::system;
 pub(super) struct Noter {
     pub service: Service,
     /// In system mode, where partitad records incidents.
-    system: Option<Registry>,
+    pub system: Option<Registry>,
     pub tenant: String,
 }
 

@@ -15,12 +15,15 @@ use rustix::process::Signal;
 use super::noter::Noter;
 use crate::error::Error;
 use crate::gpu::Gpu;
+use crate::gpus::Selectors;
 use crate::install::Install;
 use crate::mps::canary::{self, Found, LAUNCH_LIMIT, RESTART_LIMIT};
 use crate::mps::evidence;
 use crate::mps::incident::What;
 use crate::mps::recover;
 use crate::process::ProcessId;
+use crate::registry::Registry;
+use crate::system;
 
 /// How long a program makes no progress before each canary. The series starts again when it makes
 /// some: kernels may be long, and each canary takes memory of the GPU for a moment.
@@ -32,7 +35,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// What a program does about a stuck server.
 pub(super) struct Policy {
     pub install: Install,
-    pub gpu: Gpu,
+    /// The tenant's GPUs, all of one service.
+    pub gpus: Vec<Gpu>,
     /// When the program is ended.
     pub limit: Duration,
     /// Whether the server is restarted at once.
@@ -123,7 +127,8 @@ impl Stall {
     }
 
     fn send(&mut self, noter: &Noter) {
-        let Policy { install, gpu, recovers, limit, say } = &mut self.policy;
+        let Policy { install, gpus, recovers, limit, say } = &mut self.policy;
+        let Some(gpu) = gpus.first() else { return };
         match (canary::send(install, gpu, &noter.service, LAUNCH_LIMIT), self.stuck) {
             (Ok(Found::Stuck { server: Some(server) }), None) => {
                 self.stuck = Some((server, Instant::now()));
@@ -135,14 +140,20 @@ impl Stall {
                     match recovers {
                         true => "restarts it".to_owned(),
                         false => format!(
-                            "the owner of the service restarts it by `partita mps recover`, which ends the \
-                             work of all of its clients; gives up in {} s",
+                            "`partita mps recover` restarts it, which ends the work of all of its clients; \
+                             gives up in {} s",
                             limit.as_secs()
                         ),
                     }
                 ));
                 if *recovers {
-                    restart(install, gpu, noter, server, say);
+                    let restarted = match &noter.system {
+                        Some(registry) => restart_by_partitad(registry, gpus),
+                        None => restart(install, gpu, noter, server),
+                    };
+                    if let Err(error) = restarted {
+                        say(&format!("tenant {tenant}: {error}"));
+                    }
                 }
             }
             (Ok(Found::Works(_)), Some((server, _))) => {
@@ -156,12 +167,22 @@ impl Stall {
 }
 
 /// Restarts a server that a second canary finds stuck, too.
-fn restart(install: &Install, gpu: &Gpu, noter: &Noter, server: Pid, say: &mut dyn FnMut(&str)) {
-    if let Ok(Found::Stuck { server: Some(again) }) =
-        canary::send(install, gpu, &noter.service, RESTART_LIMIT)
-        && again == server
-        && let Err(error) = recover::end_server(&noter.service, &noter.tenant, server)
-    {
-        say(&format!("tenant {}: {error}", noter.tenant));
+fn restart(install: &Install, gpu: &Gpu, noter: &Noter, server: Pid) -> Result<(), Error> {
+    match canary::send(install, gpu, &noter.service, RESTART_LIMIT) {
+        Ok(Found::Stuck { server: Some(again) }) if again == server => {
+            recover::end_server(&noter.service, &noter.tenant, server)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Has `partitad` do it, which sends canaries of its own: in system mode the server is root's.
+fn restart_by_partitad(registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
+    let gpus = Selectors::List(gpus.iter().map(Gpu::selector).collect());
+    let words = ["mps", "recover", &format!("--gpu={gpus}")].map(str::to_owned);
+    let printed = system::command(registry, words.to_vec())?;
+    match printed.code {
+        0 => Ok(()),
+        _ => Err(Error::Served { reason: String::from_utf8_lossy(&printed.stderr).trim().to_owned() }),
     }
 }

@@ -171,6 +171,7 @@ fn stop(arguments: &MpsStop) -> Result<(), Failure> {
 
 fn recover(arguments: &MpsRecover) -> Result<(), Failure> {
     let of = Of::find_to_change(&arguments.gpu)?;
+    mps::check_may_recover(&of.registry, &of.gpus)?;
     of.must_run()?;
     let Some(gpu) = of.gpus.first() else { return Ok(()) };
     let recovered = recover::recover(&of.install, gpu, &of.service, "partita mps recover", arguments.force)?;
