@@ -129,7 +129,7 @@ impl ChainFile {
     pub fn claim(self, role: u8) -> Result<RoleClaim, ChainError> {
         self.known(role)?;
         let (start, bytes) = role_range(role);
-        if !try_lock(self.file.path(), &self.file.fd, start, bytes)? {
+        if !self.file.try_lock(start, bytes)? {
             let pid = self.role_cells(role).pid.load();
             return Err(self.refuse(ChainFault::RoleHeld { role, pid }));
         }
@@ -216,7 +216,7 @@ impl ChainFile {
     pub fn suggest(&mut self, role: u8, set: &[u64; 4]) -> Result<u64, ChainError> {
         self.known(role)?;
         let mut waited_ms = 0;
-        while !try_lock(self.file.path(), &self.file.fd, SUGGESTING_OFFSET, 1)? {
+        while !self.file.try_lock(SUGGESTING_OFFSET, 1)? {
             if waited_ms >= LOCK_WAIT_MS_MAX {
                 return Err(self.wrong(Problem::Locked { waited_ms }));
             }
@@ -224,7 +224,7 @@ impl ChainFile {
             waited_ms += 1;
         }
         let epoch = self.role_cells(role).suggestion.write(set);
-        unlock(self.file.path(), &self.file.fd, SUGGESTING_OFFSET, 1)?;
+        self.file.unlock(SUGGESTING_OFFSET, 1)?;
         Ok(epoch)
     }
 

@@ -148,7 +148,7 @@ impl ElasticMap {
         self.reap()?;
         for record in (0..RECORDS).filter(|record| !self.is_claimed(*record)) {
             let (start, bytes) = Self::lock_range(record);
-            if lock::try_lock(self.file.path(), &self.file.fd, start, bytes)? {
+            if self.file.try_lock(start, bytes)? {
                 let cells = self.cells(record);
                 cells.held.put([0; 4]);
                 cells.tenant.store(tenant);

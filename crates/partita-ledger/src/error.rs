@@ -78,6 +78,8 @@ pub enum Problem {
     },
     /// The path leads to another file than the mapped one.
     Replaced,
+    /// The program has closed the descriptor that holds the locks, which it did not open.
+    Closed,
     /// A limit is impossible.
     Limits(LimitsFault),
     /// The limits changed during each of many attempts to read them.
@@ -224,6 +226,10 @@ impl fmt::Display for LedgerError {
             Problem::Replaced => {
                 write!(f, "was replaced while it was in use; end the tenant's processes and start it again")
             }
+            Problem::Closed => f.write_str(
+                "cannot be locked: this program has closed a descriptor that it did not open; start the GPU's \
+                 work before that, or close only the program's own descriptors",
+            ),
             Problem::Limits(fault) => {
                 write!(f, "holds {fault}; correct it with `partita set`, or start the tenant again")
             }

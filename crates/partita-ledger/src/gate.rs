@@ -143,8 +143,7 @@ impl GateMap {
         self.open_orphans()?;
         let claimed = self.claimed();
         for lane in (0..GATE_LANES).filter(|lane| claimed >> lane & 1 == 0) {
-            if lock::try_lock(self.file.path(), &self.file.fd, Self::offset_of(lane), size_of::<LaneCells>())?
-            {
+            if self.file.try_lock(Self::offset_of(lane), size_of::<LaneCells>())? {
                 self.cells(lane).state.store(OPEN.into());
                 self.mark(lane, true);
                 return Ok(Some(Lane(lane as u8)));
@@ -249,10 +248,9 @@ impl GateMap {
     /// # Errors
     /// The failed system call.
     pub fn count_low(&self, is_low: bool) -> Result<(), LedgerError> {
-        let (path, fd) = (self.file.path(), &self.file.fd);
         match is_low {
-            true => lock::try_lock_shared(path, fd, LOW, 1).map(drop),
-            false => lock::unlock(path, fd, LOW, 1),
+            true => self.file.try_lock_shared(LOW, 1).map(drop),
+            false => self.file.unlock(LOW, 1),
         }
     }
 
@@ -261,7 +259,7 @@ impl GateMap {
     /// # Errors
     /// The failed system call.
     pub fn are_others_low(&self) -> Result<bool, LedgerError> {
-        lock::is_locked(self.file.path(), &self.file.fd, LOW, 1)
+        self.file.is_locked(LOW, 1)
     }
 
     /// Starts or extends the GPU's turn until a time, for a tenant that `who` identifies. A turn

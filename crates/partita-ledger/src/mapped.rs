@@ -1,11 +1,12 @@
 //! A file that is mapped for writing and locked by its description: the base of every map of this
 //! crate.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 
 use crate::error::{LedgerError, Problem};
 use crate::file::{Access, At, Fd, FileId, Mapping, Place, unlink};
 use crate::header::Kind;
+use crate::lock::{self, Byte};
 
 /// A whole file, mapped, and its descriptor.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub struct MappedFile {
     id: FileId,
     /// Held beside the mapping: on some file systems (overlayfs) a mapping alone does not keep a
     /// lock.
-    pub fd: Fd,
+    fd: Fd,
     mapping: Mapping,
     kind: Kind,
 }
@@ -44,6 +45,45 @@ impl MappedFile {
     /// The path at `open`, for messages.
     pub fn path(&self) -> &CStr {
         &self.place.path
+    }
+
+    /// The descriptor that holds this map's locks.
+    ///
+    /// # Errors
+    /// [`Problem::Closed`]: a program that closes descriptors which it does not know may have
+    /// reused the number, and would find locks on a file of its own.
+    fn held(&self) -> Result<&Fd, LedgerError> {
+        if self.fd.is(self.id) { Ok(&self.fd) } else { Err(LedgerError::new(self.path(), Problem::Closed)) }
+    }
+
+    /// [`lock::try_lock`] by this map's description.
+    pub fn try_lock(&self, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+        lock::try_lock(self.path(), self.held()?, start, bytes)
+    }
+
+    /// [`lock::try_lock_shared`] by this map's description.
+    pub fn try_lock_shared(&self, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+        lock::try_lock_shared(self.path(), self.held()?, start, bytes)
+    }
+
+    /// Releases a lock of this map's description.
+    pub fn unlock(&self, start: usize, bytes: usize) -> Result<(), LedgerError> {
+        lock::unlock(self.path(), self.held()?, start, bytes)
+    }
+
+    /// Whether another description holds any byte of a range.
+    pub fn is_locked(&self, start: usize, bytes: usize) -> Result<bool, LedgerError> {
+        lock::is_locked(self.path(), self.held()?, start, bytes)
+    }
+
+    /// [`Byte::take`] by this map's description.
+    pub(crate) fn byte(&self, offset: usize) -> Option<Byte<'_>> {
+        Byte::take(self.path(), self.held().ok()?, offset)
+    }
+
+    /// The number of the descriptor that holds this map's locks.
+    pub fn descriptor(&self) -> c_int {
+        self.fd.raw()
     }
 
     /// A second description of the same file: locks exclude descriptions from each other, not
@@ -75,7 +115,7 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // A program that closes descriptors which it does not know may have reused the number.
+        // As for `held`.
         if !self.fd.is(self.id) {
             self.fd.disown();
         }

@@ -143,7 +143,7 @@ impl TimeMap {
     /// [`Problem::Full`] if 1024 living processes have seats, or the failed system call.
     pub fn take_seat(&self) -> Result<Seat, LedgerError> {
         for seat in 0..PROCESS_SLOTS {
-            if lock::try_lock(self.file.path(), &self.file.fd, seat_offset(seat), size_of::<Word>())? {
+            if self.file.try_lock(seat_offset(seat), size_of::<Word>())? {
                 let seats = &self.page().seats.0;
                 loop {
                     let known = seats.load();

@@ -203,18 +203,12 @@ impl UsageMap {
         }
         // Free slots first, so that `ps` shows dead processes as long as there is room.
         for free_only in [true, false] {
-            let _reaping =
-                if free_only { None } else { Byte::take(self.file.path(), &self.file.fd, REAPERS_OFFSET) };
+            let _reaping = if free_only { None } else { self.file.byte(REAPERS_OFFSET) };
             for index in 0..PROCESS_SLOTS {
                 if free_only && self.cells(index).holder.pid.load() != 0 {
                     continue;
                 }
-                if lock::try_lock(
-                    self.file.path(),
-                    &self.file.fd,
-                    slot_offset(index),
-                    size_of::<SlotCells>(),
-                )? {
+                if self.file.try_lock(slot_offset(index), size_of::<SlotCells>())? {
                     self.vacate(index)?;
                     let cells = self.cells(index);
                     cells.counters.launches.iter().for_each(|counter| counter.store(0));

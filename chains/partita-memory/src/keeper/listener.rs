@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::SocketFlags;
 use thiserror::Error;
 
@@ -109,7 +109,11 @@ impl Drop for Listener {
 /// Locks a file; `None` if another process has it locked.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     loop {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+        // Others may write to the directory, and a link would lead to a file of this user.
+        let flags = OFlags::NOFOLLOW.bits() as i32;
+        let mut options = OpenOptions::new();
+        let file =
+            options.create(true).truncate(false).write(true).mode(0o600).custom_flags(flags).open(path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(errno.into()),
@@ -143,6 +147,12 @@ mod tests {
         fs::write(&path, "a file").unwrap();
         assert!(matches!(Listener::bind(&path), Err(BindError::NotASocket(_))));
         assert_eq!(fs::read(&path).unwrap(), b"a file");
+        let linked = temp.path().join("linked");
+        std::os::unix::fs::symlink(temp.path().join("elsewhere"), linked.with_extension("lock")).unwrap();
+        let lock = linked.with_extension("lock");
+        assert!(Listener::bind(&linked).err().unwrap().to_string().contains("symbolic link"));
+        assert!(!temp.path().join("elsewhere").exists());
+        fs::remove_file(lock).unwrap();
         let long = temp.path().join("x".repeat(120));
         assert!(Listener::bind(&long).err().unwrap().to_string().contains("107 bytes"));
         assert!(Listener::bind(&temp.path().join("none/keeper")).is_err());

@@ -94,3 +94,28 @@ fn its_process_and_its_user_are_what_the_kernel_says() {
     assert_eq!(stranger.welcome().pid, std::process::id(), "it says 1");
     assert_eq!(stranger.user(), rustix::process::geteuid().as_raw());
 }
+
+#[test]
+fn root_leases_nothing_from_a_users_keeper() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can listen as another user");
+    }
+    let temp = tempfile::Builder::new().prefix("pt-mem-").tempdir_in("/tmp").unwrap();
+    let path = temp.path().join("keeper");
+    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    let user = rustix::process::Uid::from_raw(65534);
+    let listening = std::thread::spawn(move || {
+        rustix::thread::set_thread_uid(user).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        listener
+    });
+    let _listener = listening.join().unwrap();
+    let connect =
+        |tenant| Connection::connect(&path, tenant, Duration::from_millis(50)).map(drop).unwrap_err();
+    let error = connect(Some("one".parse().unwrap()));
+    assert!(matches!(error, Error::Stranger { uid: 65534, .. }), "{error}");
+    // A query is sent.
+    let error = connect(None);
+    assert!(matches!(error, Error::Silent { asked: "hello", .. }), "{error}");
+}

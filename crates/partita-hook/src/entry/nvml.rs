@@ -15,7 +15,7 @@ use crate::account::origin;
 use crate::driver::management::{Device, NvmlReturn, library, uuid_of};
 use crate::driver::row::Row;
 use crate::session::{attach, hami};
-use crate::sys::fork::in_child;
+use crate::sys::fork::{in_child, renew};
 use crate::sys::next::real_dlsym;
 
 /// `nvmlMemory_t`.
@@ -173,9 +173,8 @@ struct Part {
 /// Opened when the library is first asked something; empty where that failed.
 static PARTS: Mutex<Option<Vec<Part>>> = Mutex::new(None);
 
-// Has the lock be usable in a forked child.
 in_child! {
-    PARTS.reset_after_fork();
+    renew(&PARTS, None);
 }
 
 fn open() -> Vec<Part> {

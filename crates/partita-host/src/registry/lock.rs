@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -140,9 +141,16 @@ impl<'a> RegistryLock<'a> {
     fn of_home(registry: &'a Registry, home: Dir) -> Result<Self, Error> {
         let path = home.path().join(LOCK);
         let refuse = |reason: String| Error::RunDirectory { path: path.clone(), reason };
-        let file = open_lock(&home).map_err(|error| refuse(error.to_string()))?;
-        if lock_within(&file, registry.lock_limit).map_err(|error| refuse(error.to_string()))? {
-            return Ok(Self { registry, home: Some(Arc::new(home)), _own: Some(file), _common: None });
+        let failed = |error: io::Error| refuse(error.to_string());
+        let mut file = open_lock(&home).map_err(failed)?;
+        while lock_within(&file, registry.lock_limit).map_err(failed)? {
+            // The file may have been removed meanwhile. Then another process locks the new one.
+            let now = open_lock(&home).map_err(failed)?;
+            let identity = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino()));
+            if identity(&file).map_err(failed)? == identity(&now).map_err(failed)? {
+                return Ok(Self { registry, home: Some(Arc::new(home)), _own: Some(file), _common: None });
+            }
+            file = now;
         }
         let holder = LockHolder::of(&file).map_or_else(|| "another process".to_owned(), |it| it.to_string());
         Err(refuse(format!(

@@ -11,7 +11,7 @@
 
 use crate::account::{Change, Fault, SLOTS};
 use crate::error::LedgerError;
-use crate::lock::{self, Byte};
+use crate::lock;
 
 use super::{AccountError, PROCESS_SLOTS, Slot, SlotCells, UsageMap, slot_offset};
 
@@ -78,7 +78,7 @@ impl Slot {
         let _turn = self.sharing.lock();
         // If a stopped process keeps the makers' lock, the memory may be charged more than once,
         // never less.
-        let making = Byte::take(self.map.file.path(), &self.map.file.fd, MAKERS_OFFSET);
+        let making = self.map.file.byte(MAKERS_OFFSET);
         let found = self.map.find_shared(key);
         if found.is_some() {
             return Ok(found);
@@ -113,10 +113,10 @@ impl Slot {
         let (start, length) = (slot_offset(share.slot), size_of::<SlotCells>());
         // Two that leave at once may both be refused: then the next process that reaps releases the
         // bytes.
-        if lock::try_lock(self.map.file.path(), &self.map.file.fd, start, length).unwrap_or(false) {
+        if self.map.file.try_lock(start, length).unwrap_or(false) {
             let _ = self.map.vacate(share.slot);
         }
-        let _ = lock::unlock(self.map.file.path(), &self.map.file.fd, start, length);
+        let _ = self.map.file.unlock(start, length);
     }
 }
 
@@ -129,11 +129,11 @@ impl UsageMap {
                 // with bytes are for the process that reaps.
                 let free = || self.key_of(slot) == Key([0, 0]) && self.book().bytes(slot) == 0;
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
-                if free() && lock::try_lock(self.file.path(), &self.file.fd, start, length)? {
+                if free() && self.file.try_lock(start, length)? {
                     if free() {
                         return Ok(Some(slot));
                     }
-                    lock::unlock(self.file.path(), &self.file.fd, start, length)?;
+                    self.file.unlock(start, length)?;
                 }
             }
             if !reaped {
@@ -145,7 +145,7 @@ impl UsageMap {
 
     fn give_shared_back(&self, slot: usize) {
         let _ = self.vacate(slot);
-        let _ = lock::unlock(self.file.path(), &self.file.fd, slot_offset(slot), size_of::<SlotCells>());
+        let _ = self.file.unlock(slot_offset(slot), size_of::<SlotCells>());
     }
 
     fn publish_shared(&self, slot: usize, key: Key) -> Result<Share, LedgerError> {
@@ -153,7 +153,7 @@ impl UsageMap {
         words[1].store(key.0[1]);
         words[0].store(key.0[0]);
         // No other process can hold it: this only lets others in.
-        lock::try_lock_shared(self.file.path(), &self.file.fd, slot_offset(slot), size_of::<SlotCells>())?;
+        self.file.try_lock_shared(slot_offset(slot), size_of::<SlotCells>())?;
         Ok(Share { slot })
     }
 
@@ -167,7 +167,7 @@ impl UsageMap {
             let mut kept_out = false;
             for slot in (PROCESS_SLOTS..SLOTS).filter(|&slot| self.key_of(slot) == key) {
                 let (start, length) = (slot_offset(slot), size_of::<SlotCells>());
-                if !lock::try_lock_shared(self.file.path(), &self.file.fd, start, length).ok()? {
+                if !self.file.try_lock_shared(start, length).ok()? {
                     kept_out = true;
                     continue;
                 }
@@ -176,7 +176,7 @@ impl UsageMap {
                 if self.key_of(slot) == key && self.book().bytes(slot) > 0 {
                     return Some(Share { slot });
                 }
-                let _ = lock::unlock(self.file.path(), &self.file.fd, start, length);
+                let _ = self.file.unlock(start, length);
             }
             if !kept_out {
                 return None;

@@ -251,7 +251,7 @@ impl Slot {
     /// The descriptor whose lock keeps the slot. A copy of it in another process keeps the slot as
     /// long as that process has it.
     pub fn descriptor(&self) -> core::ffi::c_int {
-        self.map.file.fd.raw()
+        self.map.file.descriptor()
     }
 
     /// Reports the last wait for this process's work; `now_ns` is the monotonic clock, in

@@ -347,3 +347,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn no_lock_lands_on_a_file_that_got_the_number_of_a_closed_descriptor() {
+    use std::os::fd::AsRawFd;
+    let dir = dir();
+    let (path, other) = (dir.file("usage"), dir.file("other"));
+    let map = UsageMap::create(&path, 0o600).unwrap();
+    let of_path = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|to| to == as_path(&path));
+    let found = fs::read_dir("/proc/self/fd").unwrap().flatten().find(of_path).unwrap();
+    let number = found.file_name().to_str().unwrap().parse().unwrap();
+    let file = fs::File::create(as_path(&other)).unwrap();
+    // SAFETY: the map's descriptor is closed, as by a program that closes all it does not know, and
+    // the number is the other file's.
+    assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+
+    let error = map.claim(owner()).unwrap_err();
+    assert_eq!(error.problem(), &Problem::Closed, "{error}");
+    assert!(error.to_string().contains("closed a descriptor"), "{error}");
+    let second = fs::File::open(as_path(&other)).unwrap();
+    assert!(!partita_ledger::is_locked_elsewhere(second.as_raw_fd()).unwrap());
+}
