@@ -227,8 +227,8 @@ impl fmt::Display for LedgerError {
                 write!(f, "was replaced while it was in use; end the tenant's processes and start it again")
             }
             Problem::Closed => f.write_str(
-                "cannot be locked: this program has closed a descriptor that it did not open; start the GPU's \
-                 work before that, or close only the program's own descriptors",
+                "cannot be locked: this program has closed a descriptor that it did not open; start the \
+                 GPU's work before that, or close only the program's own descriptors",
             ),
             Problem::Limits(fault) => {
                 write!(f, "holds {fault}; correct it with `partita set`, or start the tenant again")

@@ -36,8 +36,8 @@ Examples:
   partita mps recover
   partita mps recover --force
 
-Sends a test kernel first, and restarts the server only if neither that kernel nor a second one runs within 4 s.
-Tenants with `--restart on-neighbour-fault` start again.")]
+Sends a test kernel first, and restarts the server only if neither that kernel nor a second one runs within
+4 s. Tenants with `--restart on-neighbour-fault` start again.")]
 pub struct MpsRecover {
     /// The GPUs
     #[command(flatten)]

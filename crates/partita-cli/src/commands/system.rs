@@ -93,7 +93,8 @@ fn run(arguments: &[String]) -> u8 {
             crate::dispatch(&command).unwrap_or_else(Failure::report)
         }
         Ok(_) => Failure::Told(
-            "partitad runs only ps, set, kill, explain, top --once --json, run --dry-run and mps recover for users"
+            "partitad runs only ps, set, kill, explain, top --once --json, run --dry-run and mps recover for \
+             users"
                 .to_owned(),
         )
         .report(),
