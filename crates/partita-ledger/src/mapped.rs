@@ -56,27 +56,41 @@ impl MappedFile {
         if self.fd.is(self.id) { Ok(&self.fd) } else { Err(LedgerError::new(self.path(), Problem::Closed)) }
     }
 
-    /// [`lock::try_lock`] by this map's description.
+    /// Locks a range for this map's description alone; false, without waiting, if another holds any
+    /// byte of it.
+    ///
+    /// # Errors
+    /// [`Problem::Closed`], or the failed system call.
     pub fn try_lock(&self, start: usize, bytes: usize) -> Result<bool, LedgerError> {
         lock::try_lock(self.path(), self.held()?, start, bytes)
     }
 
-    /// [`lock::try_lock_shared`] by this map's description.
+    /// Locks a range together with others that do the same; false, without waiting, if another
+    /// description holds any byte of it alone.
+    ///
+    /// # Errors
+    /// [`Problem::Closed`], or the failed system call.
     pub fn try_lock_shared(&self, start: usize, bytes: usize) -> Result<bool, LedgerError> {
         lock::try_lock_shared(self.path(), self.held()?, start, bytes)
     }
 
     /// Releases a lock of this map's description.
+    ///
+    /// # Errors
+    /// [`Problem::Closed`], or the failed system call.
     pub fn unlock(&self, start: usize, bytes: usize) -> Result<(), LedgerError> {
         lock::unlock(self.path(), self.held()?, start, bytes)
     }
 
     /// Whether another description holds any byte of a range.
+    ///
+    /// # Errors
+    /// [`Problem::Closed`], or the failed system call.
     pub fn is_locked(&self, start: usize, bytes: usize) -> Result<bool, LedgerError> {
         lock::is_locked(self.path(), self.held()?, start, bytes)
     }
 
-    /// [`Byte::take`] by this map's description.
+    /// Takes a byte that excludes others, as [`Byte::take`] does.
     pub(crate) fn byte(&self, offset: usize) -> Option<Byte<'_>> {
         Byte::take(self.path(), self.held().ok()?, offset)
     }
