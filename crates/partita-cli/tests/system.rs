@@ -266,8 +266,8 @@ fn partitad_runs_no_other_command_and_acts_for_no_other_user() {
         let said: Vec<u8> = serde_json::from_value(answer["printed"]["stderr"].clone()).unwrap();
         assert_eq!(
             text(&said),
-            "partita: partitad runs only ps, set, kill, explain, top --once --json, run --dry-run and mps recover \
-             for users\n"
+            "partita: partitad runs only ps, set, kill, explain, top --once --json, run --dry-run and mps \
+             recover for users\n"
         );
     }
     for request in ["", "{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{1}"] {

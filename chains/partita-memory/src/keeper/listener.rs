@@ -148,8 +148,8 @@ mod tests {
         assert!(matches!(Listener::bind(&path), Err(BindError::NotASocket(_))));
         assert_eq!(fs::read(&path).unwrap(), b"a file");
         let linked = temp.path().join("linked");
-        std::os::unix::fs::symlink(temp.path().join("elsewhere"), linked.with_extension("lock")).unwrap();
         let lock = linked.with_extension("lock");
+        std::os::unix::fs::symlink(temp.path().join("elsewhere"), &lock).unwrap();
         assert!(Listener::bind(&linked).err().unwrap().to_string().contains("symbolic link"));
         assert!(!temp.path().join("elsewhere").exists());
         fs::remove_file(lock).unwrap();

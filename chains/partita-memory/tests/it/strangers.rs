@@ -101,12 +101,11 @@ fn root_leases_nothing_from_a_users_keeper() {
         return eprintln!("skipped: only root can listen as another user");
     }
     let temp = tempfile::Builder::new().prefix("pt-mem-").tempdir_in("/tmp").unwrap();
-    let path = temp.path().join("keeper");
-    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-    rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    let (path, listener) = listen(temp.path(), 1);
     let user = rustix::process::Uid::from_raw(65534);
     let listening = std::thread::spawn(move || {
         rustix::thread::set_thread_uid(user).unwrap();
+        // The kernel notes who listens at each such call.
         rustix::net::listen(&listener, 1).unwrap();
         listener
     });

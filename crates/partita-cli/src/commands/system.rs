@@ -28,7 +28,7 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
     let arguments: Result<Vec<String>, _> =
         std::env::args_os().skip(1).map(|word| word.into_string()).collect();
     let mut arguments = arguments.map_err(|word| Failure::Told(format!("{word:?} is not UTF-8 text")))?;
-    let (words, gpu) = match command {
+    let (at, gpu) = match command {
         Cmd::Run(run) => (1, &run.gpu.gpu),
         Cmd::Mps(Mps::Recover(recover)) => (2, &recover.gpu.gpu),
         _ => (0, &None),
@@ -37,7 +37,7 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
         && !arguments.iter().take_while(|word| *word != "--").any(|word| word.starts_with("--gpu"))
     {
         // It came from the environment, which `partitad` does not share.
-        arguments.insert(words, format!("--gpu={gpu}"));
+        arguments.insert(at, format!("--gpu={gpu}"));
     }
     if let Cmd::Ps(Ps { columns: None, .. }) = command
         && let Some(columns) = ps::columns()

@@ -341,8 +341,11 @@ impl<'a> LastWords<'a> {
     fn are_over(&mut self) -> bool {
         let elapsed = self.ended.elapsed();
         let limit = if self.watch.ours().is_empty() { NO_CLIENT_LIMIT } else { LAST_WORDS_LIMIT };
-        if elapsed < limit || elapsed >= BUSY_LIMIT {
-            return elapsed >= BUSY_LIMIT;
+        if elapsed >= BUSY_LIMIT {
+            return true;
+        }
+        if elapsed < limit {
+            return false;
         }
         let reads = || self.watch.seen.lock().unwrap_or_else(PoisonError::into_inner).reads;
         let Some(enough) = self.reads else {
