@@ -2,11 +2,11 @@
 //! daemon is a sleeping process with the same pid file, and its commands give the same answers.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 
 use partita_mps::{ControlBinary, MpsError, Service, ServiceDirs, State};
+use partita_testing::executable;
 
 const CONTROL: &str = r#"#!/bin/sh
 dir=$CUDA_MPS_PIPE_DIRECTORY
@@ -69,8 +69,7 @@ impl Fixture {
     fn with(env: &[(&str, &str)]) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let program = temp.path().join("nvidia-cuda-mps-control");
-        fs::write(&program, CONTROL).unwrap();
-        fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        executable(&program, CONTROL.as_bytes());
         let binary = ControlBinary::find(Some(temp.path().as_os_str())).unwrap();
         let dirs = ServiceDirs::new(&temp.path().join("mps")).unwrap();
         let service = env

@@ -1,7 +1,9 @@
 //! Children of tests.
 
+use std::io::Write as _;
 use std::panic::Location;
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The caller's variables that mean something to Partita, its simulator, libsmctrl or CUDA.
@@ -52,6 +54,21 @@ pub fn succeed(command: &mut Command) -> Output {
         String::from_utf8_lossy(&output.stderr)
     );
     output
+}
+
+/// Writes a program, or a copy of one, that the test will run.
+///
+/// A child writes it. A file that this process had open for writing could be inherited by a child
+/// that another thread starts at that moment, and to run it would fail with «Text file busy».
+///
+/// # Panics
+/// If the file cannot be written.
+pub fn executable(path: &Path, content: &[u8]) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"cat >"$0" && chmod 755 "$0""#]).arg(path).stdin(Stdio::piped());
+    let mut child = shell.spawn().unwrap_or_else(|error| panic!("{shell:?}: {error}"));
+    child.stdin.take().expect("the pipe that was asked for").write_all(content).expect("the shell reads");
+    assert!(child.wait().is_ok_and(|status| status.success()), "{} cannot be written", path.display());
 }
 
 /// Waits until something is so.

@@ -20,7 +20,7 @@ mod users;
 
 pub use aarch64::{Aarch64, aarch64};
 pub use built::build;
-pub use child::{eventually, ignored_test, succeed, without_own_variables};
+pub use child::{eventually, executable, ignored_test, succeed, without_own_variables};
 pub use devices::{GENERATIONS, SIMULATED_DEVICES, devices, is_real, needs_simulator};
 pub use long::{is_for_long_runs, is_long};
 pub use machine::{Machine, make_boards};

@@ -8,8 +8,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{World, executable, is_real, needs_simulator, refusal, refusal_by, text};
-use partita_testing::{eventually, succeed};
+use common::{World, is_real, needs_simulator, refusal, refusal_by, text};
+use partita_testing::{eventually, executable, succeed};
 
 /// Asserts that a refusal says all of this.
 #[track_caller]
@@ -122,8 +122,7 @@ fn a_program_that_cannot_be_run_or_held() {
     let compiled = Command::new("cc").arg("-static").arg("-o").arg(&fixed).arg(&source).status().unwrap();
     assert!(compiled.success());
     let secret = world.dir().join("secret");
-    fs::copy("/bin/true", &secret).unwrap();
-    fs::set_permissions(&secret, PermissionsExt::from_mode(0o755)).unwrap();
+    executable(&secret, &fs::read("/bin/true").unwrap());
     for (code, program, parts) in [
         (127, PathBuf::from("no-such-program-here"), &["no-such-program-here", "PATH"][..]),
         (127, PathBuf::from("/no/such/program"), &["/no/such/program", "check the path"]),

@@ -229,7 +229,7 @@ fn torque_tells_its_jobs_in_arguments() {
     let user = user_name();
     let dir = world.dir();
     let number = batch_jobs::number_of(&world).to_string();
-    common::executable(
+    partita_testing::executable(
         &dir.join("pbsnodes"),
         format!("#!/bin/sh\nprintf '%s|' \"$@\" >> {}/pbsnodes.log\n", dir.display()).as_bytes(),
     );

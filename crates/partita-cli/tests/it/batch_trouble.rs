@@ -181,7 +181,7 @@ fn with_control(world: &World, script: &str) -> PathBuf {
             std::os::unix::fs::symlink(partita_testing::build().join(name), link).unwrap();
         }
     }
-    common::executable(&dir.join("partita-sim-mps-control"), script.as_bytes());
+    partita_testing::executable(&dir.join("partita-sim-mps-control"), script.as_bytes());
     dir
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use common::{World, gpu_program, succeeds, text};
 use partita_ledger::GateMap;
+use partita_testing::executable;
 
 /// Containers of one test, with a private storage.
 struct Pod {
@@ -66,12 +67,12 @@ fn make_root(root: &Path) {
     {
         fs::create_dir_all(root.join(dir)).unwrap();
     }
-    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+    executable(&root.join("bin/busybox"), &fs::read("/bin/busybox").unwrap());
     for name in ["sh", "env", "sleep"] {
         symlink("busybox", root.join("bin").join(name)).unwrap();
     }
     let (program, kernels) = gpu_program();
-    fs::copy(program, root.join("bin/gpu")).unwrap();
+    executable(&root.join("bin/gpu"), &fs::read(program).unwrap());
     fs::copy(kernels, root.join("kernels.ptx")).unwrap();
     let beside = |name: &str| common::program().with_file_name(name);
     for file in
@@ -84,12 +85,12 @@ fn make_root(root: &Path) {
         }
     }
     let loader = fs::read("/lib64/ld-linux-x86-64.so.2").unwrap();
-    common::executable(&root.join("lib64/ld-linux-x86-64.so.2"), &loader);
+    executable(&root.join("lib64/ld-linux-x86-64.so.2"), &loader);
     // A loader that looks for another file: a program that is started by it has no library.
     let at = |part: &[u8]| loader.windows(part.len()).position(|window| window == part);
     let mut other = loader.clone();
     other[at(b"/etc/ld.so.preload").unwrap() + 5] = b'x';
-    common::executable(&root.join("lib64/other"), &other);
+    executable(&root.join("lib64/other"), &other);
 }
 
 impl Pod {
@@ -117,7 +118,8 @@ impl Pod {
 
     /// Compiles a program of `tests/hook` into the root file system of the containers.
     fn adds(&self, source: &str) {
-        fs::copy(common::compile(&self.world, source), self.root.join("bin").join(source)).unwrap();
+        let program = fs::read(common::compile(&self.world, source)).unwrap();
+        executable(&self.root.join("bin").join(source), &program);
     }
 
     /// The name of a second tenant.

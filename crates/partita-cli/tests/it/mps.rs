@@ -340,7 +340,7 @@ fn exclusive_mode_is_set_on_request_alone_and_taken_back() {
         "#!/bin/sh\necho \"$@\" >> {}\n[ -z \"$FAKE_REFUSES\" ] || {{ echo Insufficient Permissions; exit 4; }}\n",
         calls.display()
     );
-    common::executable(&bin.join("nvidia-smi"), script.as_bytes());
+    partita_testing::executable(&bin.join("nvidia-smi"), script.as_bytes());
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let run = |line: &str, refuses: &str| {
         let mut command = world.keeper(line);

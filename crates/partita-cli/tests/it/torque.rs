@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use batch_jobs::{assert_clean, daemons, number_of, state_dir, write_settings};
-use common::{World, executable, gpu_program, program, sms, text};
+use common::{World, gpu_program, program, sms, text};
+use partita_testing::executable;
 
 /// A node whose mother superior is this test.
 struct Node<'a> {

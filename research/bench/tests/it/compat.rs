@@ -2,11 +2,10 @@
 //! on the simulated GPU, in every mode.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use partita_testing::{Machine, has_python, succeed, unittest};
+use partita_testing::{Machine, executable, has_python, succeed, unittest};
 use serde_json::Value;
 
 fn scripts() -> PathBuf {
@@ -38,9 +37,8 @@ fn suite(machine: &Machine) -> (PathBuf, PathBuf) {
 fn tools(machine: &Machine) -> PathBuf {
     let dir = machine.path("bin");
     fs::create_dir(&dir).unwrap();
-    let tool = dir.join("nvidia-smi");
-    fs::write(&tool, "#!/bin/sh\necho 'NVIDIA H200, 580.159.04, 143771, GPU-0'\n").unwrap();
-    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = b"#!/bin/sh\necho 'NVIDIA H200, 580.159.04, 143771, GPU-0'\n";
+    executable(&dir.join("nvidia-smi"), script);
     dir
 }
 

@@ -742,8 +742,3 @@ pub fn with_env_of(command: &mut Command, base: &Command) {
         };
     }
 }
-
-pub fn executable(path: &Path, content: &[u8]) {
-    fs::write(path, content).unwrap();
-    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-}

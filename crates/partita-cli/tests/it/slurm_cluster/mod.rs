@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use partita_testing::executable;
 use rustix::process::{Pid, Signal};
 
 use crate::batch_jobs::{number_of, write_settings};
@@ -109,8 +110,7 @@ impl<'a> Cluster<'a> {
             let text = text.replace("/usr/local/bin/partita", &program().display().to_string());
             let text = text.replace("/etc/default/partita", &settings.display().to_string());
             let path = self.dir.join(name);
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            executable(&path, text.as_bytes());
         };
         ["prolog.d/50-partita", "epilog.d/50-partita", "task-prolog", "task-epilog"]
             .into_iter()
