@@ -256,9 +256,9 @@ fn static_partitions_are_made_used_listed_and_removed() {
     breaks.next_line();
     breaks.child.stdin.take().unwrap().write_all(b"now\n").unwrap();
     assert_eq!(breaks.exit_code(), 91);
-    let mut lines = std::iter::repeat_with(|| again.next_line());
+    let mut lines = std::iter::from_fn(|| again.line());
     let _error = lines.find(|line| !line.starts_with("sms")).unwrap();
-    assert_eq!(lines.next().unwrap(), before);
+    assert_eq!(lines.next(), Some(before), "{}", world.service_logs());
     world.ok("kill again");
     again.exit_code();
     assert!(world.keeper_ok(&format!("mps partitions remove {id}")).contains("removed"));

@@ -468,7 +468,6 @@ fn is_ours(pid: Pid, ledger: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::unix::fs::PermissionsExt;
 
     use partita_mps::{ControlBinary, ServiceDirs};
 
@@ -491,8 +490,8 @@ mod tests {
             let temp = tempfile::tempdir().unwrap();
             let program = temp.path().join("control");
             let log = temp.path().join("mps/log/server.log");
-            std::fs::write(&program, format!("#!/bin/sh\nLOG={}\n{script}\n", log.display())).unwrap();
-            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+            let script = format!("#!/bin/sh\nLOG={}\n{script}\n", log.display());
+            partita_testing::executable(&program, script.as_bytes());
             let dirs = ServiceDirs::new(&temp.path().join("mps")).unwrap();
             dirs.create().unwrap();
             let service = Service::new(ControlBinary::at(&program).unwrap(), dirs, "GPU-1");

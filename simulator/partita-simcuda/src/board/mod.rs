@@ -37,6 +37,7 @@ use phys::PhysMemory;
 use crate::shared::command::Rect;
 use crate::shared::page::BoardPage;
 use crate::shared::place::{Place, usable_bytes};
+use crate::shared::protocol::BoardStatus;
 
 pub use serve::run;
 
@@ -176,6 +177,8 @@ struct Board {
     observers: BTreeMap<ClientId, OwnedFd>,
     /// Observers that wait for a fault of clients of an MPS server.
     fault_watchers: Vec<(ClientId, u32)>,
+    /// The state at the last fault of an MPS server for which no observer waited.
+    unheard_faults: BTreeMap<u32, BoardStatus>,
     next_id: ClientId,
     works: HashMap<WorkId, Job>,
     /// Launches of programs' own kernels.
@@ -223,6 +226,7 @@ impl Board {
             clients: BTreeMap::new(),
             observers: BTreeMap::new(),
             fault_watchers: Vec::new(),
+            unheard_faults: BTreeMap::new(),
             next_id: 1,
             works: HashMap::new(),
             executions: BTreeMap::new(),

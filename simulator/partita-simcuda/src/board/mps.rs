@@ -184,24 +184,29 @@ impl Board {
             }
             _ => false,
         });
-        let (told, others) =
-            std::mem::take(&mut self.fault_watchers).into_iter().partition(|(_, of)| *of == server);
+        let watchers = std::mem::take(&mut self.fault_watchers).into_iter();
+        let (told, others): (Vec<_>, Vec<_>) = watchers.partition(|(_, of)| *of == server);
         self.fault_watchers = others;
-        let told: Vec<(ClientId, u32)> = told;
         // The current status: affected clients may be gone when it is read.
-        let status = Reply::Status(self.status());
-        for (watcher, _) in told {
-            self.reply(watcher, &status, None);
+        let status = self.status();
+        if told.is_empty() {
+            self.unheard_faults.insert(server, status);
+        } else {
+            let status = Reply::Status(status);
+            told.iter().for_each(|(watcher, _)| self.reply(*watcher, &status, None));
         }
         // The server knows before its clients do, which may leave at once.
         clients.into_iter().for_each(|id| self.show_fault(id));
     }
 
-    /// Answers an observer when a fault hits clients of a server, or at once if one has.
+    /// Answers an observer when a fault hits clients of a server, or at once if one has: the daemon
+    /// of a busy machine may ask when all of them have left.
     pub(super) fn await_fault(&mut self, id: ClientId, server: u32) {
         let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
         let hit = |client: &Client| !no_fault.contains(&client.fault);
-        if self.clients_of(server).iter().any(|id| self.clients.get(id).is_some_and(hit)) {
+        if let Some(status) = self.unheard_faults.remove(&server) {
+            self.reply(id, &Reply::Status(status), None);
+        } else if self.clients_of(server).iter().any(|id| self.clients.get(id).is_some_and(hit)) {
             let status = Reply::Status(self.status());
             self.reply(id, &status, None);
         } else {

@@ -195,6 +195,20 @@ static void neighbour(void) {
     pthread_join(thread, NULL);
 }
 
+// A client of MPS that makes its context, and a fault, when it gets a line.
+static void late_fault(void) {
+    OK(cuInit(0));
+    say("ready");
+    hear();
+    start();
+    CUdeviceptr nowhere = 0x10;
+    uint64_t ns = 1000;
+    void *params[] = {&nowhere, &ns};
+    OK(cuLaunchKernel(function("partita_census"), 8, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    printf("%d\n", cuCtxSynchronize());
+    fflush(stdout);
+}
+
 // Holds memory and runs a long kernel until it is killed.
 static void holder(void) {
     start();
@@ -390,6 +404,6 @@ static void crowd(void) {
     pthread_join(thread, NULL);
 }
 
-CASES({"ipc", ipc}, {"descriptors", descriptors}, {"victim", victim}, {"neighbour", neighbour}, {"holder", holder},
+CASES({"late_fault", late_fault}, {"ipc", ipc}, {"descriptors", descriptors}, {"victim", victim}, {"neighbour", neighbour}, {"holder", holder},
       {"leaver", leaver}, {"writer", writer}, {"shared_descriptors", shared_descriptors}, {"memory_left", memory_left}, {"client", client},
       {"percentages", percentages}, {"pool", pool}, {"queues", queues}, {"crowd", crowd})

@@ -233,6 +233,27 @@ fn nothing_is_taken_from_a_dead_client_while_another_process_has_its_descriptors
 }
 
 #[test]
+fn a_daemon_that_is_late_hears_of_the_fault_of_clients_that_have_left() {
+    let world = World::new("mpslate");
+    let service = Service::start(&world);
+    let mut client = Program::ready(&world, "late_fault", &service.env());
+    let daemon = service.daemon().unwrap();
+    // SAFETY: the daemon that this service started, which still runs.
+    unsafe { libc::kill(daemon, libc::SIGSTOP) };
+    client.go();
+    assert_eq!(client.line(), "700");
+    let pid = client.child.id();
+    client.end();
+    // SAFETY: as above.
+    unsafe { libc::kill(daemon, libc::SIGCONT) };
+    common::eventually("the fault is in the log", || {
+        let log = std::fs::read_to_string(service.log.join("server.log")).unwrap();
+        log.contains("have a sticky error set") && log.contains(&format!("] {pid}\n"))
+    });
+    service.stop(&world);
+}
+
+#[test]
 fn a_thread_percentage_limits_the_sms() {
     let world = World::new("percent");
     let service = Service::start(&world);

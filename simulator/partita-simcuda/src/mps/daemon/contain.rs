@@ -65,8 +65,17 @@ impl Daemon {
             }
             _ => None,
         };
-        if let (Some(Reply::Status(status)), Some(server)) = (told, self.server.as_ref().map(Server::pid)) {
-            self.contain(server, &place, &status);
+        let Some(server) = self.server.as_ref().map(Server::pid) else { return };
+        match told {
+            Some(Reply::Status(status)) => self.contain(server, &place, &status),
+            // That board has ended. A client may have a context on the next one already.
+            _ if self
+                .members()
+                .any(|(_, _, member)| member.place.socket() == *dir && !member.contexts.is_empty()) =>
+            {
+                self.watch(&place, server);
+            }
+            _ => {}
         }
     }
 
