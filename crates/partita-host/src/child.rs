@@ -139,7 +139,6 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
     use std::time::Instant;
 
     use super::*;
@@ -168,12 +167,8 @@ esac
     impl Fixture {
         fn new() -> Self {
             let temp = tempfile::tempdir().unwrap();
-            let (text, program) = (temp.path().join("text"), temp.path().join("partita"));
-            std::fs::write(&text, PROGRAM).unwrap();
-            std::fs::set_permissions(&text, PermissionsExt::from_mode(0o755)).unwrap();
-            // In another process: a child that another test starts meanwhile must not have the
-            // program open for writing when it runs.
-            assert!(Command::new("cp").args([&text, &program]).status().unwrap().success());
+            let program = temp.path().join("partita");
+            partita_testing::executable(&program, PROGRAM.as_bytes());
             Self { _temp: temp, install: Install::of(program, None) }
         }
 

@@ -33,7 +33,7 @@ pub fn can_be_users(program: &Path) -> bool {
     can_run
 }
 
-/// Makes a directory for each of the two users in `dir`, which they can enter.
+/// Makes a directory for each of the two users in `dir`, which they can enter, if it has none.
 ///
 /// # Panics
 /// If a directory cannot be made.
@@ -41,7 +41,7 @@ pub fn make_places(dir: &Path) {
     fs::set_permissions(dir, Permissions::from_mode(0o755)).expect("root's directory");
     for user in [VICTIM, ATTACKER] {
         let place = dir.join(user.to_string());
-        fs::create_dir(&place).expect("a new directory");
+        fs::create_dir_all(&place).expect("a new directory");
         chown(&place, Some(user), Some(user)).expect("root may");
     }
 }

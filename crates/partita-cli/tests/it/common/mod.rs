@@ -219,7 +219,7 @@ impl World {
     }
 
     /// Makes a command run as a user.
-    fn enter(&self, user: u32, command: &mut Command) {
+    pub fn enter(&self, user: u32, command: &mut Command) {
         let place = self.temp.path().join(user.to_string());
         command.uid(user).gid(user).env("HOME", &place).env("TMPDIR", &place);
     }
@@ -239,6 +239,11 @@ impl World {
     /// The name of that user in messages.
     pub fn owner(&self) -> String {
         if self.user() == 0 { "root".to_owned() } else { format!("user {}", self.user()) }
+    }
+
+    /// Its directory, which is that of the user who runs the tests.
+    pub fn root(&self) -> &Path {
+        self.temp.path()
     }
 
     /// A directory of the user who runs the commands.

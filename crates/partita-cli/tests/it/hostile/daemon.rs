@@ -45,6 +45,11 @@ pub const ACTS: &[Act] = &[
 /// character.
 pub fn play() {
     let Some(mut scene) = Scene::new() else { return };
+    if scene.world.system.is_some() {
+        let socket = scene.world.run_dir().join(".partitad-0.sock");
+        scene.variables.push(("SOCKET", socket.display().to_string()));
+        return scene.play(ACTS);
+    }
     let (socket, log): (PathBuf, PathBuf) =
         (scene.world.run_dir().join(".d.sock"), scene.world.dir().join("log"));
     let mut command = Command::new(partita_testing::build().join("partitad"));

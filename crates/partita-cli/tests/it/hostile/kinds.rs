@@ -30,6 +30,6 @@ pub const ACTS: &[Act] = &[
         .then(&[
             Step(Who::Root, "p mps status", End::Well),
             Step(Who::Root, "p ps --audit", End::Well),
-            Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it")),
+            Step(Who::Root, "p kill beta --grace 0", End::RefusedOfB("holds it")),
         ]),
 ];

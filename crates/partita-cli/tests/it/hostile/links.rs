@@ -29,12 +29,12 @@ pub const ACTS: &[Act] = &[
     Act::new("the owner's file is a link to A's", r#"fake beta; ln -sf "$ALPHA/owner" "$D/owner""#),
     Act::new("hard links to A's files", r#"fake beta; for f in limits usage owner meta.json; do ln -f "$ALPHA/$f" "$D/$f"; done"#),
     Act::new("the next GPU is a link to root's secrets", r#"fake beta; ln -s "$SECRET" "$D/gpu-1"; ln -s "$RHO" "$D/gpu-2""#)
-        .then(&[Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it"))]),
+        .then(&[Step(Who::Root, "p kill beta --grace 0", End::RefusedOfB("holds it"))]),
     Act::new(
         "the lock, the gate and the service are links to A's and root's",
         r#"fake beta; ln -s "$SECRET/important/file" "$HOME_B/.lock"; ln -s "$HOME_A/.lock" "$HOME_B/$KEY/.lock"
         mkdir "$HOME_B/$KEY/.turns"; ln -s "$RUN/.lock" "$HOME_B/$KEY/.turns/gate"
         ln -s "$SECRET" "$HOME_B/$KEY/.mps-65534""#,
     )
-    .then(&[Step(Who::Root, "p mps status", End::Well), Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it"))]),
+    .then(&[Step(Who::Root, "p mps status", End::Well), Step(Who::Root, "p kill beta --grace 0", End::RefusedOfB("holds it"))]),
 ];

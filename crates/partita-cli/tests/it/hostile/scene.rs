@@ -22,7 +22,8 @@ const BOUND: Duration = Duration::from_secs(30);
 /// A file that only root can read.
 const SECRET: &str = "root's secret";
 /// The start of B's scripts. `fake NAME EDIT` makes a living tenant of that name in B's part of the
-/// run directory, whose directory is `$D`; EDIT is sed's, and changes its `meta.json`.
+/// run directory, whose directory is `$D`; EDIT is sed's, and changes its `meta.json`. In system
+/// mode B cannot make one: `$D` is that of a real one, in which B tries the same.
 const B_BEGINS: &str = r#"
 exec 2>/dev/null
 umask 022
@@ -31,8 +32,21 @@ fake() {
     cp -r "$SAMPLE" "$B/s"
     sed -i "s/\"sample\"/\"$1\"/;$2" "$B/s/meta.json"
     D="$HOME_B/$KEY/$1"
-    "$ATTACK" fake "$D" "$B/s" > "$B/said" &
-    until grep -q ready "$B/said"; do sleep 0.005; done
+    if test "$SYSTEM"; then
+        "$ATTACK" fake "$D" "$B/s" > "$B/fake" & fake=$!
+        while ! grep -q . "$B/fake" && kill -0 $fake; do sleep 0.005; done
+        kill $fake
+        "$PARTITA" run --name "$1" --sm 1tpc --mem 16MiB --isolation own -- sh -c 'echo ready; exec sleep 1000' > "$B/said" &
+        until grep -q ready "$B/said" || ! kill -0 $!; do sleep 0.005; done
+        case $1 in
+        alpha | rho) ;;
+        *) grep -q ready "$B/said" || echo "broken: no tenant $1" ;;
+        esac
+        sed -i "$2" "$D/meta.json"
+    else
+        "$ATTACK" fake "$D" "$B/s" > "$B/said" &
+        until grep -q ready "$B/said"; do sleep 0.005; done
+    fi
 }
 "#;
 const B_ENDS: &str = "\necho ready\nexec sleep 1000\n";
@@ -51,6 +65,8 @@ pub enum End {
     Well,
     /// With exit code 125 and one line that contains this.
     Refused(&'static str),
+    /// The same where the tenant's files are B's. In system mode they are root's, and it succeeds.
+    RefusedOfB(&'static str),
 }
 
 /// A shell line of a victim, in which `p` is `partita`.
@@ -67,17 +83,24 @@ pub struct Act {
     pub does: &'static str,
     /// The victims' steps beside the usual ones.
     pub then: &'static [Step],
+    /// Why it is no attack in system mode.
+    pub only_user_mode: Option<&'static str>,
 }
 
 impl Act {
     /// An act with the victims' usual steps.
     pub const fn new(name: &'static str, does: &'static str) -> Self {
-        Self { name, does, then: &[] }
+        Self { name, does, then: &[], only_user_mode: None }
     }
 
     /// The same with further steps.
     pub const fn then(self, then: &'static [Step]) -> Self {
         Self { then, ..self }
+    }
+
+    /// The same, which is no attack in system mode, for this reason.
+    pub const fn only_in_user_mode(self, reason: &'static str) -> Self {
+        Self { only_user_mode: Some(reason), ..self }
     }
 }
 
@@ -103,13 +126,17 @@ impl Attacker {
         Self { child, lines }
     }
 
-    /// Its output until it is `ready`.
-    fn until_ready(&self, act: &Act) -> Vec<String> {
+    /// Its output until it is `ready`, or, where it may be refused, until it has ended.
+    fn until_ready(&self, act: &Act, may_be_refused: bool) -> Vec<String> {
         let mut said = Vec::new();
         loop {
             match self.lines.recv_timeout(PATIENCE) {
                 Ok(line) if line == "ready" => return said,
                 Ok(line) => said.push(line),
+                Err(RecvTimeoutError::Disconnected) if may_be_refused => {
+                    said.push("cannot go on".to_owned());
+                    return said;
+                }
                 Err(error) => panic!("{}: the script is not ready ({error}); it said {said:?}", act.name),
             }
         }
@@ -162,11 +189,8 @@ pub struct Scene {
 impl Scene {
     /// `None` if there cannot be two users.
     pub fn new() -> Option<Self> {
-        if common::needs_user_mode(common::SHARED_BY_USERS) {
-            return None;
-        }
         let world = World::new();
-        let users = Users::new(world.dir(), &world.run_dir(), common::program())?;
+        let users = Users::new(world.root(), &world.run_dir(), common::program())?;
         world.ok("ps");
         let [secret, mine] = [world.dir().join("secret"), users.place(VICTIM).join("mine")];
         for (dir, user) in [(&secret, 0), (&mine, VICTIM)] {
@@ -186,10 +210,8 @@ impl Scene {
         fs::copy(&gpu_program().1, &kernels).unwrap();
         let start = |user: u32, name: &str| {
             let line = format!("run --name {name} --sm 25% --mem 64MiB --isolation own -- sh -c");
-            let mut command = world.partita(line.split_whitespace());
-            if user != 0 {
-                users.enter(user, &mut command);
-            }
+            let mut command = world.as_root(line.split_whitespace());
+            enter(&world, &users, user, &mut command);
             command.arg(r#"echo "$PARTITA_LEDGER"; exec "$0" "$1""#).arg(&program).arg(&kernels);
             let mut tenant = Answering::start(&mut command);
             let (dir, pid) = (PathBuf::from(tenant.tenant.next_line()), tenant.tenant.next_line());
@@ -225,33 +247,46 @@ impl Scene {
             ("LIBS", shown(partita_testing::build())),
             ("ATTACK", shown(&users.attacker())),
             ("PARTITA", shown(common::program())),
+            ("SYSTEM", world.system.as_ref().map_or("", |_| "1").to_owned()),
         ];
         let kept = vec![secret, mine, alpha_dir, rho_dir];
         Some(Self { alpha, rho, variables, kept, users, world })
     }
 
-    /// Plays the acts, one after the other: in a short run every third.
+    /// Plays the acts, one after the other: in a short run every third. In system mode an act may
+    /// be refused: B cannot write where it begins.
     pub fn play(&mut self, acts: &[Act]) {
         // The files of the first change of limits exist from now on.
         let nothing = Act::new("nothing", "").then(&[Step(Who::Root, "p set rho --mem 64MiB", End::Well)]);
         ALWAYS.iter().chain(nothing.then).for_each(|step| self.step(&nothing, step));
         let before = self.state();
+        let is_system = self.world.system.is_some();
+        let mut refused = 0;
         for act in acts.iter().step_by(if is_long() { 1 } else { 3 }) {
+            if let Some(reason) = act.only_user_mode.filter(|_| is_system) {
+                println!("{}: not in system mode: {reason}", act.name);
+                continue;
+            }
             println!("{}", act.name);
             let script = format!("{B_BEGINS}{}{B_ENDS}", act.does);
             let attacker = Attacker::start(&mut self.shell(ATTACKER, &script));
-            let mut said = attacker.until_ready(act);
+            let mut said = attacker.until_ready(act, is_system);
             self.step(act, &Step(Who::Root, "p ps", End::Well));
             for step in ALWAYS.iter().chain(act.then) {
                 self.step(act, step);
             }
             self.check(&before, act.name);
             said.extend(attacker.end());
-            said.retain(|line| line.starts_with("won") || line.starts_with("cannot"));
+            said.retain(|line| ["won", "cannot", "broken"].iter().any(|word| line.starts_with(word)));
+            if is_system && said.iter().any(|line| line.starts_with("cannot")) {
+                refused += 1;
+                said.retain(|line| !line.starts_with("cannot"));
+            }
             assert!(said.is_empty(), "{}: {said:?}", act.name);
             self.clear();
         }
         self.check(&before, "when all is over");
+        println!("{refused} acts were refused at their beginning");
     }
 
     /// Nothing of A and root has changed since `before`.
@@ -265,12 +300,10 @@ impl Scene {
     /// A script of a user's.
     pub fn shell(&self, user: u32, script: &str) -> Command {
         let mut command = Command::new("sh");
-        with_env_of(&mut command, &self.world.partita([] as [&str; 0]));
+        with_env_of(&mut command, &self.world.as_root([] as [&str; 0]));
         command.args(["-c", script]).stdin(Stdio::null());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        if user != 0 {
-            self.users.enter(user, &mut command);
-        }
+        enter(&self.world, &self.users, user, &mut command);
         command
     }
 
@@ -290,8 +323,11 @@ impl Scene {
             assert!(!text.contains(SECRET), "{what}: {text}");
         }
         match end {
+            End::RefusedOfB(_) if self.world.system.is_some() => {
+                assert!(output.status.success(), "{what}: {output:?}");
+            }
             End::Well => assert!(output.status.success(), "{what}: {output:?}"),
-            End::Refused(reason) => {
+            End::Refused(reason) | End::RefusedOfB(reason) => {
                 assert_eq!(output.status.code(), Some(125), "{what}: {output:?}");
                 assert!(complaint.lines().count() == 1 && complaint.contains(reason), "{what}: {complaint}");
             }
@@ -346,6 +382,15 @@ impl Scene {
             let removed = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
             assert!(removed.is_ok() || path.symlink_metadata().is_err(), "{}: {removed:?}", path.display());
         }
+    }
+}
+
+/// Makes a command run as a user. In system mode all users share the machine's simulated GPU.
+pub fn enter(world: &World, users: &Users, user: u32, command: &mut Command) {
+    match (user, &world.system) {
+        (0, _) => {}
+        (_, Some(_)) => world.enter(user, command),
+        (_, None) => users.enter(user, command),
     }
 }
 
