@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use partita_ledger::GPUS_MAX;
 use rustix::net::sockopt::socket_peercred;
@@ -31,7 +31,7 @@ use crate::site;
 use crate::system::{Answer, Request};
 
 /// The most that is read of a request, in bytes: a long command line fits.
-const REQUEST_BYTES_MAX: u64 = 4 << 20;
+const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// How long a client may take to send its request, or to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -44,14 +44,10 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String]) -> u8) -> Result<(), Error> {
     let io = || Error::io("the connection");
     let peer = socket_peercred(&stream).map_err(|error| io()(error.into()))?;
-    stream
-        .set_read_timeout(Some(CLIENT_LIMIT))
-        .and_then(|()| stream.set_write_timeout(Some(CLIENT_LIMIT)))
-        .map_err(io())?;
+    stream.set_write_timeout(Some(CLIENT_LIMIT)).map_err(io())?;
     let user = peer.uid.as_raw();
     registry::act_for(user);
-    let mut bytes = Vec::new();
-    (&stream).take(REQUEST_BYTES_MAX).read_to_end(&mut bytes).map_err(io())?;
+    let bytes = receive(&stream, CLIENT_LIMIT).map_err(io())?;
     let asked = serde_json::from_slice(&bytes).map_err(|error| Error::Served {
         reason: format!(
             "the request is not understood: {error}; this `partita` is of another version than partitad"
@@ -75,6 +71,22 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         sent => sent.map_err(io()),
     }
+}
+
+/// Reads a request. The limit is that of the whole request: a client that sends it byte by byte has
+/// no longer time.
+fn receive(mut stream: &UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
+    let begin = Instant::now();
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 16 << 10]);
+    while bytes.len() < REQUEST_BYTES_MAX {
+        let left = limit.checked_sub(begin.elapsed()).filter(|left| !left.is_zero());
+        stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
+        match stream.read(&mut chunk)? {
+            0 => break,
+            count => bytes.extend(&chunk[..count]),
+        }
+    }
+    Ok(bytes)
 }
 
 /// Handles a request. Returns the answer, and the files that go with it and keep a tenant alive.
@@ -291,4 +303,42 @@ fn reply(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> i
     let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     let mut stream = stream;
     stream.write_all(&bytes[sent..])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_comes_byte_by_byte_has_no_longer_time() {
+        let (mut client, served) = UnixStream::pair().unwrap();
+        let drips = thread::spawn(move || {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_secs(60) && client.write_all(b"[").is_ok() {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let error = receive(&served, Duration::from_millis(200)).unwrap_err();
+        assert!([io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock].contains(&error.kind()), "{error}");
+        drop(served);
+        drips.join().unwrap();
+    }
+
+    #[test]
+    fn a_request_ends_where_its_client_says_or_at_the_most_bytes() {
+        for (sent, read) in [(5, 5), (REQUEST_BYTES_MAX + 100_000, REQUEST_BYTES_MAX)] {
+            let (mut client, served) = UnixStream::pair().unwrap();
+            let sends = thread::spawn(move || {
+                let _ = client.write_all(&vec![b'['; sent]);
+                let _ = client.shutdown(Shutdown::Write);
+            });
+            let bytes = receive(&served, Duration::from_secs(60)).unwrap();
+            assert!((read..read + (16 << 10)).contains(&bytes.len()), "{sent}: {}", bytes.len());
+            drop(served);
+            sends.join().unwrap();
+        }
+    }
 }

@@ -273,6 +273,34 @@ static void ask(char **v) {
     exit(0);
 }
 
+// SOCKET COUNT [TEXT [end]]: so many connections, which say TEXT, and with `end` that this is all. Reads no answer.
+static void crowd(char **v) {
+    struct rlimit most;
+    getrlimit(RLIMIT_NOFILE, &most);
+    most.rlim_cur = most.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &most);
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = atoi(v[1]); i > 0; i--) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        snprintf(address.sun_path, sizeof address.sun_path, "%s", v[0]);
+        // A full queue is what is wanted.
+        if (connect(fd, (void *)&address, sizeof address)) continue;
+        if (v[2] && write(fd, v[2], strlen(v[2])) < 0) continue;
+        if (v[2] && v[3]) shutdown(fd, SHUT_WR);
+    }
+    ready();
+    for (;;) pause();
+}
+
+// SOCKET: says what comes from standard input, for as long as it is heard.
+static void pour(char **v) {
+    static char bytes[1 << 16];
+    int fd = connected(v[0], SOCK_STREAM);
+    for (ssize_t n; (n = read(0, bytes, sizeof bytes)) > 0 && write(fd, bytes, (size_t)n) == n;) {}
+    for (;;) pause();
+}
+
 // NAME FILE: a process that calls itself NAME and has FILE open.
 static void call(char **v) {
     prctl(PR_SET_NAME, v[0]);
@@ -287,7 +315,7 @@ int main(int count, char **v) {
         void (*attack)(char **);
     } attacks[] = {{"fake", fake}, {"cut", cut}, {"lead-astray", lead_astray}, {"take-place", take_place},
                    {"flip", flip}, {"lock", lock}, {"hold", hold}, {"board", board},
-                   {"meddle", meddle}, {"reach", reach}, {"ask", ask}, {"call", call}};
+                   {"meddle", meddle}, {"reach", reach}, {"ask", ask}, {"call", call}, {"crowd", crowd}, {"pour", pour}};
     // In case the starter has died.
     alarm(300);
     umask(022);

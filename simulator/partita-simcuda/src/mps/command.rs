@@ -52,6 +52,19 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it sets limits, which only root and the owner of the daemon may: one of these
+    /// commands is refused to another user (H200, 580.159.04, 2026-11-23).
+    pub const fn sets_limits(&self) -> bool {
+        matches!(
+            self,
+            Self::SetDefaultPercentage(_)
+                | Self::SetPercentage(..)
+                | Self::SetDefaultMemoryLimit(..)
+                | Self::SetMemoryLimit(..)
+                | Self::SetDefaultPriority(_)
+        )
+    }
+
     /// Parses a line.
     ///
     /// # Errors

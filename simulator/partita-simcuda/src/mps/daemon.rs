@@ -205,20 +205,21 @@ impl Daemon {
             self.log.control("NEW UI");
         }
         self.log.control(format_args!("Cmd:{line}"));
+        let Some(uid) = self.peers.get(&id).map(|peer| peer.uid) else { return };
         let failure = self.script.failure(line.split_whitespace().next().unwrap_or_default());
         let reply = match failure {
             Some(Failure::Silence) => return,
             Some(Failure::Death) => std::process::abort(),
             Some(Failure::Say(text)) => text,
             Some(Failure::Half) => {
-                let reply = self.execute(line);
+                let reply = self.execute(uid, line);
                 let half = (0..=reply.len() / 2).rev().find(|at| reply.is_char_boundary(*at)).unwrap_or(0);
                 self.answer(id, &Answer::Half(reply[..half].to_owned()));
                 self.leave(id);
                 return;
             }
             None if self.waits_for_a_stopped_client(line) => return,
-            _ => self.execute(line),
+            _ => self.execute(uid, line),
         };
         for line in reply.lines() {
             self.log.control(line);

@@ -19,14 +19,20 @@ use crate::shared::protocol::{Reply, Request};
 type Text = Result<String, String>;
 
 impl Daemon {
-    /// Executes a command line. Returns the text to print.
-    pub(super) fn execute(&mut self, line: &str) -> String {
+    /// Executes a command line of a user's. Returns the text to print.
+    pub(super) fn execute(&mut self, uid: u32, line: &str) -> String {
         if let Some(name @ ("lspart" | "sm_partition")) = line.split_whitespace().next()
             && !super::has_partitions()
         {
             return format!("Unknown command \"{name}\"");
         }
-        Command::parse(line).and_then(|command| self.obey(command)).unwrap_or_else(|refusal| refusal)
+        // SAFETY: takes nothing and cannot fail.
+        let is_owner = uid == 0 || uid == unsafe { libc::geteuid() };
+        let command = Command::parse(line).and_then(|command| match command.sets_limits() && !is_owner {
+            true => Err(format!("Insufficient privileges for UID {uid}")),
+            false => Ok(command),
+        });
+        command.and_then(|command| self.obey(command)).unwrap_or_else(|refusal| refusal)
     }
 
     fn obey(&mut self, command: Command) -> Text {

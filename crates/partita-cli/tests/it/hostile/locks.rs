@@ -19,7 +19,7 @@ pub const ACTS: &[Act] = &[
         .then(ALL),
     Act::new("locks on all files of a tenant of B's", r#"fake beta; exec "$ATTACK" lock "$D" "$D"/* "$HOME_B" "$HOME_B/$KEY""#).then(ALL),
     Act::new("a free slot of a tenant of B's", r#"fake beta; exec "$ATTACK" hold "$D/usage""#)
-        .then(&[Step(Who::Root, "p kill beta --grace 0", End::RefusedOfB("holds it"))]),
+        .then(&[Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it"))]),
     Act::new(
         "files that only others can open",
         r#"for f in "$RUN/.lock" "$HOME_A/.lock" "$ALPHA/usage" "$RHO/usage" "$ALPHA/limits.lock" "$RHO/limits.lock"; do cat "$f" && echo "won $f"; done"#,

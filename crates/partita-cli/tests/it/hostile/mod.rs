@@ -16,6 +16,7 @@ mod modes;
 mod page;
 mod processes;
 mod races;
+mod requests;
 mod scene;
 mod services;
 mod terminal;
@@ -90,6 +91,11 @@ fn services_of_others_are_out_of_reach() {
     services::play();
 }
 
+#[test]
+fn requests_of_one_user_delay_no_other() {
+    requests::play();
+}
+
 /// Every act has a unique name, and there are at least 60.
 #[test]
 fn the_list_is_long_enough() {
@@ -106,6 +112,7 @@ fn the_list_is_long_enough() {
         terminal::ACTS,
         daemon::ACTS,
         services::ACTS,
+        requests::ACTS,
     ];
     let acts = families.iter().map(|acts| acts.len()).sum::<usize>();
     let names: BTreeSet<&str> = families.iter().flat_map(|acts| acts.iter()).map(|act| act.name).collect();

@@ -20,7 +20,7 @@ pub const ACTS: &[Act] = &[
             Step(Who::Root, r#"p ps --pid "$ALPHA_PID" | grep -q "tenant alpha""#, End::Well),
             Step(Who::A, r#"p set --pid "$ALPHA_PID" --mem 64MiB"#, End::Well),
             // The process that holds it is not found, and survives.
-            Step(Who::Root, "p kill beta --grace 0", End::RefusedOfB("holds it")),
+            Step(Who::Root, "p kill beta --grace 0", End::Refused("holds it")),
         ]),
     Act::new("a process of B's that says it is in A's tenant", r#"PARTITA_LEDGER="$ALPHA" sleep 1000 &"#)
         .then(&[Step(Who::Root, "p ps --audit", End::Well), Step(Who::A, "p set alpha --mem 64MiB", End::Well)]),

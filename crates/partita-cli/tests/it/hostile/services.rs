@@ -1,10 +1,11 @@
-//! A's MPS service and A's keeper of device memory: other users cannot reach their sockets.
+//! An MPS service of A's, or of root's in system mode, and A's keeper of device memory: other users
+//! cannot reach the sockets of A's, and change nothing of root's.
 
 use std::process::{Command, Stdio};
 
 use partita_testing::{VICTIM, eventually, succeed};
 
-use super::scene::{Act, End, Process, Scene, Step, Who};
+use super::scene::{self, Act, End, Process, Scene, Step, Who};
 use crate::common;
 
 /// Both still serve A.
@@ -13,6 +14,9 @@ const SERVE: &[Step] = &[
     Step(Who::A, "p mps clients", End::Well),
     Step(Who::A, r#"test -S "$KEEPER" && test -e "$PIPES/control""#, End::Well),
 ];
+
+/// Why B may connect to the service.
+const FOR_ALL: &str = "every user is a client of root's service";
 
 pub const ACTS: &[Act] = &[
     Act::new(
@@ -24,33 +28,49 @@ pub const ACTS: &[Act] = &[
         "connections to A's service",
         r#""$ATTACK" reach "$PIPES/control" "$PIPES/control_privileged" > "$B/said" & until grep -q ready "$B/said"; do sleep 0.01; done; grep won "$B/said"; ls "$PIPES" && echo won; true"#,
     )
+    .only_in_user_mode(FOR_ALL)
     .then(SERVE),
     Act::new(
         "commands to A's service",
         r#"eval "$("$PARTITA" sim env)"; echo quit | CUDA_MPS_PIPE_DIRECTORY="$PIPES" timeout 10 nvidia-cuda-mps-control && echo won; true"#,
     )
+    .only_in_user_mode("whether the driver lets other users end root's service was not measured")
     .then(SERVE),
+    Act::new(
+        "new limits of A's service",
+        r#"eval "$("$PARTITA" sim env)"; for c in "set_default_active_thread_percentage 7" "set_default_device_pinned_mem_limit 0 1M" "set_default_client_priority 1"; do echo "$c" | CUDA_MPS_PIPE_DIRECTORY="$PIPES" timeout 10 nvidia-cuda-mps-control; done; true"#,
+    )
+    .then(&[Step(
+        Who::A,
+        r#"eval "$(p sim env)"; test "$(echo get_default_active_thread_percentage | CUDA_MPS_PIPE_DIRECTORY="$PIPES" nvidia-cuda-mps-control)" = 100.0"#,
+        End::Well,
+    )]),
     Act::new("B's stop of every service", r#""$PARTITA" mps stop --force; true"#).then(SERVE),
     Act::new("B's own service, and limits for it", r#""$PARTITA" mps start && "$PARTITA" mps limits --percent 50; "$PARTITA" mps stop --force; true"#)
         .then(SERVE),
 ];
 
-/// Plays the acts with a service and a keeper of A's.
+/// Plays the acts with a service, which is root's in system mode, and a keeper of A's.
 pub fn play() {
     let Some(mut scene) = Scene::new() else { return };
-    succeed(&mut scene.shell(VICTIM, r#"exec "$PARTITA" mps start"#));
+    let owner = if scene.world.system.is_some() { 0 } else { VICTIM };
+    succeed(&mut scene.shell(owner, r#"exec "$PARTITA" mps start"#));
     let keeper = scene.users.place(VICTIM).join("keeper.sock");
     let mut command = Command::new(partita_testing::build().join("partitad"));
     common::with_env_of(&mut command, &scene.world.partita([] as [&str; 0]));
-    scene.users.enter(VICTIM, &mut command);
+    scene::enter(&scene.world, &scene.users, VICTIM, &mut command);
     command.args(["keeper", "--gpu", "sim:h200", "--idle-s", "3600", "--socket"]).arg(&keeper);
     let process = Process(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     eventually("the keeper serves", || keeper.exists());
     let of_a = |name: &str| scene.variables.iter().find(|(known, _)| *known == name).unwrap().1.clone();
-    let pipes = format!("{}/{}/.mps-{VICTIM}/pipe", of_a("HOME_A"), of_a("KEY"));
+    let gpu = match owner {
+        0 => format!("{}/{}", of_a("RUN"), of_a("KEY_ROOT")),
+        _ => format!("{}/{}", of_a("HOME_A"), of_a("KEY")),
+    };
+    let pipes = format!("{gpu}/.mps-{owner}/pipe");
     scene.variables.push(("KEEPER", keeper.display().to_string()));
     scene.variables.push(("PIPES", pipes));
     scene.play(ACTS);
     drop(process);
-    succeed(&mut scene.shell(VICTIM, r#"exec "$PARTITA" mps stop --force"#));
+    succeed(&mut scene.shell(owner, r#"exec "$PARTITA" mps stop --force"#));
 }

@@ -8,7 +8,7 @@ const SHOW: &[Step] = &[
     Step(Who::Root, "p ps --json", End::Well),
     Step(Who::Root, "p ps --audit", End::Well),
     Step(Who::Root, "p run --name beta --sm 2% --isolation own -- true", End::Refused("in use")),
-    Step(Who::Root, "p set beta --sm 1%", End::Refused("belongs to")),
+    Step(Who::Root, "p set beta --sm 2%", End::RefusedOfB("belongs to")),
     Step(Who::Root, "p kill nobody", End::Refused("nobody")),
     Step(Who::A, "p ps", End::Well),
     Step(Who::A, "p kill beta", End::Refused("beta")),
