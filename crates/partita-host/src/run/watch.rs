@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use partita_mps::fault::{Evidence, Fault, ServerState, Tracker, Work};
+use partita_mps::fault::{Culprit, Evidence, Fault, ServerState, Tracker, Why, Work};
 use partita_mps::log::{Event, Tail};
 use partita_mps::{Pid, Service};
 
@@ -191,10 +191,11 @@ impl Watch {
                 return true;
             }
             match self.fault_blame() {
-                Some((blame, _)) => return matches!(blame, Blame::Neighbour { .. }),
+                Some((Blame::Neighbour { .. }, _)) => return true,
+                Some((_, true)) => return false,
                 None if self.was_killed_beside() => return true,
-                None if last_words.are_over() => return false,
-                None => thread::sleep(PERIOD),
+                _ if last_words.are_over() => return false,
+                _ => thread::sleep(PERIOD),
             }
         }
     }
@@ -223,17 +224,20 @@ impl Watch {
         }
     }
 
-    /// The cause of a fault that has hit the program, and whether it is known.
+    /// The cause of a fault that has hit the program, and whether it is certain. A cause that is
+    /// left when no other client had unfinished work is not, for a moment: the death of another may
+    /// be in the log, and its evidence here, only after the fault.
     fn fault_blame(&self) -> Option<(Blame, bool)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, fault) = (seen.ours.clone(), seen.fault_of_ours()?.clone());
         drop(seen);
         let verdict = Verdict::of(&incident::all(&self.noter.service), &fault);
-        let (server, culprit) = (fault.server, verdict.culprit.known());
-        if culprit.is_some_and(|pid| ours.contains(&pid)) {
-            return Some((Blame::Own { server }, true));
+        let (server, culprit) = (fault.server, &verdict.culprit);
+        let is_certain = matches!(culprit, Culprit::Known([one]) if one.why != Why::NoOther);
+        if culprit.known().is_some_and(|pid| ours.contains(&pid)) {
+            return Some((Blame::Own { server }, is_certain));
         }
-        Some((Blame::Neighbour { server, cause: verdict.in_words() }, culprit.is_some()))
+        Some((Blame::Neighbour { server, cause: verdict.in_words() }, is_certain))
     }
 
     /// Incidents of all tenants just now, the newest first.
@@ -602,6 +606,20 @@ mod tests {
         fixture.incident(0, work(200, Work::Unfinished, Some("signal 9")));
         let cause = "of process 200 of tenant other: died while its kernels ran; signal 9".to_owned();
         assert_eq!(fixture.watch.blame(Instant::now()), Some(Blame::Neighbour { server: 7, cause }));
+    }
+
+    #[test]
+    fn a_neighbour_whose_death_is_logged_after_the_fault_is_waited_for() {
+        let left = "[2026-11-21 10:00:00.000 Server 7] Client process 200 disconnected";
+        let fixture = Fixture::with_control(&format!("echo '{left}' >> $LOG\necho 7"));
+        fixture.log(&CLIENTS);
+        fixture.until_ours();
+        fixture.log(&FAULT[..3]);
+        let begin = Instant::now();
+        while fixture.watch.fault_blame() != Some((Blame::Own { server: 7 }, false)) {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+        assert!(fixture.watch.is_hit(Instant::now()));
     }
 
     #[test]

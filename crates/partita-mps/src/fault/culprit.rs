@@ -157,7 +157,8 @@ impl Fault {
         };
         // The server still had it as a client when the fault came: its end is not another matter.
         let has_ended = |pid: &&Pid| evidence.get(pid).is_some_and(|one| one.ended.is_some());
-        let clients = self.left.iter().chain(self.lost.iter().filter(has_ended));
+        let lost = self.lost.iter().chain(&self.spared).filter(has_ended);
+        let clients = self.left.iter().chain(lost);
         let mut at_work = clients.filter(dead).filter(|pid| work_of(pid) == Work::Unfinished);
         if let (Some(pid), None) = (at_work.next(), at_work.next()) {
             return known(*pid, Why::DiedAtWork);
@@ -167,7 +168,8 @@ impl Fault {
             Work::Unfinished => Some(Why::Unfinished),
             Work::Unknown => Some(Why::Unknown),
         };
-        let absent = || self.left.iter().chain(&self.lost).chain(&self.gone);
+        let spared = || self.spared.iter().filter(has_ended);
+        let absent = || self.left.iter().chain(&self.lost).chain(&self.gone).chain(spared());
         // One that got the error may have ended before the server wrote its list.
         let hit = self.hit.iter().chain(absent().filter(|pid| error_of(pid).is_some()));
         let hit = hit.filter_map(|pid| Some(Candidate { pid: *pid, why: why_hit(pid)? }));
@@ -219,6 +221,19 @@ mod tests {
         assert_eq!((culprit.candidates().len(), culprit.known()), (2, None));
         all.get_mut(&2281).unwrap().ended = Some("signal 9".to_owned());
         assert_eq!(fault.culprit(&all).known(), Some(2281));
+    }
+
+    /// As a server of an H100 is for a moment.
+    #[test]
+    fn a_client_that_has_ended_and_has_not_left_yet_may_have_died() {
+        let mut all = evidence(&[(2238, Work::Unfinished), (2281, Work::Unfinished)]);
+        let mut fault = fault(&[2238], &[], &[]);
+        fault.spared.insert(2281);
+        assert_eq!(fault.culprit(&all).known(), Some(2238));
+        all.get_mut(&2281).unwrap().ended = Some("signal 9".to_owned());
+        assert_eq!(fault.culprit(&all), Culprit::Known([Candidate { pid: 2281, why: Why::DiedAtWork }]));
+        all.get_mut(&2281).unwrap().work = Work::Unknown;
+        assert_eq!(fault.culprit(&all).known(), None);
     }
 
     fn fault(hit: &[Pid], left: &[Pid], gone: &[Pid]) -> Fault {

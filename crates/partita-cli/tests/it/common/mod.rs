@@ -269,7 +269,7 @@ impl World {
     /// What is in the logs of its MPS services, incidents included.
     pub fn service_logs(&self) -> String {
         let mut find = Command::new("find");
-        find.arg(self.dir()).args(["-name", "*.log", "-o", "-name", "incidents.jsonl"]);
+        find.arg(self.root()).args(["-name", "*.log", "-o", "-name", "incidents.jsonl"]);
         let listed = text(&find.output().unwrap().stdout);
         let files = listed.lines().map(|file| {
             let content = fs::read(file).unwrap_or_default();
