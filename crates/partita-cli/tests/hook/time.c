@@ -12,6 +12,7 @@
  *                                     stream, which waits for the budget
  *   captures COUNT                    so often some launches, and a captured one behind them before their unit of time has ended
  *   capture COUNT                     nodes of a graph into which COUNT launches were captured
+ *   copies COUNT                      COUNT copies of megabytes each way, and a wait for them
  *   rate FORM BLOCKS BLOCK_NS SKIP_MS MS   kernels of BLOCKS blocks, two of which fill an SM for BLOCK_NS, launched without a pause (FORM kernel) or
  *                                     as graphs of four (graph): how many end in 1000 s, once SKIP_MS are over
  * FORM: kernel, ex, cooperative, legacy (the default stream), thread (that of the thread), graph (of four kernels), beside (kernels, while
@@ -358,6 +359,15 @@ int main(int count, char **arguments) {
             return 0;
         } else if (sscanf(line, "rate %31s %lu %lu %lu %lu", form, &first, &second, &third, &fourth) == 5) {
             printf("%lu\n", (unsigned long)rate(form, first, second, third, fourth));
+        } else if (sscanf(line, "copies %lu", &first) == 1) {
+            for (unsigned long i = 0; i < first; i++) {
+                OK("cuMemcpyHtoDAsync_v2",
+                   CALL(int (*)(address, const void *, size_t, void *), "cuMemcpyHtoDAsync_v2")(records, found, sizeof found, stream));
+                OK("cuMemcpyDtoHAsync_v2",
+                   CALL(int (*)(void *, address, size_t, void *), "cuMemcpyDtoHAsync_v2")(found, records, sizeof found, stream));
+            }
+            OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
+            puts("0");
         } else if (sscanf(line, "crossed %lu", &first) == 1) {
             crossed(first);
             puts("0");

@@ -143,6 +143,21 @@ fn every_form_of_launch_is_charged() {
     assert_eq!(program.tell("capture 5"), 5);
 }
 
+/// Copies run on other units of the GPU, and a share of time does not count them.
+#[test]
+fn copies_are_not_charged() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "copies", "--sm 25% --time 10%");
+    assert!(program.share("kernel 1000000", 0, 50).1 > 0.0);
+    let before = used_s(&world, "copies");
+    assert!(before > 0.0);
+    assert_eq!(program.tell("copies 200"), 0);
+    assert_eq!(used_s(&world, "copies"), before);
+    // The clock still runs.
+    assert!(program.share("kernel 1000000", 0, 50).1 > 0.0);
+    assert!(used_s(&world, "copies") > before);
+}
+
 #[test]
 fn all_processes_of_a_tenant_have_one_budget() {
     let world = World::in_memory();
