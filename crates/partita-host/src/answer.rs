@@ -81,9 +81,11 @@ fn receive(mut stream: &UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
     while bytes.len() < REQUEST_BYTES_MAX {
         let left = limit.checked_sub(begin.elapsed()).filter(|left| !left.is_zero());
         stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
-        match stream.read(&mut chunk)? {
-            0 => break,
-            count => bytes.extend(&chunk[..count]),
+        match stream.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend(&chunk[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(bytes)

@@ -157,8 +157,8 @@ impl Fault {
         };
         // The server still had it as a client when the fault came: its end is not another matter.
         let has_ended = |pid: &&Pid| evidence.get(pid).is_some_and(|one| one.ended.is_some());
-        let lost = self.lost.iter().chain(&self.spared).filter(has_ended);
-        let clients = self.left.iter().chain(lost);
+        let spared = || self.spared.iter().filter(has_ended);
+        let clients = self.left.iter().chain(self.lost.iter().filter(has_ended)).chain(spared());
         let mut at_work = clients.filter(dead).filter(|pid| work_of(pid) == Work::Unfinished);
         if let (Some(pid), None) = (at_work.next(), at_work.next()) {
             return known(*pid, Why::DiedAtWork);
@@ -168,7 +168,6 @@ impl Fault {
             Work::Unfinished => Some(Why::Unfinished),
             Work::Unknown => Some(Why::Unknown),
         };
-        let spared = || self.spared.iter().filter(has_ended);
         let absent = || self.left.iter().chain(&self.lost).chain(&self.gone).chain(spared());
         // One that got the error may have ended before the server wrote its list.
         let hit = self.hit.iter().chain(absent().filter(|pid| error_of(pid).is_some()));

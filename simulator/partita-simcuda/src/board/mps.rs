@@ -204,13 +204,11 @@ impl Board {
     pub(super) fn await_fault(&mut self, id: ClientId, server: u32) {
         let no_fault = [0, CuResult::MPS_CLIENT_TERMINATED.0, CuResult::DEINITIALIZED.0];
         let hit = |client: &Client| !no_fault.contains(&client.fault);
-        if let Some(status) = self.unheard_faults.remove(&server) {
-            self.reply(id, &Reply::Status(status), None);
-        } else if self.clients_of(server).iter().any(|id| self.clients.get(id).is_some_and(hit)) {
-            let status = Reply::Status(self.status());
-            self.reply(id, &status, None);
-        } else {
-            self.fault_watchers.push((id, server));
+        let is_hit = || self.clients_of(server).iter().any(|id| self.clients.get(id).is_some_and(hit));
+        let now = is_hit().then(|| self.status());
+        match self.unheard_faults.remove(&server).or(now) {
+            Some(status) => self.reply(id, &Reply::Status(status), None),
+            None => self.fault_watchers.push((id, server)),
         }
     }
 

@@ -28,11 +28,11 @@ impl Daemon {
         }
         // SAFETY: takes nothing and cannot fail.
         let is_owner = uid == 0 || uid == unsafe { libc::geteuid() };
-        let command = Command::parse(line).and_then(|command| match command.sets_limits() && !is_owner {
+        let done = Command::parse(line).and_then(|command| match command.sets_limits() && !is_owner {
             true => Err(format!("Insufficient privileges for UID {uid}")),
-            false => Ok(command),
+            false => self.obey(command),
         });
-        command.and_then(|command| self.obey(command)).unwrap_or_else(|refusal| refusal)
+        done.unwrap_or_else(|refusal| refusal)
     }
 
     fn obey(&mut self, command: Command) -> Text {

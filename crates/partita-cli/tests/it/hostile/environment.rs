@@ -37,6 +37,10 @@ pub const ACTS: &[Act] = &[
         r#"mkdir -p "$B/c"; "$PARTITA" run --sm 2% --isolation own -- true; cp -r "$B/cache/." "$B/c"; for f in "$B"/c/*; do ln -sf "$SECRET/important/file" "$f"; done; chmod 777 "$B/c""#,
     )
     .then(&[Step(Who::Root, r#"PARTITA_CACHE_DIR="$B/c" p run --sm 2% --isolation own -- true"#, End::Well)]),
-    Act::new("A's and root's boards", r#""$ATTACK" reach "$PLACE_A/sim/h200.sock" "${PLACE_A%/*}/sim/h200.sock" > "$B/said" & until grep -q ready "$B/said"; do sleep 0.01; done; grep won "$B/said""#)
-        .only_in_user_mode("all users share the GPU"),
+    Act::new(
+        "A's and root's boards",
+        r#""$ATTACK" reach "$PLACE_A/sim/h200.sock" "${PLACE_A%/*}/sim/h200.sock" > "$B/said" &
+        until grep -q ready "$B/said"; do sleep 0.01; done; grep won "$B/said""#,
+    )
+    .only_in_user_mode("all users share the GPU"),
 ];

@@ -26,5 +26,9 @@ pub const ACTS: &[Act] = &[
     Act::new("limits of 1 TiB", r#"fake beta; truncate -s 1T "$D/limits""#).then(LOOK),
     Act::new("an account of 1 TiB", r#"fake beta; truncate -s 1T "$D/usage""#).then(LOOK),
     Act::new("an owner's file of 1 TiB", r#"fake beta; truncate -s 1T "$D/owner""#).then(LOOK),
-    Act::new("25 tenants that live", r#"n=0; while [ $n -lt 25 ]; do fake beta$n; n=$((n+1)); done"#).then(LOOK),
+    Act::new(
+        "25 tenants that live",
+        r#"n=0; while [ $n -lt 25 ]; do fake beta$n; n=$((n+1)); done"#,
+    )
+    .then(LOOK),
 ];

@@ -36,5 +36,8 @@ pub const ACTS: &[Act] = &[
         mkdir "$HOME_B/$KEY/.turns"; ln -s "$RUN/.lock" "$HOME_B/$KEY/.turns/gate"
         ln -s "$SECRET" "$HOME_B/$KEY/.mps-65534""#,
     )
-    .then(&[Step(Who::Root, "p mps status", End::Well), Step(Who::Root, "p kill beta --grace 0", End::RefusedOfB("holds it"))]),
+    .then(&[
+        Step(Who::Root, "p mps status", End::Well),
+        Step(Who::Root, "p kill beta --grace 0", End::RefusedOfB("holds it")),
+    ]),
 ];

@@ -1,7 +1,7 @@
 //! System mode alone: B's requests to the socket at which `partitad` serves the commands of all
 //! users. B may fill B's own places there and delay no other user.
 
-use super::scene::{Act, End, Scene, Step, Who};
+use super::scene::{Act, End, Step, Who};
 
 const WORK: &[Step] = &[
     Step(Who::A, "p run --sm 2% --isolation own -- true", End::Well),
@@ -10,7 +10,8 @@ const WORK: &[Step] = &[
 ];
 
 pub const ACTS: &[Act] = &[
-    Act::new("500 connections that say nothing", r#"exec "$ATTACK" crowd "$RUN/.system.sock" 500"#).then(WORK),
+    Act::new("500 connections that say nothing", r#"exec "$ATTACK" crowd "$RUN/.system.sock" 500"#)
+        .then(WORK),
     Act::new(
         "500 connections that say half of a request",
         r#"exec "$ATTACK" crowd "$RUN/.system.sock" 500 '{"do":"command","arguments":["ps"'"#,
@@ -23,10 +24,12 @@ pub const ACTS: &[Act] = &[
     .then(WORK),
     Act::new(
         "500 requests for one tenant, whose answers nobody reads",
-        r#"exec "$ATTACK" crowd "$RUN/.system.sock" 500 '{"do":"make","name":"beta","gpus":"sim:h200","request":{}}' end"#,
+        r#"exec "$ATTACK" crowd "$RUN/.system.sock" 500 \
+            '{"do":"make","name":"beta","gpus":"sim:h200","request":{}}' end"#,
     )
     .then(WORK),
-    Act::new("a request without an end", r#"yes '"x",' | "$ATTACK" pour "$RUN/.system.sock" & sleep 0.2"#).then(WORK),
+    Act::new("a request without an end", r#"yes '"x",' | "$ATTACK" pour "$RUN/.system.sock" & sleep 0.2"#)
+        .then(WORK),
     Act::new(
         "a request of 200,000 brackets",
         r#"printf %200000s | tr ' ' '[' | "$ATTACK" pour "$RUN/.system.sock" & sleep 0.2"#,
@@ -34,7 +37,9 @@ pub const ACTS: &[Act] = &[
     .then(WORK),
     Act::new(
         "connections that come and go",
-        r#"for n in 1 2 3 4; do (while :; do timeout 0.01 "$ATTACK" crowd "$RUN/.system.sock" 50; done) & done"#,
+        r#"for n in 1 2 3 4; do
+            (while :; do timeout 0.01 "$ATTACK" crowd "$RUN/.system.sock" 50; done) &
+        done"#,
     )
     .then(WORK),
     Act::new(
@@ -44,16 +49,9 @@ pub const ACTS: &[Act] = &[
     .then(WORK),
     Act::new(
         "B's commands, stopped in the middle of a request",
-        r#"for n in 1 2 3 4 5 6 7 8; do "$PARTITA" run --sm 1tpc --isolation own -- sleep 1000 & sleep 0.01; kill -STOP $!; done"#,
+        r#"for n in 1 2 3 4 5 6 7 8; do
+            "$PARTITA" run --sm 1tpc --isolation own -- sleep 1000 & sleep 0.01; kill -STOP $!
+        done"#,
     )
     .then(WORK),
 ];
-
-pub fn play() {
-    if !crate::common::is_system() {
-        return eprintln!("skipped: in user mode no command asks a daemon");
-    }
-    if let Some(mut scene) = Scene::new() {
-        scene.play(ACTS);
-    }
-}

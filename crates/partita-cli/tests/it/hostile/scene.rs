@@ -36,7 +36,8 @@ fake() {
         "$ATTACK" fake "$D" "$B/s" > "$B/fake" & fake=$!
         while ! grep -q . "$B/fake" && kill -0 $fake; do sleep 0.005; done
         kill $fake
-        "$PARTITA" run --name "$1" --sm 1tpc --mem 16MiB --isolation own -- sh -c 'echo ready; exec sleep 1000' > "$B/said" &
+        "$PARTITA" run --name "$1" --sm 1tpc --mem 16MiB --isolation own -- \
+            sh -c 'echo ready; exec sleep 1000' > "$B/said" &
         until grep -q ready "$B/said" || ! kill -0 $!; do sleep 0.005; done
         case $1 in
         alpha | rho) ;;
@@ -84,13 +85,13 @@ pub struct Act {
     /// The victims' steps beside the usual ones.
     pub then: &'static [Step],
     /// Why it is no attack in system mode.
-    pub only_user_mode: Option<&'static str>,
+    pub only_in_user_mode: Option<&'static str>,
 }
 
 impl Act {
     /// An act with the victims' usual steps.
     pub const fn new(name: &'static str, does: &'static str) -> Self {
-        Self { name, does, then: &[], only_user_mode: None }
+        Self { name, does, then: &[], only_in_user_mode: None }
     }
 
     /// The same with further steps.
@@ -100,7 +101,7 @@ impl Act {
 
     /// The same, which is no attack in system mode, for this reason.
     pub const fn only_in_user_mode(self, reason: &'static str) -> Self {
-        Self { only_user_mode: Some(reason), ..self }
+        Self { only_in_user_mode: Some(reason), ..self }
     }
 }
 
@@ -263,7 +264,7 @@ impl Scene {
         let is_system = self.world.system.is_some();
         let mut refused = 0;
         for act in acts.iter().step_by(if is_long() { 1 } else { 3 }) {
-            if let Some(reason) = act.only_user_mode.filter(|_| is_system) {
+            if let Some(reason) = act.only_in_user_mode.filter(|_| is_system) {
                 println!("{}: not in system mode: {reason}", act.name);
                 continue;
             }
@@ -277,11 +278,10 @@ impl Scene {
             }
             self.check(&before, act.name);
             said.extend(attacker.end());
+            let is_refusal = |line: &String| is_system && line.starts_with("cannot");
+            refused += u32::from(said.iter().any(is_refusal));
             said.retain(|line| ["won", "cannot", "broken"].iter().any(|word| line.starts_with(word)));
-            if is_system && said.iter().any(|line| line.starts_with("cannot")) {
-                refused += 1;
-                said.retain(|line| !line.starts_with("cannot"));
-            }
+            said.retain(|line| !is_refusal(line));
             assert!(said.is_empty(), "{}: {said:?}", act.name);
             self.clear();
         }

@@ -38,11 +38,15 @@ pub const ACTS: &[Act] = &[
     .then(SERVE),
     Act::new(
         "new limits of A's service",
-        r#"eval "$("$PARTITA" sim env)"; for c in "set_default_active_thread_percentage 7" "set_default_device_pinned_mem_limit 0 1M" "set_default_client_priority 1"; do echo "$c" | CUDA_MPS_PIPE_DIRECTORY="$PIPES" timeout 10 nvidia-cuda-mps-control; done; true"#,
+        r#"eval "$("$PARTITA" sim env)"; export CUDA_MPS_PIPE_DIRECTORY="$PIPES"
+        echo "set_default_active_thread_percentage 7" | timeout 10 nvidia-cuda-mps-control
+        echo "set_default_device_pinned_mem_limit 0 1M" | timeout 10 nvidia-cuda-mps-control
+        echo "set_default_client_priority 1" | timeout 10 nvidia-cuda-mps-control; true"#,
     )
     .then(&[Step(
         Who::A,
-        r#"eval "$(p sim env)"; test "$(echo get_default_active_thread_percentage | CUDA_MPS_PIPE_DIRECTORY="$PIPES" nvidia-cuda-mps-control)" = 100.0"#,
+        r#"eval "$(p sim env)"; export CUDA_MPS_PIPE_DIRECTORY="$PIPES"
+        test "$(echo get_default_active_thread_percentage | nvidia-cuda-mps-control)" = 100.0"#,
         End::Well,
     )]),
     Act::new("B's stop of every service", r#""$PARTITA" mps stop --force; true"#).then(SERVE),
