@@ -145,4 +145,4 @@ pub const HOLDER_DESCRIPTORS_MAX: usize = 253;
 pub const GPUS_MAX: usize = 32;
 
 /// The version of both files' layout.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;

@@ -18,7 +18,7 @@
 use crate::sync::Word;
 
 /// How many times a change, or a read, is tried.
-pub const TRIES_MAX: u32 = 1024;
+pub const TRIES_MAX: u32 = 4096;
 
 /// Bits of `current` that name a record.
 const PLACE_BITS: u32 = 16;

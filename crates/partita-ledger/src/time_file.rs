@@ -33,7 +33,7 @@ use crate::usage::PROCESS_SLOTS;
 /// The time file's name in the tenant's directory.
 pub const TIME_FILE_NAME: &CStr = c"time";
 /// Words of an account of GPU time.
-pub const TIME_WORDS: usize = 25;
+pub const TIME_WORDS: usize = 34;
 /// Bytes at the start of the file that GPUs map.
 pub const TIME_PAGE_BYTES: usize = 4096;
 /// The time file's size in bytes.

@@ -4,8 +4,10 @@ use crate::common;
 
 use std::io::Write;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::{Answering, World, compile, gpu_program};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Time before the measurement, in milliseconds: longer than all of a tenant's savings last.
 pub const SKIP_MS: u32 = 450;
@@ -85,7 +87,7 @@ fn has_share(what: &str, percent: i64, mut measure: impl FnMut() -> i64) {
 /// GPU time that a tenant has used, by its account, after the last look at its work.
 fn used_s(world: &World, name: &str) -> f64 {
     let look = || {
-        std::thread::sleep(std::time::Duration::from_millis(60));
+        std::thread::sleep(Duration::from_millis(60));
         world.row(name)["time"]["used_s"].as_f64().unwrap()
     };
     let mut used = look();
@@ -170,6 +172,35 @@ fn all_processes_of_a_tenant_have_one_budget() {
     // A stopped one does not delay the others either.
     has_share("one is stopped", 40, || program.tell(&format!("stopped 500000 {SKIP_MS} {MEASURE_MS}")));
     assert_eq!(world.row("two")["processes"].as_array().unwrap().len(), 1);
+}
+
+/// Kernels of six processes run in the same second, and all processes are too late to report them:
+/// they are stopped here, as a driver that keeps them waiting does it.
+#[test]
+fn time_that_many_processes_report_late_is_charged_once() {
+    let world = World::in_memory();
+    let program = compile(&world, "time");
+    let start = |words: &str| {
+        Program::of(world.partita(words.split_whitespace()).arg(&program).arg(&gpu_program().1))
+    };
+    let mut programs = vec![start("run --name many --sm 25% --time 50% --")];
+    programs.extend((0..5).map(|_| start("exec many --")));
+    // They save as much as they may: the gate stays open for all of them.
+    let (before, begin) = (used_s(&world, "many"), Instant::now());
+    programs.iter_mut().for_each(|program| program.begin("burst 1 600000000 0 1"));
+    std::thread::sleep(Duration::from_millis(100));
+    let row = world.row("many");
+    let pids = row["processes"].as_array().unwrap().iter().map(|one| one["pid"].as_i64().unwrap() as i32);
+    let pids: Vec<Pid> = pids.filter_map(Pid::from_raw).collect();
+    assert_eq!(pids.len(), 6, "{row}");
+    for (signal, pause_ms) in [(Signal::STOP, 900), (Signal::CONT, 0)] {
+        pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap());
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    programs.iter_mut().for_each(|program| drop(program.0.tenant.next_line()));
+    let (charged_s, passed_s) = (used_s(&world, "many") - before, begin.elapsed().as_secs_f64());
+    eprintln!("{charged_s} s charged in {passed_s} s");
+    assert!(charged_s <= passed_s, "{charged_s} s charged in {passed_s} s");
 }
 
 #[test]

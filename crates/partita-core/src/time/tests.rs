@@ -202,6 +202,49 @@ proptest! {
     }
 
     #[test]
+    fn late_reports_of_many_processes_never_charge_more_than_the_time_that_passed(
+        reports in prop::collection::vec((0u64..300 * MS, 0u64..6000 * MS, 0u64..6000 * MS), 1..200),
+    ) {
+        let (mut timeline, mut now, mut charged) = (Timeline::default(), 60_000 * MS, 0);
+        for (passed, late, long) in reports {
+            now += passed;
+            let end = now - late;
+            charged += timeline.report(end.saturating_sub(long), end);
+            // Amounts of spans are rounded by less than 1 ms each.
+            prop_assert!(charged <= now + now / 200, "{charged} in {now}");
+        }
+    }
+
+    #[test]
+    fn what_many_report_late_is_charged_once(
+        processes in 2u64..40, late in 0u64..3000 * MS, long in 500 * MS..9000 * MS,
+    ) {
+        let (mut timeline, now) = (Timeline::default(), 100_000 * MS);
+        timeline.report(now - 10, now);
+        let end = now - late;
+        let charged: u64 = (0..processes).map(|_| timeline.report(end - long, end)).sum();
+        // The first pays, and the others pay for what it leaves of the spans at both ends.
+        prop_assert!(charged >= long);
+        prop_assert!(charged <= long + 2 * 205 * MS, "{charged} for {long}");
+    }
+
+    #[test]
+    fn a_late_report_of_what_others_reported_in_time_costs_next_to_nothing(
+        long in 60 * MS..5000 * MS,
+    ) {
+        let mut timeline = Timeline::default();
+        let (begin, end) = (10_000 * MS, 10_000 * MS + long);
+        let mut charged = 0;
+        for from in (begin..end).step_by(5 * MS as usize) {
+            charged += timeline.report(from, end.min(from + 5 * MS));
+        }
+        prop_assert_eq!(charged, long);
+        let again: u64 = (0..40).map(|_| timeline.report(begin, end)).sum();
+        // What was idle of the spans at both ends.
+        prop_assert!(again <= 2 * 205 * MS + long / 200, "{again}");
+    }
+
+    #[test]
     fn an_account_survives_the_way_through_words(
         share in 0u32..=1000,
         looks in prop::collection::vec((0u64..20 * MS, 0u64..20 * MS, any::<bool>(), any::<bool>()), 1..60),
@@ -220,14 +263,14 @@ proptest! {
 
     #[test]
     fn whatever_stands_in_the_words_is_an_account(
-        words in prop::array::uniform25(prop_oneof![any::<u64>(), Just(0), Just(u64::MAX)]),
+        words in prop::collection::vec(prop_oneof![any::<u64>(), Just(0), Just(u64::MAX)], ACCOUNT_WORDS),
         share in 0u32..=1200,
         now in any::<u64>(),
         busy in prop::collection::vec((any::<u64>(), any::<u64>()), 0..4),
     ) {
         for policy in [Policy::Hard, Policy::Soft] {
             let law = Law::new(share, policy);
-            let mut account = TimeAccount::from_words(law, now, &words);
+            let mut account = TimeAccount::from_words(law, now, &words.as_slice().try_into().unwrap());
             account.look(now, busy.iter().copied(), busy.iter().copied().rev(), true, true);
             prop_assert!(account.used_permille(now) <= 1000);
             prop_assert!(account.budget().balance_ns() <= law.period_share_ns() as i64);
