@@ -93,7 +93,14 @@ pub fn forget_stream(stream: *mut c_void) {
     }
 }
 
-/// A context has ended, and the GPU has forgotten what was mapped in it.
+/// The program is about to end a context: its streams leave no lane closed.
+pub fn context_ends() {
+    if holds() {
+        open_each(|_| true);
+    }
+}
+
+/// A context has ended: with its streams, and with what was mapped in it.
 pub fn context_ended() {
     GATES.all().for_each(Gate::context_ended);
 }
@@ -170,9 +177,13 @@ impl Gate {
         })
     }
 
-    /// The GPU forgets the page with the context in which it was mapped.
+    /// The GPU forgets the page with the context in which it was mapped. Streams of other contexts
+    /// lose their lanes until their next launch, but for closed ones, which are to be opened.
     fn context_ended(&self) {
         self.device.store(0, Ordering::Relaxed);
+        for holder in self.holders.iter().filter(|holder| !holder.closed.load(Ordering::Relaxed)) {
+            holder.stream.store(0, Ordering::Relaxed);
+        }
         self.paces.context_ended();
     }
 

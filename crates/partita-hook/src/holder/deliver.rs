@@ -56,6 +56,7 @@ impl Drop for Opening {
             && let Some(tenant) = tenant::current()
         {
             deliver(tenant);
+            fences::context_made(tenant);
         }
     }
 }

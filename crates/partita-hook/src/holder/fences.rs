@@ -79,12 +79,15 @@ fn fence_calls() -> Option<&'static FenceCalls> {
 static PAGE: AtomicPtr<FlightPage> = AtomicPtr::new(core::ptr::null_mut());
 /// The page's file; -1 for none.
 static FILE: AtomicI32 = AtomicI32::new(-1);
-/// The context in which the GPU has the page; 0 for none.
+/// The context whose streams have fences, and in which the GPU has the page: the first one, until
+/// it ends. 0 for none.
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
 /// Where the GPU has the page.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 /// The streams of the places in the page: their handles, 0 for none.
 static STREAMS: [AtomicUsize; FENCES] = [const { AtomicUsize::new(0) }; FENCES];
+/// The contexts of the streams of [`STREAMS`]: 0 where it is not known.
+static OWNERS: [AtomicUsize; FENCES] = [const { AtomicUsize::new(0) }; FENCES];
 /// Streams that wait for the default stream, and it for them.
 static BLOCKING: AtomicUsize = AtomicUsize::new(0);
 /// Whether each stream of [`STREAMS`] is one of those.
@@ -185,12 +188,7 @@ pub fn page(tenant: &Tenant) -> Option<c_int> {
     if PAGE.load(Ordering::Acquire).is_null() {
         make()?;
     }
-    let (page, current) = (known()?, tenant.driver().current_context());
-    let present = CONTEXT.load(Ordering::Acquire);
-    if present != 0 && current != 0 && present != current {
-        // Only the first context's streams have fences.
-        page.lose_sight();
-    }
+    let page = known()?;
     if !tenant.is_masked() && !COUNTED.load(Ordering::Relaxed) {
         // Nothing counts its launches.
         page.lose_sight();
@@ -199,6 +197,21 @@ pub fn page(tenant: &Tenant) -> Option<c_int> {
         page.lose_sight();
     }
     Some(FILE.load(Ordering::Acquire))
+}
+
+/// The process has made a context, or has retained its primary one.
+pub fn context_made(tenant: &Tenant) {
+    let Some(page) = known() else { return };
+    let driver = tenant.driver();
+    let is_active = |device: &c_int| driver.primary_context_is_active(*device);
+    let devices = 0..tenant.gpus().len() as c_int;
+    let primary = devices.filter(is_active).filter_map(|device| driver.primary_context(device));
+    for context in core::iter::once(driver.current_context()).chain(primary).filter(|context| *context != 0) {
+        let first = CONTEXT.compare_exchange(0, context, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err_and(|first| first != context) {
+            page.lose_sight();
+        }
+    }
 }
 
 #[cold]
@@ -289,9 +302,13 @@ pub fn lose_sight() {
     }
 }
 
-/// The program has made a stream.
-pub fn stream_made(stream: *mut c_void, flags: c_uint) {
+/// The program has made a stream in a context; 0 if it is not known which.
+pub fn stream_made(stream: *mut c_void, flags: c_uint, context: usize) {
     let Some(page) = known() else { return };
+    let present = CONTEXT.load(Ordering::Acquire);
+    if context != 0 && present != 0 && context != present {
+        return page.lose_sight();
+    }
     let is_free = |at: &usize| STREAMS[*at].load(Ordering::Relaxed) == 0 && page.fences[*at].is_passed();
     let is_blocking = flags & NON_BLOCKING == 0;
     let notes = NOTES.lock();
@@ -300,6 +317,7 @@ pub fn stream_made(stream: *mut c_void, flags: c_uint) {
     page.fences[at].pass(notes.round);
     IS_BLOCKING[at].store(is_blocking, Ordering::Relaxed);
     BLOCKING.fetch_add(usize::from(is_blocking), Ordering::Relaxed);
+    OWNERS[at].store(context, Ordering::Relaxed);
     STREAMS[at].store(stream.addr(), Ordering::Release);
 }
 
@@ -323,18 +341,28 @@ pub fn stream_ends(stream: *mut c_void) {
     STREAMS[at].store(0, Ordering::Release);
 }
 
-/// A context has ended, and its work with it.
+/// A context has ended, and its streams and their work with it. The driver reads freed memory if it
+/// is given one of them afterwards.
 pub fn context_ended(context: usize) {
     let Some(page) = known() else { return };
     let mut notes = NOTES.lock();
-    if CONTEXT.compare_exchange(context, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    if CONTEXT.compare_exchange(context, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        DEVICE.store(0, Ordering::Release);
+        BLOCKING.store(0, Ordering::Relaxed);
+        STREAMS.iter().for_each(|stream| stream.store(0, Ordering::Relaxed));
+        page.fences.iter().for_each(|fence| fence.pass(notes.round));
+        notes.timed = None;
         return;
     }
-    DEVICE.store(0, Ordering::Release);
-    BLOCKING.store(0, Ordering::Relaxed);
-    STREAMS.iter().for_each(|stream| stream.store(0, Ordering::Relaxed));
-    page.fences.iter().for_each(|fence| fence.pass(notes.round));
-    notes.timed = None;
+    for (at, stream) in STREAMS.iter().enumerate() {
+        let owner = OWNERS[at].load(Ordering::Relaxed);
+        if (owner == 0 || owner == context) && stream.swap(0, Ordering::AcqRel) != 0 {
+            BLOCKING.fetch_sub(usize::from(IS_BLOCKING[at].load(Ordering::Relaxed)), Ordering::Relaxed);
+            // Its work may go on if the stream was another context's.
+            page.fences[at].pass(notes.round);
+            page.lose_sight();
+        }
+    }
 }
 
 /// Puts the fence of a round into a stream of the current context.

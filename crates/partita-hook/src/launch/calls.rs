@@ -357,7 +357,7 @@ pub unsafe fn create_stream(
     flags: c_uint,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    made_stream(unsafe { real(stream, flags) }, stream, flags)
+    made_stream(unsafe { real(stream, flags) }, stream, flags, false)
 }
 
 /// Wraps `cuStreamCreateWithPriority`.
@@ -368,7 +368,7 @@ pub unsafe fn create_stream_with_priority(
     priority: c_int,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    made_stream(unsafe { real(stream, flags, priority) }, stream, flags)
+    made_stream(unsafe { real(stream, flags, priority) }, stream, flags, false)
 }
 
 /// Wraps `cuGreenCtxStreamCreate`.
@@ -380,10 +380,10 @@ pub unsafe fn create_green_stream(
     priority: c_int,
 ) -> CuResult {
     // SAFETY: the caller's arguments, passed on.
-    made_stream(unsafe { real(stream, context, flags, priority) }, stream, flags)
+    made_stream(unsafe { real(stream, context, flags, priority) }, stream, flags, true)
 }
 
-fn made_stream(result: CuResult, stream: *mut *mut c_void, flags: c_uint) -> CuResult {
+fn made_stream(result: CuResult, stream: *mut *mut c_void, flags: c_uint, is_green: bool) -> CuResult {
     if result.is_err() {
         return result;
     }
@@ -392,7 +392,8 @@ fn made_stream(result: CuResult, stream: *mut *mut c_void, flags: c_uint) -> CuR
     }
     // SAFETY: the driver has stored the stream there.
     let made = unsafe { *stream };
-    fences::stream_made(made, flags);
+    let owner = tenant::current().filter(|_| !is_green).map_or(0, |tenant| tenant.driver().current_context());
+    fences::stream_made(made, flags, owner);
     result
 }
 

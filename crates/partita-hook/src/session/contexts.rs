@@ -24,6 +24,7 @@ fn end(tenant: &Tenant, context: usize) {
     lanes::context_ended();
     borrow::context_ended();
     slots::pools::context_ended(context);
+    slots::rest::context_ended(tenant);
     meter::context_ended(context);
     fences::context_ended(context);
     pool::context_ended(context);
@@ -35,6 +36,7 @@ pub unsafe fn destroy_context(real: prototypes::cuCtxDestroy, context: *mut c_vo
     let _contexts = tenant::current().map(|_| holdings::contexts());
     // First: once the driver has freed it, another thread may be given its address on another GPU.
     locate::forget_contexts();
+    lanes::context_ends();
     let _quiet = quiet::keep();
     // SAFETY: the caller's handle, passed on.
     let result = unsafe { real(context) };
@@ -53,6 +55,7 @@ pub unsafe fn leave_primary_context(real: prototypes::cuDevicePrimaryCtxReset, d
     let _contexts = tenant.map(|_| holdings::contexts());
     let context = tenant.and_then(|tenant| primary_context(tenant, device));
     locate::forget_contexts();
+    lanes::context_ends();
     let _quiet = quiet::keep();
     // SAFETY: the caller's device, passed on.
     let result = unsafe { real(device) };

@@ -106,6 +106,13 @@ pub fn burst_ended() {
     }
 }
 
+/// A context has ended, and its streams with it: which of the list are not known.
+pub fn context_ended() {
+    forget_notes();
+    LIST.iter().for_each(|place| place.store(0, Ordering::Release));
+    NOW.store(0, Ordering::Release);
+}
+
 /// Has the next launch in each stream noted again.
 pub fn forget_notes() {
     NOTED.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::account::gpu::Gpu;
 use crate::account::presence::Presence;
+use crate::account::tenant::Tenant;
 use crate::driver::calls::{Kept, calls};
 use crate::driver::{capture, quiet};
 use crate::holder::fences;
@@ -51,6 +52,15 @@ pub fn stream_ends(stream: *mut c_void) {
         !capture::is_any() && unsafe { (calls.query)(stream) }.is_ok()
     });
     if !is_idle {
+        in_use::lose_one();
+    }
+}
+
+/// A context has ended, and its streams with it.
+pub fn context_ended(tenant: &Tenant) {
+    in_use::context_ended();
+    if tenant.driver().active_context().is_some() {
+        // The streams of another one are known again from their next launches on.
         in_use::lose_one();
     }
 }

@@ -3,7 +3,7 @@
 use partita_abi::CuResult;
 
 use super::context::Context;
-use super::{memory, module};
+use super::{host, memory, module};
 
 impl Context {
     /// Destroys it with everything in it.
@@ -13,9 +13,10 @@ impl Context {
     pub fn destroy(&'static self) -> Result<(), CuResult> {
         self.retire()?;
         module::forget_context(self.id);
-        for region in self.runtime.regions.remove_where(|region| region.ctx == self.id) {
-            memory::close_view(&region);
-        }
-        self.release()
+        let regions = self.runtime.regions.remove_where(|region| region.ctx == self.id);
+        regions.iter().for_each(memory::close_view);
+        self.release()?;
+        // After its work, which may have used them.
+        regions.iter().try_for_each(host::withdraw_everywhere)
     }
 }

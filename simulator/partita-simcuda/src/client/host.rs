@@ -79,6 +79,19 @@ fn withdraw(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
     forget(runtime, address)
 }
 
+/// Forgets host memory of a context that has ended, on all GPUs; other memory is left alone.
+///
+/// # Errors
+/// Those of the boards.
+pub fn withdraw_everywhere(region: &Region) -> Result<(), CuResult> {
+    match region.kind {
+        Kind::HostOwned | Kind::Registered => {
+            visible().iter().try_for_each(|runtime| withdraw(runtime, region.start))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Forgets host memory that starts at an address.
 fn forget(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
     match runtime.call(&Request::HostUnmap { address }) {

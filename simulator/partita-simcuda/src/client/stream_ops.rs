@@ -45,6 +45,24 @@ fn check_word(address: u64, wide: bool) -> Result<(), CuResult> {
     Ok(())
 }
 
+/// The stream of a handle. The driver (580.159.04) crashes in a write of a word if the stream has
+/// ended with its context; this ends the process in words.
+///
+/// # Errors
+/// Those of [`resolve`].
+///
+/// # Safety
+/// As for [`resolve`].
+unsafe fn existing(handle: CUstream, per_thread: bool) -> Result<&'static Stream, CuResult> {
+    // SAFETY: by the caller's word.
+    let stream = unsafe { resolve(handle, per_thread) };
+    if stream.is_err_and(|code| code == CuResult::INVALID_HANDLE) {
+        eprintln!("simulated driver: a word is to be written or waited for in a stream that has ended");
+        std::process::abort();
+    }
+    stream
+}
+
 fn submit(stream: &'static Stream, command: Command) -> Result<(), CuResult> {
     if capture::captures(stream)? {
         return capture::add_command(stream, command);
@@ -128,14 +146,14 @@ driver_api! {
     fn cuStreamWaitValue32_v2 | cuStreamWaitValue32_v2_ptsz [per_thread] (
         stream, address, value, flags,
     ) {
-        submit(resolve(stream, per_thread)?, wait_command(address, value.into(), flags, false)?)
+        submit(existing(stream, per_thread)?, wait_command(address, value.into(), flags, false)?)
     }
 
     /// Writes a 32-bit word in stream order.
     fn cuStreamWriteValue32_v2 | cuStreamWriteValue32_v2_ptsz [per_thread] (
         stream, address, value, flags,
     ) {
-        submit(resolve(stream, per_thread)?, write_command(address, value.into(), flags, false)?)
+        submit(existing(stream, per_thread)?, write_command(address, value.into(), flags, false)?)
     }
 
     /// Several waits and writes in a row.
