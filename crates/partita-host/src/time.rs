@@ -184,7 +184,7 @@ pub(crate) fn instead_of_units<'a>(tenants: impl Iterator<Item = &'a Tenant>) ->
 /// by priority.
 ///
 /// # Errors
-/// [`Error::NotOffered`], [`Error::DamagedTenant`].
+/// [`Error::Plan`], [`Error::DamagedTenant`].
 pub(crate) fn check_sum<'a>(
     wanted: &Limits,
     gpu: &str,
@@ -192,18 +192,18 @@ pub(crate) fn check_sum<'a>(
 ) -> Result<(), Error> {
     let turns = Turns::of(others)?;
     match (is_timed(wanted), turns.by_priority, turns.timed.first()) {
-        (true, Some(name), _) => Err(Error::NotOffered {
-            option: format!("--time {}", TimeShare(wanted.time_permille)),
+        // As of compute units, in all three cases: it fits when others end.
+        (true, Some(name), _) => Err(Error::Plan {
             reason: format!(
-                "tenant `{name}` takes turns on {gpu} by a priority, and so must all others there; use \
-                 `--priority low` instead, or end it with `partita kill {name}`"
+                "--time {} is refused: tenant `{name}` takes turns on {gpu} by a priority, and so must all \
+                 others there; use `--priority low` instead, or end it with `partita kill {name}`",
+                TimeShare(wanted.time_permille)
             ),
         }),
-        (false, _, Some((name, _))) => Err(Error::NotOffered {
-            option: "--priority alone".to_owned(),
+        (false, _, Some((name, _))) => Err(Error::Plan {
             reason: format!(
-                "tenant `{name}` takes turns on {gpu} by a share of time, and so must all others \
-                 there; add {}",
+                "--priority alone is refused: tenant `{name}` takes turns on {gpu} by a share of time, and \
+                 so must all others there; add {}",
                 turns.way_in().unwrap_or_default()
             ),
         }),
@@ -215,7 +215,6 @@ pub(crate) fn check_sum<'a>(
                 TimeShare(0) => String::new(),
                 left => format!("ask for `--time {left}` or less, or "),
             };
-            // As of compute units: it fits when others end.
             Err(Error::Plan {
                 reason: format!(
                     "--time {} is refused: {} of the time of {gpu} is left: {}; {less}make room with {}",

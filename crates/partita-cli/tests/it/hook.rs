@@ -102,6 +102,22 @@ fn the_linkers_functions_lead_to_the_hook_however_they_are_looked_up() {
     assert_eq!(lines(&world, "--sm 25% --mem 64MiB --mem-driver 8GiB", &program, &["linker"]), ["held"; 7]);
 }
 
+/// The driver reads freed memory if it is given a stream that has ended with its context: NVIDIA's
+/// sample `simpleDrvRuntime` crashed at its exit (H200, driver 580.159.04).
+#[test]
+fn contexts_may_end_with_their_streams_in_them() {
+    let world = World::plan().in_memory().start();
+    let program = compile(&world, "ended_contexts");
+    // Each of them starts while the holder of the one before may still keep its limits.
+    for options in ["--sm 40%", "--sm 20%..40%", "--sm 40% --priority low", "--priority high", "--time 50%"] {
+        for contexts in ["alone", "beside"] {
+            let mut command = world.partita(["run"].into_iter().chain(options.split_whitespace()));
+            command.arg("--").arg(&program).arg(&gpu_program().1).arg(contexts);
+            assert_eq!(text(&succeed(&mut command).stdout), "done\n", "{options}, {contexts}");
+        }
+    }
+}
+
 #[test]
 fn entry_points_are_those_of_the_name_that_was_asked_for() {
     let world = World::new();

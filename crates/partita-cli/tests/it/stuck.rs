@@ -5,8 +5,9 @@
 
 use crate::common;
 
-use std::io::Read;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,16 +24,61 @@ fn complaint(tenant: &mut Tenant) -> String {
     text
 }
 
-/// Starts the service and makes its server hang.
-fn stick(world: &World) {
+/// Starts the service with its server, and returns a client of it that is no tenant's.
+fn start(world: &World) -> Command {
     world.keeper_ok("mps start");
     // The server starts with its first client.
     assert_eq!(world.gpu("--sm 10%", "census").output().unwrap().status.code(), Some(0));
     let (program, kernels) = common::gpu_program();
     let pipe = status(world)["pipe_directory"].as_str().unwrap().to_owned();
-    let mut hang = world.bare(program);
-    hang.arg(kernels).arg("hang").env("CUDA_MPS_PIPE_DIRECTORY", pipe);
-    assert!(hang.status().unwrap().success());
+    let mut client = world.bare(program);
+    client.arg(kernels).env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    client
+}
+
+/// Starts the service and makes its server hang.
+fn stick(world: &World) {
+    assert!(start(world).arg("hang").status().unwrap().success());
+}
+
+/// A service whose SMs are all taken for 4 s, and a tenant that waits, with its complaints.
+fn busy(world: &World) -> (Tenant, Child, impl Iterator<Item = String>) {
+    let mut fills = Tenant::start(start(world).args(["fill", "4000"]));
+    assert_eq!(fills.next_line(), "fills");
+    let mut waits = world.gpu("--name waits --sm 10%", "loop");
+    let mut waits = waits.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(waits.stderr.take().unwrap()).lines().map(Result::unwrap);
+    (fills, waits, said)
+}
+
+/// A canary that the server ends while its launch is pending makes a neighbour fail (H200, driver
+/// 580.159.04).
+#[test]
+fn a_service_that_is_only_busy_loses_nothing_and_is_found_to_work_again() {
+    let world = World::new();
+    let (mut fills, mut waits, mut said) = busy(&world);
+    let server = status(&world)["servers"][0]["pid"].as_u64().unwrap();
+    assert!(said.next().unwrap().contains(&format!("waits for MPS server {server}, which is stuck")));
+    assert_eq!(status(&world)["servers"][0]["stuck"], true);
+    assert!(said.next().unwrap().contains("the MPS service runs kernels again"));
+    assert_eq!(status(&world)["servers"][0]["stuck"], false);
+    assert_eq!((fills.next_line(), fills.exit_code()), ("done".to_owned(), 0));
+    let log = Path::new(status(&world)["log_directory"].as_str().unwrap()).join("control.log");
+    let commands = std::fs::read_to_string(log).unwrap();
+    assert!(commands.contains("get_server_list") && !commands.contains("terminate_client"), "{commands}");
+    world.ok("kill waits");
+    waits.wait().unwrap();
+}
+
+/// It would be killed with a launch in flight.
+#[test]
+fn a_canary_that_waits_outlives_the_partita_run_that_sent_it() {
+    let world = World::new();
+    let (mut fills, mut waits, mut said) = busy(&world);
+    assert!(said.next().unwrap().contains("which is stuck"));
+    waits.kill().unwrap();
+    waits.wait().unwrap();
+    assert_eq!((fills.next_line(), fills.exit_code()), ("done".to_owned(), 0));
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn server(install: &Install, gpu: &Gpu, service: &Service) -> Option<Check> {
         Found::Works(took) => {
             Check::ok(NAME, format!("server {server} ran a test kernel within {} ms", took.as_millis()))
         }
-        Found::Stuck { .. } => Check {
+        Found::Stuck(_) => Check {
             name: NAME,
             state: check::State::Failed,
             detail: format!("server {server} is stuck: it did not run a test kernel of a new client"),

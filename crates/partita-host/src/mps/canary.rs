@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use partita_mps::{Pid, Service};
 
-use super::end_work::end_work;
-use crate::child::{Job, JobError};
+use crate::child::{Job, JobError, MARK, Outcome, RunningJob};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpu_job::on_gpu;
@@ -20,6 +19,8 @@ use crate::install::Install;
 pub const JOB: &str = "mps-canary";
 /// How long the process may live before it launches. A busy machine takes seconds.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
+/// How long it may live in all, if somebody waits for it.
+const LIFE_LIMIT: Duration = Duration::from_secs(3600);
 /// How long a client's context may take before the service counts as stuck.
 const CONTEXT_LIMIT: Duration = Duration::from_millis(2500);
 /// How often the service is asked whether the process is a client yet.
@@ -31,29 +32,83 @@ pub const LAUNCH_LIMIT: Duration = Duration::from_millis(1500);
 pub const RESTART_LIMIT: Duration = Duration::from_secs(4);
 /// How long each command to the service may take. One for a server with much to do takes longer.
 const COMMAND_LIMIT: Duration = Duration::from_secs(1);
-/// The pause before the server is asked again to end the work.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How long the server may take to end the work of a canary. After that the canary's process waits
-/// for the end of its launch, or of the server.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// What the process prints before it launches.
-pub(super) const LAUNCHES: &str = "launches";
+const LAUNCHES: &str = "launches";
 
 /// What a canary found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Found {
     /// The service runs kernels; a launch took this long.
     Works(Duration),
     /// The client's context or its launch was not done in time.
-    Stuck {
-        /// The server of the canary.
-        server: Option<Pid>,
-    },
-    /// The process never became a client.
+    Stuck(Waiting),
+    /// The process never became a client, or its launch failed.
     Unknown {
         /// Why.
         reason: String,
     },
+}
+
+/// A client whose context or launches are not done yet. Its process is left alone when this is
+/// dropped, and ends by itself when they are done, or with the server.
+///
+/// It is neither killed nor terminated by the server (`terminate_client`): the service may only be
+/// slow. On an H200 (driver 580.159.04, 2026-11-29), 16 programs in one service waited for seconds,
+/// as they do without Partita. In two of two runs the server terminated a canary whose launch was
+/// pending, and within 0.7 s a neighbour met an illegal address, which ended the work of all.
+#[derive(Debug)]
+pub struct Waiting {
+    job: RunningJob,
+    /// The server, if the client has reached one.
+    server: Option<Pid>,
+    /// When its launches began; none while it has no context.
+    launched: Option<Instant>,
+}
+
+impl Waiting {
+    /// The server that the client waits for.
+    pub fn server(&self) -> Option<Pid> {
+        self.server
+    }
+
+    /// Waits up to `limit` more.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    pub fn again(self, limit: Duration) -> Result<Found, Error> {
+        Ok(self.line(limit)?.into())
+    }
+
+    /// Waits up to `limit` for the next line, and `limit` for the one after that if the first one
+    /// says that the launches begin.
+    fn line(mut self, limit: Duration) -> Result<Answer, Error> {
+        loop {
+            match self.job.line_within(limit) {
+                Ok(Some(line)) if line == LAUNCHES => self.launched = Some(Instant::now()),
+                Ok(Some(line)) => {
+                    let took = self.launched.map_or(Duration::ZERO, |since| since.elapsed());
+                    self.job.leave();
+                    return Ok(match failure(&line) {
+                        Some(reason) => Answer::Unknown { reason },
+                        None => Answer::Line { line, took },
+                    });
+                }
+                Ok(None) => return Ok(Answer::Late(self)),
+                Err(error) => return unknown(error),
+            }
+        }
+    }
+
+    /// The process, which may be ended from now on.
+    pub(super) fn into_job(mut self) -> RunningJob {
+        self.job.spare(false);
+        self.job
+    }
+
+    /// Whether its launches have begun.
+    pub(super) fn has_launched(&self) -> bool {
+        self.launched.is_some()
+    }
 }
 
 /// Starts a canary as a client of the service and waits up to `limit` for its launch, and before
@@ -62,11 +117,7 @@ pub enum Found {
 /// # Errors
 /// [`Error::Child`] if there can be no process; [`Error::Interrupted`].
 pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Found, Error> {
-    Ok(match answer(Job::new(install, JOB, &())?, gpu, service, limit, PATIENCE)? {
-        Answer::Line { took, .. } => Found::Works(took),
-        Answer::NoContext { server } | Answer::Late { server } => Found::Stuck { server },
-        Answer::Unknown { reason } => Found::Unknown { reason },
-    })
+    Ok(answer(Job::new(install, JOB, &())?, gpu, service, limit)?.into())
 }
 
 /// What a job that launches as a client of a service has answered.
@@ -74,40 +125,48 @@ pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) ->
 pub(super) enum Answer {
     /// The first line after its launches, and how long they took.
     Line { line: String, took: Duration },
-    /// Its context took too long.
-    NoContext { server: Option<Pid> },
-    /// Its launches took too long. The server has ended them, or its process waits for their end.
-    Late { server: Option<Pid> },
-    /// It never became a client.
+    /// Its context or its launches take too long.
+    Late(Waiting),
+    /// It never became a client, or its launches failed, such as by a neighbour's fault.
     Unknown { reason: String },
 }
 
+impl From<Answer> for Found {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Line { took, .. } => Self::Works(took),
+            Answer::Late(waiting) => Self::Stuck(waiting),
+            Answer::Unknown { reason } => Self::Unknown { reason },
+        }
+    }
+}
+
+/// Why a job failed, if that is its result.
+fn failure(line: &str) -> Option<String> {
+    match serde_json::from_str(line.strip_prefix(MARK)?) {
+        Ok(Outcome::<serde_json::Value>::Failed(reason)) => Some(reason),
+        _ => None,
+    }
+}
+
+fn unknown(error: JobError) -> Result<Answer, Error> {
+    match error {
+        JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
+        other => Ok(Answer::Unknown { reason: other.to_string() }),
+    }
+}
+
 /// Runs a job as a client of the service. The job prints [`LAUNCHES`] before its first launch, and
-/// a line after the last one, for which this waits up to `limit`, and then up to `patience` until
-/// the server has ended its work.
+/// a line after the last one, for which this waits up to `limit`.
 ///
 /// # Errors
 /// As [`send`].
-pub(super) fn answer(
-    job: Job,
-    gpu: &Gpu,
-    service: &Service,
-    limit: Duration,
-    patience: Duration,
-) -> Result<Answer, Error> {
-    let whole = OPEN_LIMIT + limit + patience;
-    let mut job = job.envs(gpu.variables()).envs(service.client_env()).limit(whole).start()?;
+pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Answer, Error> {
+    let mut job = job.envs(gpu.variables()).envs(service.client_env()).limit(LIFE_LIMIT).start()?;
     let started = Instant::now();
-    let unknown = |error: JobError| match error {
-        JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
-        other => Ok(Answer::Unknown { reason: other.to_string() }),
-    };
     let pid = job.pid();
     let service = service.clone().with_command_limit(COMMAND_LIMIT);
-    let server = || {
-        let clients = service.clients().unwrap_or_default();
-        clients.iter().find(|(_, client)| *client == pid).map(|(server, _)| *server)
-    };
+    let server = || server_of(&service, pid);
     let mut joined = None;
     loop {
         match job.line_within(LOOK) {
@@ -124,37 +183,30 @@ pub(super) fn answer(
         if let Some((server, since)) = joined
             && since.elapsed() >= limit.max(CONTEXT_LIMIT)
         {
-            job.end();
-            return Ok(Answer::NoContext { server: Some(server) });
+            job.spare(true);
+            return Ok(Answer::Late(Waiting { job, server: Some(server), launched: None }));
         }
     }
-    // It may have work in flight until its next line.
     job.spare(true);
-    let begin = Instant::now();
-    match job.line_within(limit) {
-        Ok(Some(line)) => {
-            let took = begin.elapsed();
-            job.leave();
-            return Ok(Answer::Line { line, took });
-        }
-        Err(error) => return unknown(error),
-        Ok(None) => {}
-    }
-    // If the GPU is only busy, a death with a kernel in flight could harm the others.
-    let mut found = None;
-    loop {
-        found = server().or(found);
-        let ended = found.map(|server| end_work(&service.control(), server, pid));
-        if ended.is_some_and(|ended| ended.is_ok()) {
-            job.spare(false);
-            break;
-        }
-        // Its line says that its launches have ended; without one its process waits for their end.
-        if begin.elapsed() >= limit + patience || !matches!(job.line_within(PAUSE), Ok(None)) {
-            break;
-        }
-    }
-    Ok(Answer::Late { server: found })
+    let known = joined.map(|(server, _)| server);
+    let waiting = Waiting { job, server: known, launched: Some(Instant::now()) };
+    Ok(match waiting.line(limit)? {
+        Answer::Late(late) => Answer::Late(Waiting { server: server().or(known), ..late }),
+        answer => answer,
+    })
+}
+
+/// The server of a client.
+pub(super) fn server_of(service: &Service, client: Pid) -> Option<Pid> {
+    let clients = service.clients().unwrap_or_default();
+    clients.iter().find(|(_, process)| *process == client).map(|(server, _)| *server)
+}
+
+/// Says that launches begin. From now on the process outlives its parent, unlike other jobs:
+/// a client of MPS that is killed with work in flight breaks its neighbours.
+pub(super) fn say_launches() {
+    let _ = rustix::process::set_parent_process_death_signal(None);
+    println!("{LAUNCHES}");
 }
 
 /// The job.
@@ -163,7 +215,7 @@ pub(super) fn answer(
 /// Those of the driver.
 pub fn launch_here() -> Result<(), String> {
     on_gpu(|gpu| {
-        println!("{LAUNCHES}");
+        say_launches();
         let launched = gpu.spin(1, 32, 1000).and_then(|()| gpu.synchronize());
         launched.map_err(|error| error.to_string())
     })

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use partita_mps::{MpsError, Pid, Service};
 use rustix::process::Signal;
 
-use super::canary::{self, Found, RESTART_LIMIT};
+use super::canary::{self, Found, RESTART_LIMIT, Waiting};
 use super::incident::{self, Incident, What};
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -27,8 +27,8 @@ pub struct Recovered {
     pub took: Duration,
 }
 
-/// Restarts the servers of a service if two canaries in a row find them stuck, or `anyway`; `by`
-/// says who did it. One process at a time does so: each canary takes memory of the GPU.
+/// Restarts the servers of a service if a canary does not run within 8 s, or `anyway`; `by` says
+/// who did it. One process at a time does so: each canary takes memory of the GPU.
 ///
 /// # Errors
 /// [`MpsError::Stuck`] if the new server does not run kernels either; [`MpsError::NoCanary`];
@@ -42,24 +42,34 @@ pub fn recover(
     anyway: bool,
 ) -> Result<Recovered, Error> {
     let begin = Instant::now();
-    let is_stuck = || match canary::send(install, gpu, service, RESTART_LIMIT)? {
-        Found::Works(_) => Ok(false),
-        Found::Stuck { .. } => Ok(true),
-        Found::Unknown { reason } => Err(Error::from(MpsError::NoCanary { reason })),
-    };
+    let send = || canary::send(install, gpu, service, RESTART_LIMIT);
     let _alone = service.lock_canary()?;
-    if !anyway && (!is_stuck()? || !is_stuck()?) {
+    if !anyway
+        && match stuck(send()?)? {
+            Some(waiting) => stuck(waiting.again(RESTART_LIMIT)?)?.is_none(),
+            None => true,
+        }
+    {
         return Ok(Recovered { servers: Vec::new(), took: begin.elapsed() });
     }
     let servers = service.control().server_list()?;
     for &server in &servers {
         end_server(service, by, server)?;
     }
-    if is_stuck()? {
+    if stuck(send()?)?.is_some() {
         let server = service.control().server_list()?.first().copied().unwrap_or_default();
         return Err(MpsError::Stuck { server, waited_s: begin.elapsed().as_secs() }.into());
     }
     Ok(Recovered { servers, took: begin.elapsed() })
+}
+
+/// The canary that waits for a stuck service.
+fn stuck(found: Found) -> Result<Option<Waiting>, Error> {
+    match found {
+        Found::Works(_) => Ok(None),
+        Found::Stuck(waiting) => Ok(Some(waiting)),
+        Found::Unknown { reason } => Err(MpsError::NoCanary { reason }.into()),
+    }
 }
 
 /// Kills a server and waits until the daemon has noticed. The clients of the server get an error at

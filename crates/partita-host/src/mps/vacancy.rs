@@ -6,7 +6,7 @@
 //! two kernels, so it must find all SMs free at many moments.
 
 use std::fs::File;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use partita_core::TpcSet;
 use partita_driver::{Alone, Error as DriverError, ProcessMasks};
@@ -14,7 +14,8 @@ use partita_mps::Service;
 use partita_mps::lock::lock_within;
 use serde::{Deserialize, Serialize};
 
-use super::canary::{Answer, LAUNCHES, answer};
+use super::canary::{Answer, Waiting, answer, say_launches, server_of};
+use super::end_work::end_work;
 use crate::calibration::{Cache, Measured};
 use crate::child::Job;
 use crate::error::Error;
@@ -33,8 +34,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOOK_LIMIT_MS: u64 = 300;
 /// How long all looks may take.
 const LIMIT: Duration = Duration::from_millis(1500);
-/// How long the server may take after that to end the work of a look that waits for a kernel.
+/// How long the server may take after that to end the work of a look that waits for a kernel. Then
+/// the look's process waits for the end of its launches, or of the server.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long each command to the service may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(1);
+/// The pause before the server is asked again to end the work.
+const AGAIN: Duration = Duration::from_millis(100);
 const FREE: &str = "free";
 const TAKEN: &str = "taken";
 const UNTOLD: &str = "untold";
@@ -80,14 +86,42 @@ pub fn look(
     if !lock_within(&turn, TURN_LIMIT).is_ok_and(|is_locked| is_locked) || !is_wanted() {
         return Ok(Vacancy::Unanswered);
     }
-    Ok(match answer(Job::new(install, JOB, &request)?, gpu, service, LIMIT, PATIENCE)? {
+    Ok(match answer(Job::new(install, JOB, &request)?, gpu, service, LIMIT)? {
         Answer::Line { line, .. } if line == FREE => Vacancy::Free,
         Answer::Line { line, .. } if line == TAKEN => Vacancy::Taken,
         Answer::Line { line, .. } if line == UNTOLD => Vacancy::Untold,
         // Its blocks wait for the kernel that has the SMs.
-        Answer::Late { .. } => Vacancy::Taken,
-        Answer::Line { .. } | Answer::NoContext { .. } | Answer::Unknown { .. } => Vacancy::Unanswered,
+        Answer::Late(look) if look.has_launched() => {
+            end(look, service);
+            Vacancy::Taken
+        }
+        Answer::Late(look) => {
+            drop(look.into_job());
+            Vacancy::Unanswered
+        }
+        Answer::Line { .. } | Answer::Unknown { .. } => Vacancy::Unanswered,
     })
+}
+
+/// Has the server end the work of a look: its process would wait for as long as the kernel runs,
+/// and the next looks, too. Killed with its blocks in flight it could harm the others.
+fn end(look: Waiting, service: &Service) {
+    let (begin, service) = (Instant::now(), service.clone().with_command_limit(COMMAND_LIMIT));
+    let mut server = look.server();
+    let mut job = look.into_job();
+    job.spare(true);
+    while begin.elapsed() < PATIENCE {
+        // The daemon may not have answered before.
+        server = server.or_else(|| server_of(&service, job.pid()));
+        if server.is_some_and(|server| end_work(&service.control(), server, job.pid()).is_ok()) {
+            job.spare(false);
+            return;
+        }
+        // Its line says that its launches have ended; without one its process waits for their end.
+        if !matches!(job.line_within(AGAIN), Ok(None)) {
+            return;
+        }
+    }
 }
 
 /// The job.
@@ -105,7 +139,7 @@ pub fn look_here(request: &Request) -> Result<(), String> {
         let masks = ProcessMasks::install(gpu.cuda(), &topology, layout).map_err(text)?;
         masks.set_process(Some(&set)).map_err(text)?;
         let sms = set.len() * measured.sms_per_tpc;
-        println!("{LAUNCHES}");
+        say_launches();
         let alone = match Alone::new(gpu, sms) {
             Err(DriverError::Refused(_)) => {
                 println!("{UNTOLD}");

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus::Selectors;
 use crate::install::Install;
-use crate::mps::canary::{self, Found, LAUNCH_LIMIT, RESTART_LIMIT};
+use crate::mps::canary::{self, Found, LAUNCH_LIMIT, RESTART_LIMIT, Waiting};
 use crate::mps::evidence;
 use crate::mps::incident::What;
 use crate::mps::recover;
@@ -58,6 +58,8 @@ pub(super) struct Stall {
     since: Instant,
     canaries: usize,
     stuck: Option<(Pid, Instant)>,
+    /// The canary that waits for the server.
+    waiting: Option<Waiting>,
     looked: Instant,
 }
 
@@ -87,7 +89,15 @@ impl Progress {
 impl Stall {
     pub fn new(policy: Policy) -> Self {
         let now = Instant::now();
-        Self { policy, progress: Progress::default(), since: now, canaries: 0, stuck: None, looked: now }
+        Self {
+            policy,
+            progress: Progress::default(),
+            since: now,
+            canaries: 0,
+            stuck: None,
+            waiting: None,
+            looked: now,
+        }
     }
 
     /// Looks at the program with these clients. Returns the error with which it must be ended, if
@@ -129,50 +139,55 @@ impl Stall {
     fn send(&mut self, noter: &Noter) {
         let Policy { install, gpus, recovers, limit, say } = &mut self.policy;
         let Some(gpu) = gpus.first() else { return };
-        match (canary::send(install, gpu, &noter.service, LAUNCH_LIMIT), self.stuck) {
-            (Ok(Found::Stuck { server: Some(server) }), None) => {
-                self.stuck = Some((server, Instant::now()));
-                noter.note(What::Canary { server, works: false });
-                let tenant = &noter.tenant;
-                say(&format!(
-                    "tenant {tenant}: waits for MPS server {server}, which is stuck: it did not run a \
-                     test kernel of Partita's either; {}",
-                    match recovers {
-                        true => "restarts it".to_owned(),
-                        false => format!(
-                            "`partita mps recover` restarts it, which ends the work of all of its clients; \
-                             gives up in {} s",
-                            limit.as_secs()
-                        ),
-                    }
-                ));
-                if *recovers {
-                    let restarted = match &noter.system {
-                        Some(registry) => restart_by_partitad(registry, gpus),
-                        None => restart(install, gpu, noter, server),
-                    };
-                    if let Err(error) = restarted {
-                        say(&format!("tenant {tenant}: {error}"));
-                    }
-                }
-            }
+        // One that waits still shows as much as another would.
+        let found = match self.waiting.take() {
+            Some(waiting) => waiting.again(LAUNCH_LIMIT),
+            None => canary::send(install, gpu, &noter.service, LAUNCH_LIMIT),
+        };
+        let tenant = &noter.tenant;
+        let (server, waiting) = match (found, self.stuck) {
+            (Ok(Found::Stuck(waiting)), None) if let Some(server) = waiting.server() => (server, waiting),
             (Ok(Found::Works(_)), Some((server, _))) => {
                 self.stuck = None;
                 noter.note(What::Canary { server, works: true });
+                return say(&format!("tenant {tenant}: the MPS service runs kernels again"));
             }
-            // Still stuck, or not known.
-            _ => {}
+            (Ok(Found::Stuck(waiting)), _) => return self.waiting = Some(waiting),
+            // Not known.
+            _ => return,
+        };
+        self.stuck = Some((server, Instant::now()));
+        noter.note(What::Canary { server, works: false });
+        say(&format!(
+            "tenant {tenant}: waits for MPS server {server}, which is stuck: it did not run a test kernel \
+             of Partita's either; {}",
+            match recovers {
+                true => "restarts it if it does not go on".to_owned(),
+                false => format!(
+                    "`partita mps recover` restarts it, which ends the work of all of its clients; gives up \
+                     in {} s",
+                    limit.as_secs()
+                ),
+            }
+        ));
+        if !*recovers {
+            return self.waiting = Some(waiting);
+        }
+        let restarted = match &noter.system {
+            Some(registry) => restart_by_partitad(registry, gpus),
+            None => restart(waiting, noter, server),
+        };
+        if let Err(error) = restarted {
+            say(&format!("tenant {tenant}: {error}"));
         }
     }
 }
 
-/// Restarts a server that a second canary finds stuck, too.
-fn restart(install: &Install, gpu: &Gpu, noter: &Noter, server: Pid) -> Result<(), Error> {
-    match canary::send(install, gpu, &noter.service, RESTART_LIMIT) {
-        Ok(Found::Stuck { server: Some(again) }) if again == server => {
-            recover::end_server(&noter.service, &noter.tenant, server)
-        }
-        _ => Ok(()),
+/// Restarts a server for which the canary still waits after some more time.
+fn restart(waiting: Waiting, noter: &Noter, server: Pid) -> Result<(), Error> {
+    match waiting.again(RESTART_LIMIT)? {
+        Found::Stuck(_) => recover::end_server(&noter.service, &noter.tenant, server),
+        Found::Works(_) | Found::Unknown { .. } => Ok(()),
     }
 }
 

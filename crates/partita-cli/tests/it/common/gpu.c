@@ -246,6 +246,19 @@ int main(int count, char **arguments)
         launch_cluster();
         usleep(100000);
         _exit(0);
+    } else if (!strcmp(what, "fill") && count > 3) {
+        /* Every SM, for so many milliseconds. */
+        uint64_t duration = strtoull(arguments[3], NULL, 10) * 1000000;
+        void *parameters[] = { &records, &duration };
+        prepare(arguments[1]);
+        int blocks = sms * (2048 / THREADS);
+        CALL(cuMemAlloc_v2, (uint64_t *, size_t), &records, (size_t) blocks * RECORD_WORDS * 8);
+        CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+             function, blocks, 1, 1, THREADS, 1, 1, 0, NULL, parameters, NULL);
+        printf("fills\n");
+        fflush(stdout);
+        CALL(cuCtxSynchronize, (void));
+        printf("done\n");
     } else if (!strcmp(what, "loop")) {
         prepare(arguments[1]);
         for (;;) {
