@@ -24,7 +24,7 @@ static void wait_for(void *stream) {
 }
 
 /* A context with a stream that launches for a while, and ends with it. */
-static void one(const char *path, unsigned flags) {
+static void one(const char *path, const char *end, unsigned flags) {
     void *made, *stream;
     OK("cuCtxCreate_v2", CALL(fn_pui, "cuCtxCreate_v2")(&made, 0, 0));
     OK("cuStreamCreate", CALL(int (*)(void **, unsigned), "cuStreamCreate")(&stream, flags));
@@ -36,14 +36,15 @@ static void one(const char *path, unsigned flags) {
     }
     launch(spin, stream);
     wait_for(stream);
-    OK("cuCtxDestroy_v2", CALL(fn_p, "cuCtxDestroy_v2")(made));
+    OK(end, CALL(fn_p, end)(made));
 }
 
 int main(int count, char **arguments) {
     int beside_primary = count > 2 && !strcmp(arguments[2], "beside");
     if (beside_primary) start(1);
     else OK("cuInit", CALL(fn_u, "cuInit")(0));
-    for (unsigned number = 0; number < 4; number++) one(arguments[1], number % 2);
+    for (unsigned number = 0; number < 4; number++)
+        one(arguments[1], number < 2 ? "cuCtxDestroy_v2" : "cuCtxDetach", number % 2);
     if (beside_primary) OK("cuCtxSetCurrent", CALL(fn_p, "cuCtxSetCurrent")(context));
     else start(1);
     void *spin = spin_of(arguments[1]);

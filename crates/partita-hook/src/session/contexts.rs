@@ -1,5 +1,6 @@
 //! Calls that end contexts, and with them their memory.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
 use partita_abi::CuResult;
@@ -31,42 +32,52 @@ fn end(tenant: &Tenant, context: usize) {
     holdings::context_ended(tenant, context);
 }
 
-/// Wraps `cuCtxDestroy`, which frees all memory of the context.
-pub unsafe fn destroy_context(real: prototypes::cuCtxDestroy, context: *mut c_void) -> CuResult {
-    let _contexts = tenant::current().map(|_| holdings::contexts());
+/// Makes a call that may end a context, which `ended` names afterwards.
+fn leave(call: impl FnOnce() -> CuResult, ended: impl FnOnce(&Tenant) -> Option<usize>) -> CuResult {
+    let tenant = tenant::current();
+    let _contexts = tenant.map(|_| holdings::contexts());
     // First: once the driver has freed it, another thread may be given its address on another GPU.
     locate::forget_contexts();
     lanes::context_ends();
     let _quiet = quiet::keep();
-    // SAFETY: the caller's handle, passed on.
-    let result = unsafe { real(context) };
+    let result = call();
     if result.is_ok()
-        && let Some(tenant) = tenant::current()
+        && let Some(tenant) = tenant
+        && let Some(context) = ended(tenant)
     {
-        end(tenant, context as usize);
+        end(tenant, context);
     }
     result
+}
+
+/// Wraps `cuCtxDestroy`, which frees all memory of the context.
+pub unsafe fn destroy_context(real: prototypes::cuCtxDestroy, context: *mut c_void) -> CuResult {
+    // SAFETY: the caller's handle, passed on.
+    leave(|| unsafe { real(context) }, |_| Some(context.addr()))
+}
+
+/// Wraps `cuCtxDetach`, which destroys the thread's current context if no other call has attached
+/// it.
+pub unsafe fn detach_context(real: prototypes::cuCtxDetach, context: *mut c_void) -> CuResult {
+    let current = |tenant: &Tenant| Some(tenant.driver().current_context()).filter(|context| *context != 0);
+    let before = tenant::current().and_then(current);
+    // SAFETY: the caller's handle, passed on.
+    leave(|| unsafe { real(context) }, |tenant| before.filter(|_| current(tenant) != before))
 }
 
 /// Wraps `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`: when the
 /// context is gone afterwards, so is its memory.
 pub unsafe fn leave_primary_context(real: prototypes::cuDevicePrimaryCtxReset, device: c_int) -> CuResult {
-    let tenant = tenant::current();
-    let _contexts = tenant.map(|_| holdings::contexts());
-    let context = tenant.and_then(|tenant| primary_context(tenant, device));
-    locate::forget_contexts();
-    lanes::context_ends();
-    let _quiet = quiet::keep();
-    // SAFETY: the caller's device, passed on.
-    let result = unsafe { real(device) };
-    if let (Some(tenant), Some(context)) = (tenant, context)
-        && result.is_ok()
-        && !tenant.driver().primary_context_is_active(device)
-    {
-        end(tenant, context);
-        sets::forget_all();
-    }
-    result
+    let context = Cell::new(None);
+    let call = || {
+        context.set(tenant::current().and_then(|tenant| primary_context(tenant, device)));
+        // SAFETY: the caller's device, passed on.
+        unsafe { real(device) }
+    };
+    leave(call, |tenant| {
+        let ended = context.get().filter(|_| !tenant.driver().primary_context_is_active(device));
+        ended.inspect(|_| sets::forget_all())
+    })
 }
 
 /// The handle of a device's primary context while it exists.
@@ -74,12 +85,4 @@ fn primary_context(tenant: &Tenant, device: c_int) -> Option<usize> {
     let driver = tenant.driver();
     // Asked only of a context that exists: to retain another would create it.
     driver.primary_context_is_active(device).then(|| driver.primary_context(device)).flatten()
-}
-
-/// Wraps `cuCtxDetach`, which destroys a context that no other call has attached.
-pub unsafe fn detach_context(real: prototypes::cuCtxDetach, context: *mut c_void) -> CuResult {
-    locate::forget_contexts();
-    let _quiet = quiet::keep();
-    // SAFETY: the caller's handle, passed on.
-    unsafe { real(context) }
 }
