@@ -9,7 +9,7 @@ const TICKS: u64 = BIT_WORDS as u64 * 64;
 /// Ticks of a span. Before the range, what is known of a span is how much of it was charged.
 const SPAN_TICKS: u64 = 4096;
 /// The amount of a whole span, in a byte.
-const SPAN_WHOLE: u64 = 241;
+const SPAN_WHOLE: u64 = 0xff;
 /// Words of the amounts, of eight spans each.
 const SPAN_WORDS: usize = 8;
 /// Spans before the range that are remembered: 13 s.
@@ -145,14 +145,14 @@ impl Timeline {
 
     /// How many ticks of a span before the range were charged.
     fn charged(&self, span: u64) -> u64 {
-        let amount = self.spans[(span / 8) as usize % SPAN_WORDS] >> (span % 8 * 8) & 0xff;
-        amount.min(SPAN_WHOLE) * SPAN_TICKS / SPAN_WHOLE
+        let amount = self.spans[(span / 8) as usize % SPAN_WORDS] >> (span % 8 * 8) & SPAN_WHOLE;
+        amount * SPAN_TICKS / SPAN_WHOLE
     }
 
     fn set_charged(&mut self, span: u64, ticks: u64) {
         let amount = (ticks.min(SPAN_TICKS) * SPAN_WHOLE).div_ceil(SPAN_TICKS);
         let word = &mut self.spans[(span / 8) as usize % SPAN_WORDS];
-        *word = *word & !(0xff << (span % 8 * 8)) | amount << (span % 8 * 8);
+        *word = *word & !(SPAN_WHOLE << (span % 8 * 8)) | amount << (span % 8 * 8);
     }
 
     pub(super) fn to_words(self) -> [u64; WORDS] {

@@ -302,9 +302,10 @@ pub fn lose_sight() {
     }
 }
 
-/// The program has made a stream in a context; 0 if it is not known which.
-pub fn stream_made(stream: *mut c_void, flags: c_uint, context: usize) {
-    let Some(page) = known() else { return };
+/// The program has made a stream in its current context, or in a green one.
+pub fn stream_made(stream: *mut c_void, flags: c_uint, is_green: bool) {
+    let (Some(page), Some(tenant)) = (known(), tenant::current()) else { return };
+    let context = if is_green { 0 } else { tenant.driver().current_context() };
     let present = CONTEXT.load(Ordering::Acquire);
     if context != 0 && present != 0 && context != present {
         return page.lose_sight();
@@ -337,8 +338,16 @@ pub fn stream_ends(stream: *mut c_void) {
     if capture::is_any() || !put(page, at, stream, notes.round) {
         page.lose_sight();
     }
-    BLOCKING.fetch_sub(usize::from(IS_BLOCKING[at].load(Ordering::Relaxed)), Ordering::Relaxed);
-    STREAMS[at].store(0, Ordering::Release);
+    forget(at);
+}
+
+/// Frees the place of a stream, if there is one.
+fn forget(at: usize) -> bool {
+    let was_taken = STREAMS[at].swap(0, Ordering::AcqRel) != 0;
+    if was_taken {
+        BLOCKING.fetch_sub(usize::from(IS_BLOCKING[at].load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+    was_taken
 }
 
 /// A context has ended, and its streams and their work with it. The driver reads freed memory if it
@@ -354,10 +363,9 @@ pub fn context_ended(context: usize) {
         notes.timed = None;
         return;
     }
-    for (at, stream) in STREAMS.iter().enumerate() {
-        let owner = OWNERS[at].load(Ordering::Relaxed);
-        if (owner == 0 || owner == context) && stream.swap(0, Ordering::AcqRel) != 0 {
-            BLOCKING.fetch_sub(usize::from(IS_BLOCKING[at].load(Ordering::Relaxed)), Ordering::Relaxed);
+    for (at, owner) in OWNERS.iter().enumerate() {
+        let owner = owner.load(Ordering::Relaxed);
+        if (owner == 0 || owner == context) && forget(at) {
             // Its work may go on if the stream was another context's.
             page.fences[at].pass(notes.round);
             page.lose_sight();

@@ -392,8 +392,7 @@ fn made_stream(result: CuResult, stream: *mut *mut c_void, flags: c_uint, is_gre
     }
     // SAFETY: the driver has stored the stream there.
     let made = unsafe { *stream };
-    let owner = tenant::current().filter(|_| !is_green).map_or(0, |tenant| tenant.driver().current_context());
-    fences::stream_made(made, flags, owner);
+    fences::stream_made(made, flags, is_green);
     result
 }
 

@@ -31,7 +31,7 @@ pub const LAUNCH_LIMIT: Duration = Duration::from_millis(1500);
 /// like a stuck server, and a restart ends the work of every client.
 pub const RESTART_LIMIT: Duration = Duration::from_secs(4);
 /// How long each command to the service may take. One for a server with much to do takes longer.
-const COMMAND_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const COMMAND_LIMIT: Duration = Duration::from_secs(1);
 /// What the process prints before it launches.
 const LAUNCHES: &str = "launches";
 
@@ -99,9 +99,8 @@ impl Waiting {
         }
     }
 
-    /// The process, which may be ended from now on.
-    pub(super) fn into_job(mut self) -> RunningJob {
-        self.job.spare(false);
+    /// The process, which is spared still.
+    pub(super) fn into_job(self) -> RunningJob {
         self.job
     }
 

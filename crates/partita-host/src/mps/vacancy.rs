@@ -14,7 +14,7 @@ use partita_mps::Service;
 use partita_mps::lock::lock_within;
 use serde::{Deserialize, Serialize};
 
-use super::canary::{Answer, Waiting, answer, say_launches, server_of};
+use super::canary::{Answer, COMMAND_LIMIT, Waiting, answer, say_launches, server_of};
 use super::end_work::end_work;
 use crate::calibration::{Cache, Measured};
 use crate::child::Job;
@@ -37,8 +37,6 @@ const LIMIT: Duration = Duration::from_millis(1500);
 /// How long the server may take after that to end the work of a look that waits for a kernel. Then
 /// the look's process waits for the end of its launches, or of the server.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long each command to the service may take.
-const COMMAND_LIMIT: Duration = Duration::from_secs(1);
 /// The pause before the server is asked again to end the work.
 const AGAIN: Duration = Duration::from_millis(100);
 const FREE: &str = "free";
@@ -96,7 +94,7 @@ pub fn look(
             Vacancy::Taken
         }
         Answer::Late(look) => {
-            drop(look.into_job());
+            look.into_job().spare(false);
             Vacancy::Unanswered
         }
         Answer::Line { .. } | Answer::Unknown { .. } => Vacancy::Unanswered,
@@ -109,7 +107,6 @@ fn end(look: Waiting, service: &Service) {
     let (begin, service) = (Instant::now(), service.clone().with_command_limit(COMMAND_LIMIT));
     let mut server = look.server();
     let mut job = look.into_job();
-    job.spare(true);
     while begin.elapsed() < PATIENCE {
         // The daemon may not have answered before.
         server = server.or_else(|| server_of(&service, job.pid()));

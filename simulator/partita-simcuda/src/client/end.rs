@@ -17,6 +17,7 @@ impl Context {
         regions.iter().for_each(memory::close_view);
         self.release()?;
         // After its work, which may have used them.
-        regions.iter().try_for_each(host::withdraw_everywhere)
+        let mut host = regions.iter().filter(|region| region.is_host());
+        host.try_for_each(|region| host::withdraw_everywhere(region.start))
     }
 }

@@ -74,22 +74,16 @@ fn announce(region: &Region, length: u64, descriptors: &[BorrowedFd<'_>]) -> Res
 }
 
 fn withdraw(runtime: &Runtime, address: u64) -> Result<(), CuResult> {
-    let is_host = |region: &Region| matches!(region.kind, Kind::HostOwned | Kind::Registered);
-    runtime.regions.remove(address, is_host);
+    runtime.regions.remove(address, Region::is_host);
     forget(runtime, address)
 }
 
-/// Forgets host memory of a context that has ended, on all GPUs; other memory is left alone.
+/// Forgets host memory that starts at an address, on all GPUs.
 ///
 /// # Errors
 /// Those of the boards.
-pub fn withdraw_everywhere(region: &Region) -> Result<(), CuResult> {
-    match region.kind {
-        Kind::HostOwned | Kind::Registered => {
-            visible().iter().try_for_each(|runtime| withdraw(runtime, region.start))
-        }
-        _ => Ok(()),
-    }
+pub fn withdraw_everywhere(address: u64) -> Result<(), CuResult> {
+    visible().iter().try_for_each(|runtime| withdraw(runtime, address))
 }
 
 /// Forgets host memory that starts at an address.
@@ -138,10 +132,7 @@ fn permit_board(runtime: &Runtime) {
 
 fn host_region(address: *mut c_void) -> Result<Region, CuResult> {
     let region = runtime()?.regions.find(address as u64).ok_or(CuResult::INVALID_VALUE)?;
-    match region.kind {
-        Kind::HostOwned | Kind::Registered => Ok(region),
-        _ => Err(CuResult::INVALID_VALUE),
-    }
+    if region.is_host() { Ok(region) } else { Err(CuResult::INVALID_VALUE) }
 }
 
 driver_api! {
@@ -175,7 +166,7 @@ driver_api! {
         capture::refuse_unsafe()?;
         current()?.finish()?;
         let region = runtime.regions.find(address as u64).ok_or(CuResult::INVALID_VALUE)?;
-        visible().iter().try_for_each(|runtime| withdraw(runtime, region.start))?;
+        withdraw_everywhere(region.start)?;
         let length = (region.bytes as usize).next_multiple_of(PAGE);
         // SAFETY: mapped by `allocate` with this length, and no longer in the table of regions.
         unsafe { libc::munmap(address, length) };
@@ -226,6 +217,6 @@ driver_api! {
             .ok_or(CuResult::HOST_MEMORY_NOT_REGISTERED)?;
         capture::refuse_unsafe()?;
         current()?.finish()?;
-        visible().iter().try_for_each(|runtime| withdraw(runtime, address as u64))
+        withdraw_everywhere(address as u64)
     }
 }

@@ -49,6 +49,11 @@ impl Region {
     pub fn new(start: u64, bytes: u64, kind: Kind) -> Self {
         Self { start, bytes, kind, extents: Vec::new(), ctx: 0, pool: 0, flags: 0, id: 0, imported: false }
     }
+
+    /// Whether it is memory of the host.
+    pub fn is_host(&self) -> bool {
+        matches!(self.kind, Kind::HostOwned | Kind::Registered)
+    }
 }
 
 /// All mapped ranges of this process.
