@@ -312,6 +312,11 @@ int main(int count, char **arguments) {
         OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
         kill(getpid(), SIGKILL);
     }
+    if (count == 5) {
+        /* It exits while its kernel runs, or before anybody has looked at it. */
+        launch("kernel", 0, strtoul(arguments[2], NULL, 10));
+        return 0;
+    }
     if (count == 4) {
         if (write(1, "g", 1) != 1) return 4;
         int intervals = saturate("kernel", strtoul(arguments[2], NULL, 10), strtoul(arguments[3], NULL, 10));
@@ -320,6 +325,7 @@ int main(int count, char **arguments) {
     puts("ready");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
+        int exits = 0;
         kernels_ns = 0;
         if (sscanf(line, "share %31s %lu %lu %lu", form, &first, &second, &third) == 4) {
             int achieved = permille(saturate(form, first, second + third), second * 1000000);
@@ -337,17 +343,17 @@ int main(int count, char **arguments) {
                 OK("cuStreamSynchronize", CALL(fn_p, "cuStreamSynchronize")(stream));
             }
             printf("%lu\n", launches * second / 1000);
-        } else if (sscanf(line, "short %lu %lu", &first, &second) == 2) {
+        } else if (sscanf(line, "short %lu %lu", &first, &second) == 2 || (exits = sscanf(line, "exits %lu %lu", &first, &second) == 2)) {
             for (unsigned long i = 0; i < second; i++) {
                 char nanoseconds[32];
                 snprintf(nanoseconds, sizeof nanoseconds, "%lu", first);
                 pid_t child = fork();
                 if (!child) {
-                    execl(arguments[0], arguments[0], file, nanoseconds, NULL);
+                    execl(arguments[0], arguments[0], file, nanoseconds, exits ? "and" : NULL, "exit", NULL);
                     _exit(127);
                 }
                 int status;
-                if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status)) die("a short process", status);
+                if (waitpid(child, &status, 0) != child || (exits ? status != 0 : !WIFSIGNALED(status))) die("a short process", status);
             }
             puts("0");
         } else if (sscanf(line, "leave %lu %lu", &first, &second) == 2) {

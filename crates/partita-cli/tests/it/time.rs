@@ -215,6 +215,17 @@ fn a_dead_process_is_charged() {
     assert!(used >= 12.0 * 0.002, "{used} s for twelve kernels of 2 ms");
 }
 
+/// Its work is first looked at while it exits, when nothing can be asked of the driver any more.
+#[test]
+fn a_process_that_exits_at_once_is_charged_no_more_than_its_time() {
+    let world = World::in_memory();
+    let mut program = Program::start(&world, "exits", "--sm 25% --time 90%");
+    let (before, begin) = (used_s(&world, "exits"), Instant::now());
+    program.tell("exits 1000 40");
+    let (charged_s, passed_s) = (used_s(&world, "exits") - before, begin.elapsed().as_secs_f64());
+    assert!(charged_s <= passed_s, "{charged_s} s charged in {passed_s} s");
+}
+
 #[test]
 fn a_program_may_end_while_its_work_waits_for_the_gate() {
     let world = World::in_memory();

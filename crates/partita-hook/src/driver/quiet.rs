@@ -6,7 +6,8 @@
 //! could use, or begins a capture that they would invalidate, holds both. The threads never wait
 //! for a lock: a call that destroys an object may itself wait for work that a thread must release.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use partita_ledger::mutex::{Guard, Mutex};
 
@@ -22,6 +23,8 @@ static ASKING: Mutex<()> = Mutex::new(());
 static PUTTING: Mutex<()> = Mutex::new(());
 /// Whether the process exits: the locks are then held forever, and no other code needs them.
 static ENDING: AtomicBool = AtomicBool::new(false);
+/// What runs before that: the last look of the meter, and the last fences.
+static BEFORE_EXIT: [AtomicPtr<()>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 
 /// Keeps the hook's threads from the program's objects until the guards are dropped.
 pub fn keep() -> Option<[Guard<'static, ()>; 2]> {
@@ -62,8 +65,27 @@ fn soon(get: fn() -> Option<Guard<'static, ()>>) -> Option<Guard<'static, ()>> {
     })
 }
 
-/// Nothing is asked or put while the process exits: the driver's state ends under it.
-pub extern "C" fn for_ever() {
+/// Has the process run this when it exits. After that nothing is asked or put any more, because the
+/// driver's state ends. Call it when the driver has registered its own functions, which come later
+/// then.
+pub fn before_exit(run: fn()) {
+    let run = run as *mut ();
+    let is_kept = |place: &AtomicPtr<()>| {
+        let kept = place.compare_exchange(ptr::null_mut(), run, Ordering::AcqRel, Ordering::Acquire);
+        kept.is_ok() || kept == Err(run)
+    };
+    let _ = BEFORE_EXIT.iter().any(is_kept);
+    // SAFETY: a function that lives as long as the process.
+    unsafe { libc::atexit(for_ever) };
+}
+
+extern "C" fn for_ever() {
+    if !ENDING.load(Ordering::Acquire) {
+        for run in BEFORE_EXIT.iter().map(|run| run.load(Ordering::Acquire)).filter(|run| !run.is_null()) {
+            // SAFETY: before_exit() stored a function of this type.
+            unsafe { core::mem::transmute::<*mut (), fn()>(run)() };
+        }
+    }
     if !ENDING.swap(true, Ordering::AcqRel) {
         core::mem::forget(ASKING.lock());
         // A command may wait for room as long as a kernel runs. The exit does not wait so long.

@@ -5,7 +5,7 @@
 //! If so, it puts a write of a number behind what is in each stream, a *round*; the GPU writes it
 //! into the [page](FlightPage) when all of that has ended. A launch is counted before the driver
 //! has it, so a round covers the launches that the look before had counted. A last round comes when
-//! the program exits ([`at_exit`]).
+//! the program exits ([`put_last`]).
 //!
 //! A write takes a place in the stream's channel, which is full after some 1,000 commands. Then the
 //! driver's call waits, so another thread puts them than the one that opens the gate. Rounds come
@@ -217,8 +217,7 @@ pub fn context_made(tenant: &Tenant) {
 #[cold]
 fn make() -> Option<()> {
     // SAFETY: plain system calls; a fresh mapping overlaps nothing and stays. Zeros are a page's
-    // valid content. The function that is registered lives as long as the process, and is called
-    // before the driver's own.
+    // valid content.
     unsafe {
         let name = c"partita-flight".as_ptr();
         let file = libc::syscall(libc::SYS_memfd_create, name, libc::MFD_CLOEXEC) as c_int;
@@ -242,11 +241,9 @@ fn make() -> Option<()> {
         }
         (*at.cast::<FlightPage>()).begin();
         FILE.store(file, Ordering::Release);
-        libc::atexit(quiet::for_ever);
-        // Before that one.
-        libc::atexit(at_exit);
         PAGE.store(at.cast(), Ordering::Release);
     }
+    quiet::before_exit(put_last);
     Some(())
 }
 
@@ -438,7 +435,7 @@ pub fn look(tenant: &Tenant, is_gate_open: bool) -> Option<u64> {
 
 /// The program exits: a last round, so that the holder need not find out whether its last work has
 /// ended. Not behind much work: the channel may be full, and the exit would wait for it.
-extern "C" fn at_exit() {
+fn put_last() {
     let (Some(page), Some(tenant)) = (known(), tenant::current()) else { return };
     let Some(_putting) = quiet::put_soon() else { return };
     let mut notes = NOTES.lock();

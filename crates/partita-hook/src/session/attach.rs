@@ -160,9 +160,7 @@ fn attach() -> Result<&'static Tenant, String> {
     counter::prepare();
     driver_memory::prepare()?;
     if claimed.iter().any(|claim| claim.meter.is_some()) {
-        // SAFETY: a function that lives as long as the process. Registered after the driver's own,
-        // so called before.
-        unsafe { libc::atexit(quiet::for_ever) };
+        quiet::before_exit(meter::report_last);
     }
     let mut gpus = Vec::new();
     for Claim { gpu, gate, meter } in claimed {

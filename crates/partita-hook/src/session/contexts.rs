@@ -39,6 +39,7 @@ fn leave(call: impl FnOnce() -> CuResult, ended: impl FnOnce(&Tenant) -> Option<
     // First: once the driver has freed it, another thread may be given its address on another GPU.
     locate::forget_contexts();
     lanes::context_ends();
+    meter::report_last();
     let _quiet = quiet::keep();
     let result = call();
     if result.is_ok()

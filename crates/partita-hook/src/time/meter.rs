@@ -83,6 +83,18 @@ pub fn mark_paused(tenant: &Tenant) {
     METERS.all().for_each(|meter| meter.mark_paused(tenant));
 }
 
+/// The program exits or ends a context: its work is reported while the driver can still be asked
+/// whether it has ended.
+pub fn report_last() {
+    let has_work = |meter: &Meter| meter.in_flight.load(Ordering::SeqCst) > 0;
+    // The look under way may have passed work that has ended since.
+    for _ in 0..2 {
+        if METERS.all().any(has_work) {
+            watcher::RELEASES.await_look();
+        }
+    }
+}
+
 /// Forgets a stream that the program ends.
 pub fn end_stream(stream: *mut c_void) {
     let Some(tenant) = tenant::current() else { return };

@@ -98,7 +98,6 @@ impl Inspection {
 
 /// The thread's state of one GPU.
 struct Watch {
-    looked_ns: u64,
     flew_ns: u64,
     orphans_ns: u64,
     neighbours: Neighbours,
@@ -107,13 +106,7 @@ struct Watch {
 
 impl Watch {
     fn new() -> Self {
-        Self {
-            looked_ns: 0,
-            flew_ns: 0,
-            orphans_ns: 0,
-            neighbours: Neighbours::new(),
-            inspection: Inspection::new(),
-        }
+        Self { flew_ns: 0, orphans_ns: 0, neighbours: Neighbours::new(), inspection: Inspection::new() }
     }
 }
 
@@ -183,12 +176,11 @@ fn look_at(meter: &Meter, gpu: &Gpu, watch: &mut Watch, now_ns: u64) -> Option<u
             look(&watch.inspection.busy.times, &watch.inspection.busy.idle)
         }
         // The program is destroying something that this would query. Work in flight counts as
-        // running if it may: waiting work must be released in the end, for the program may be
-        // waiting for it.
-        None if in_flight && meter.map.is_open() => look(&[(watch.looked_ns, now_ns)], &[]),
+        // running since it was last reported, if it may run: waiting work must be released in the
+        // end, for the program may be waiting for it.
+        None if unreported != 0 && in_flight && meter.map.is_open() => look(&[(unreported, now_ns)], &[]),
         None => look(&[], &[]),
     };
-    watch.looked_ns = now_ns;
     let is_flying = meter.in_flight.load(Ordering::SeqCst) > 0;
     meter.map.want_until(if is_flying || others { now_ns + ORPHAN_NS } else { now_ns });
     // A failure means that another unit was begun after a rest.
