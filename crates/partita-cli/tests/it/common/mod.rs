@@ -74,6 +74,8 @@ pub struct World {
     machine: Variables,
     /// In system mode.
     pub system: Option<System>,
+    /// When it began.
+    begin: Instant,
     /// The turn on the real GPU.
     _turn: Option<File>,
 }
@@ -150,7 +152,9 @@ impl Plan {
             false => Path::new(env!("CARGO_TARGET_TMPDIR")),
         };
         let cache = caches.join("cache");
-        let mut world = World { temp, dir, run_dir, boards, cache, user, machine, system: None, _turn: turn };
+        let begin = Instant::now();
+        let mut world =
+            World { temp, dir, run_dir, boards, cache, user, machine, system: None, begin, _turn: turn };
         partita_testing::make_boards(&world.boards);
         if is_system() && !self.is_own {
             // A machine's GPUs are available to every user.
@@ -382,12 +386,13 @@ impl World {
         tenant
     }
 
-    /// The rows of `ps --json`.
+    /// The rows of `ps --json`. No tenant has used a GPU for longer than this world exists.
     pub fn ps(&self) -> Vec<Value> {
-        match serde_json::from_str(&self.ok("ps --json")).expect("ps prints JSON") {
-            Value::Array(rows) => rows,
-            other => panic!("{other}"),
-        }
+        let rows: Vec<Value> = serde_json::from_str(&self.ok("ps --json")).expect("ps prints JSON");
+        let age_s = self.begin.elapsed().as_secs_f64();
+        let used_s = |row: &Value| row["time"]["used_s"].as_f64().unwrap_or(0.0);
+        assert!(rows.iter().all(|row| used_s(row) <= age_s), "in {age_s} s: {rows:?}");
+        rows
     }
 
     /// The same as root sees them.
