@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::bad_input;
-use crate::common::{Answering, World, is_real, sms_of, text};
+use crate::common::{self, Answering, World, is_real, sms_of, text};
 
 /// What NVIDIA's compiler made of the sample kernels.
 fn samples() -> PathBuf {
@@ -48,6 +48,19 @@ fn kernels_compute_the_same_on_their_sms() {
         let (found, allowed) = (sms(lines[2]), sms(&format!("sms {}", sms_of(set))));
         assert!(!found.is_empty() && found.is_subset(&allowed), "{found:?} of {allowed:?}");
     }
+}
+
+/// The sample program of the installation, whose kernel the simulated board knows by its name: what
+/// runs is the rewritten one.
+#[test]
+fn the_sample_program_keeps_to_its_sms() {
+    let world = World::new();
+    let output = run(&world, "--sm tpc:3-10", common::program(), &["sim", "census", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let census: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found: Vec<String> = census["sms"].as_array().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(found.join(" "), sms_of("3-10"), "{census}");
+    assert!(census["blocks"].as_u64().unwrap() >= 4 * 132, "{census}");
 }
 
 /// It is for drivers whose launch descriptors are unknown: nothing of them is needed.

@@ -537,7 +537,10 @@ impl Board {
         kernel.smem_per_block = shared_bytes.saturating_sub(self.spec.sm.shared_reserved_per_block_bytes);
         kernel.cluster_blocks = launch.cluster_blocks().max(1);
         kernel.cooperative = launch.cooperative.unwrap_or(head.flags & LaunchHead::COOPERATIVE != 0);
-        let known = kernels::prepare(&self.spec, &function.spec.name, shape, params, &mut kernel)?;
+        let known = match &function.program {
+            Some(_) => None,
+            None => kernels::prepare(&self.spec, &function.spec.name, shape, params, &mut kernel)?,
+        };
         let mut execution = None;
         let effect = match known {
             Some(Some(run)) => Effect::Kernel(Box::new(run)),

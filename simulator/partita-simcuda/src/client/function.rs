@@ -1,6 +1,6 @@
 //! Functions of loaded modules, and their attributes.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -45,6 +45,15 @@ impl KernelInfo {
     /// Bytes of all parameters.
     pub fn param_bytes(&self) -> usize {
         self.params.iter().map(|(offset, size)| offset + size).max().unwrap_or(0)
+    }
+
+    /// Whether the board knows the kernel by its name. One with other parameters is the program's
+    /// own, or was rewritten.
+    pub fn is_built_in(&self) -> bool {
+        let known = |(name, _): &&(&CStr, &[usize])| name.to_bytes() == self.name.as_bytes();
+        let sizes = self.params.iter().map(|(_, size)| *size);
+        let found = KERNELS.iter().chain(WORKLOADS).chain(STAGES).find(known);
+        found.is_some_and(|(_, known)| self.params.is_empty() || sizes.eq(known.iter().copied()))
     }
 }
 
@@ -127,7 +136,7 @@ impl Function {
     /// `NOT_SUPPORTED` if its PTX has an instruction that is not simulated.
     #[inline]
     pub fn check_simulated(&self) -> Result<(), CuResult> {
-        if self.info.refused.is_none() || is_built_in(&self.info.name) {
+        if self.info.refused.is_none() || self.info.is_built_in() {
             Ok(())
         } else {
             Err(CuResult::NOT_SUPPORTED)
@@ -241,9 +250,4 @@ impl Function {
     pub fn param(&self, index: usize) -> Result<(usize, usize), CuResult> {
         self.info.params.get(index).copied().ok_or(CuResult::INVALID_VALUE)
     }
-}
-
-/// Whether the board knows a kernel by its name.
-pub fn is_built_in(name: &str) -> bool {
-    KERNELS.iter().chain(WORKLOADS).chain(STAGES).any(|(known, _)| known.to_bytes() == name.as_bytes())
 }

@@ -10,7 +10,7 @@ use partita_abi::qmd::LaunchShape;
 use partita_abi::types::*;
 
 use super::context::green::Confines;
-use super::function::{Function, KernelInfo, is_built_in};
+use super::function::{Function, KernelInfo};
 use super::runtime::Runtime;
 use super::{get, list};
 use crate::shared::command::LaunchHead;
@@ -247,7 +247,7 @@ unsafe fn buffer_of_extra(extra: *mut *mut c_void) -> Result<Vec<u8>, CuResult> 
 pub fn note_unknown(function: &Function) {
     static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let KernelInfo { name, source, refused, .. } = &function.info;
-    if is_built_in(name) || (source.is_some() && refused.is_none()) {
+    if function.info.is_built_in() || (source.is_some() && refused.is_none()) {
         return;
     }
     let mut seen = lock(&SEEN);

@@ -70,8 +70,7 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
     for kernel in &image.kernels {
         let known = |source: &Arc<Source>| codes.iter().find(|(known, _)| Arc::ptr_eq(known, source));
         let code = match &kernel.source {
-            None => None,
-            Some(source) => match known(source) {
+            Some(source) if !kernel.is_built_in() => match known(source) {
                 Some((_, code)) => Some(*code),
                 None => {
                     let code = load_code(runtime, source, &symbols)?;
@@ -79,6 +78,7 @@ fn load(context: &'static Context, image: &Loaded) -> Result<usize, CuResult> {
                     Some(code)
                 }
             },
+            _ => None,
         };
         specs.push(FunctionSpec { name: kernel.name.clone(), ctx: context.number, code });
     }
