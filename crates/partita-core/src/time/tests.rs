@@ -216,6 +216,14 @@ proptest! {
     }
 
     #[test]
+    fn what_is_forgotten_is_not_charged(begin in 0u64..1000 * MS, hours in 1u64..10_000) {
+        let (mut timeline, end) = (Timeline::default(), hours * 3_600_000 * MS);
+        let charged = timeline.report(begin, end);
+        prop_assert!((13_000 * MS..13_500 * MS).contains(&charged), "{charged}");
+        prop_assert!(timeline.report(begin, end) < 205 * MS);
+    }
+
+    #[test]
     fn what_many_report_late_is_charged_once(
         processes in 2u64..40, late in 0u64..3000 * MS, long in 500 * MS..9000 * MS,
     ) {

@@ -24,7 +24,8 @@ pub(super) const WORDS: usize = 2 + BIT_WORDS + SPAN_WORDS;
 /// to the first report. An interval in the range is charged to the nanosecond, except for those of
 /// its ticks that were reported before. A process whose reports come later than that (the machine
 /// is overloaded, or the driver keeps its thread waiting) may report seconds, and others the same
-/// seconds: of a span no more is charged than has not been charged yet.
+/// seconds: of a span no more is charged than has not been charged yet. Times before all spans are
+/// not charged: whether they were is forgotten, and a debt of hours would end a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeline {
     /// One past the last tick that has a bit. The bit of a tick is its number modulo their count.
@@ -45,7 +46,7 @@ impl Default for Timeline {
 
 impl Timeline {
     /// Reports a time from `start_ns` to `end_ns`, and returns how much of it is new, in
-    /// nanoseconds. Times before all spans count as new.
+    /// nanoseconds. Times before all spans do not count as new.
     pub fn report(&mut self, start_ns: u64, end_ns: u64) -> u64 {
         let Some(length_ns) = end_ns.checked_sub(start_ns) else { return 0 };
         // Rounded, so that an interval close behind another starts where that has ended.
@@ -64,12 +65,13 @@ impl Timeline {
         part_of(length_ns, end - first - known, end - first)
     }
 
-    /// Charges ticks before the range, and returns how many of them were charged before.
+    /// Charges ticks before the range, and returns how many of them were charged before, or are
+    /// before all spans.
     fn charge_spans(&mut self, first: u64, end: u64) -> u64 {
         let oldest = self.oldest();
         let leaving = oldest / SPAN_TICKS;
         let mut tick = first.max(leaving.saturating_sub(SPANS) * SPAN_TICKS);
-        let mut known = 0;
+        let mut known = tick.min(end).saturating_sub(first);
         while tick < end {
             let (span, begin) = (tick / SPAN_TICKS, tick);
             tick = end.min((span + 1) * SPAN_TICKS);
