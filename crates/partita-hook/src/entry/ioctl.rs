@@ -19,6 +19,7 @@ const ALLOC: u32 = request(RM_ALLOC, RM_ALLOC_BYTES);
 const ALLOC_LONG: u32 = request(RM_ALLOC, RM_ALLOC_LONG_BYTES);
 
 /// `NVOS00_PARAMETERS`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct Free {
     client: u32,
@@ -49,9 +50,8 @@ pub unsafe extern "C" fn ioctl(node: c_int, wanted: c_ulong, argument: *mut c_vo
         // SAFETY: passed on to the caller; the request says what the argument is.
         CONTROL => unsafe { slices::on_control(node, wanted, argument) },
         FREE => {
-            // SAFETY: as above.
-            let (client, object) =
-                unsafe { ((*argument.cast::<Free>()).client, (*argument.cast::<Free>()).object) };
+            // SAFETY: as above. It may have any alignment.
+            let Free { client, object, .. } = unsafe { argument.cast::<Free>().read_unaligned() };
             slices::on_free(client, object);
             let is_taken = driver_memory::on_free(client, object);
             // SAFETY: as above.

@@ -35,6 +35,7 @@ pub const CONTROL: u32 = request(RM_CONTROL, RM_CONTROL_BYTES);
 const SHORT_US: u64 = 50;
 
 /// `NVOS54_PARAMETERS`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct Control {
     client: u32,
@@ -70,11 +71,11 @@ impl Groups {
 static GROUPS: Mutex<Groups> = Mutex::new(Groups::NONE);
 
 /// # Safety
-/// As for ioctl(2), with a `Control` as the argument.
+/// As for ioctl(2), with a `Control` as the argument. It may have any alignment.
 pub unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut c_void) -> c_int {
     let argument: *mut Control = argument.cast();
     // SAFETY: the caller's.
-    let control = unsafe { &mut *argument };
+    let control = unsafe { argument.read_unaligned() };
     if control.command != SET_TIMESLICE || control.parameter_bytes as usize != TIMESLICE_BYTES {
         // SAFETY: the caller guarantees it.
         return unsafe { next_ioctl(node, wanted, argument.cast()) };
@@ -88,7 +89,8 @@ pub unsafe fn on_control(node: c_int, wanted: c_ulong, argument: *mut c_void) ->
     let is_short = groups.short && given_us > SHORT_US && group.set(SHORT_US);
     groups.all.push(group);
     if is_short {
-        control.status = NV_OK;
+        // SAFETY: the caller's argument.
+        unsafe { (&raw mut (*argument).status).write_unaligned(NV_OK) };
         return 0;
     }
     // SAFETY: the caller guarantees it.

@@ -76,6 +76,13 @@ impl Kernel {
     }
 }
 
+/// A request at an odd address: the kernel accepts that, and so must what stands before it.
+#[repr(C, align(8))]
+struct Unaligned {
+    _odd: u8,
+    argument: [u8; RM_CONTROL_BYTES],
+}
+
 /// Gives a new context's GPU time to this process by turns, with the slice that the driver chooses.
 /// `tell` sends this and every later slice to the GPU's board. The group ends when what is returned
 /// is dropped.
@@ -91,15 +98,16 @@ pub fn begin(bus: u32, slice_us: u64, tell: SendSlice) -> Result<Taken, CuResult
     });
     let (client, object) = made.map_err(|_: Errno| CuResult::UNKNOWN)?;
     let group = Taken { node, client, object };
-    let mut argument = [0; RM_CONTROL_BYTES];
-    put_u32(&mut argument, 0, client);
-    put_u32(&mut argument, RM_CONTROL_OBJECT_AT, object);
-    put_u32(&mut argument, RM_CONTROL_COMMAND_AT, SET_TIMESLICE);
-    put(&mut argument, RM_PARAMETERS_AT, &(&raw const slice_us).expose_provenance().to_le_bytes());
-    put_u32(&mut argument, RM_PARAMETER_BYTES_AT, TIMESLICE_BYTES as u32);
+    let mut request = Unaligned { _odd: 0, argument: [0; RM_CONTROL_BYTES] };
+    let argument = &mut request.argument;
+    put_u32(argument, 0, client);
+    put_u32(argument, RM_CONTROL_OBJECT_AT, object);
+    put_u32(argument, RM_CONTROL_COMMAND_AT, SET_TIMESLICE);
+    put(argument, RM_PARAMETERS_AT, &(&raw const slice_us).expose_provenance().to_le_bytes());
+    put_u32(argument, RM_PARAMETER_BYTES_AT, TIMESLICE_BYTES as u32);
     // SAFETY: its parameters live as long.
-    let is_answered = unsafe { ask(node, RM_CONTROL, &mut argument) };
-    if is_answered && u32_at(&argument, RM_STATUS_AT) == NV_OK { Ok(group) } else { Err(CuResult::UNKNOWN) }
+    let is_answered = unsafe { ask(node, RM_CONTROL, argument) };
+    if is_answered && u32_at(argument, RM_STATUS_AT) == NV_OK { Ok(group) } else { Err(CuResult::UNKNOWN) }
 }
 
 /// Sends a request as libcuda does, so that other code can intercept it; answers by itself if no
