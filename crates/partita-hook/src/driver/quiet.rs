@@ -6,13 +6,13 @@
 //! could use, or begins a capture that they would invalidate, holds both. The threads never wait
 //! for a lock: a call that destroys an object may itself wait for work that a thread must release.
 
-use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use partita_ledger::mutex::{Guard, Mutex};
 
 use crate::sys::clock::sleep_ns;
-use crate::sys::fork::in_child;
+use crate::sys::fork::{in_child, renew};
 
 /// How often a thread of the program tries to ask, and how long it sleeps in between: together
 /// longer than another thread that has the lock may have to wait for a processor.
@@ -24,7 +24,7 @@ static PUTTING: Mutex<()> = Mutex::new(());
 /// Whether the process exits: the locks are then held forever, and no other code needs them.
 static ENDING: AtomicBool = AtomicBool::new(false);
 /// What runs before that: the last look of the meter, and the last fences.
-static BEFORE_EXIT: [AtomicPtr<()>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+static BEFORE_EXIT: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
 /// Keeps the hook's threads from the program's objects until the guards are dropped.
 pub fn keep() -> Option<[Guard<'static, ()>; 2]> {
@@ -69,23 +69,14 @@ fn soon(get: fn() -> Option<Guard<'static, ()>>) -> Option<Guard<'static, ()>> {
 /// driver's state ends. Call it when the driver has registered its own functions, which come later
 /// then.
 pub fn before_exit(run: fn()) {
-    let run = run as *mut ();
-    let is_kept = |place: &AtomicPtr<()>| {
-        let kept = place.compare_exchange(ptr::null_mut(), run, Ordering::AcqRel, Ordering::Acquire);
-        kept.is_ok() || kept == Err(run)
-    };
-    let _ = BEFORE_EXIT.iter().any(is_kept);
+    BEFORE_EXIT.lock().push(run);
     // SAFETY: a function that lives as long as the process.
     unsafe { libc::atexit(for_ever) };
 }
 
 extern "C" fn for_ever() {
-    if !ENDING.load(Ordering::Acquire) {
-        for run in BEFORE_EXIT.iter().map(|run| run.load(Ordering::Acquire)).filter(|run| !run.is_null()) {
-            // SAFETY: before_exit() stored a function of this type.
-            unsafe { core::mem::transmute::<*mut (), fn()>(run)() };
-        }
-    }
+    let before = core::mem::take(&mut *BEFORE_EXIT.lock());
+    before.into_iter().for_each(|run| run());
     if !ENDING.swap(true, Ordering::AcqRel) {
         core::mem::forget(ASKING.lock());
         // A command may wait for room as long as a kernel runs. The exit does not wait so long.
@@ -96,6 +87,7 @@ extern "C" fn for_ever() {
 // Makes it usable in a child of `fork`.
 in_child! {
     ENDING.store(false, Ordering::Release);
+    renew(&BEFORE_EXIT, Vec::new());
     ASKING.reset_after_fork();
     PUTTING.reset_after_fork();
 }
