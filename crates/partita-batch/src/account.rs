@@ -62,6 +62,11 @@ impl Account {
         Self { user, group, name, home }
     }
 
+    /// The variables of the environment that name it.
+    pub(super) fn variables(&self) -> [(&'static str, &str); 3] {
+        [("HOME", &self.home), ("USER", &self.name), ("LOGNAME", &self.name)]
+    }
+
     /// The account of a record's owner.
     ///
     /// # Errors

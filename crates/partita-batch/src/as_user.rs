@@ -1,9 +1,13 @@
-//! The part of the work that runs as the job's user: its service, its tenant, its clients.
+//! The part of the work that is done for the job's user: its service, its tenant, its clients.
 //!
-//! It runs in a child process without root's rights and with a timeout: the driver and the control
-//! program can hang, and the user can fill the directories with links.
+//! It runs in a child process with a timeout, because the driver and the control program can hang.
+//! In user mode that process has the user's rights: the user can fill the directories with links.
+//! In system mode the directories and the service are root's. There the process stays root's and
+//! acts for the user, as those of `partitad` do, and only the tenant's command is the user's.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +20,7 @@ use partita_host::install::Install;
 use partita_host::limits::LimitSet;
 use partita_host::mps::end_work::end_work;
 use partita_host::process::ProcessId;
-use partita_host::registry::{Registry, Tenant};
+use partita_host::registry::{self, Registry, Tenant};
 use partita_host::run::{self, RunRequest};
 use partita_host::{kill, mps, queue};
 use partita_mps::command::COMMAND_LIMIT;
@@ -26,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use super::account::Account;
 use super::deadline::Deadline;
 use super::environment::JobEnvironment;
-use super::job::JobId;
+use super::job::{JobId, Owner};
 use super::request::{self, Request};
 use super::strays;
 use super::trouble::Blame;
@@ -40,10 +44,12 @@ pub const HOLD_SUBCOMMAND: &str = "internal-hold";
 
 /// Batch systems call their scripts without a `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Our own variables with paths, beside those that every child gets.
-const PATH_VARIABLES: [&str; 2] = ["PARTITA_RUN_DIR", "PARTITA_CACHE_DIR"];
+/// Where the directory of tenants is.
+const RUN_DIR: &str = "PARTITA_RUN_DIR";
+/// The directory of calibrations, if it is not the default.
+const CACHE_DIR: &str = "PARTITA_CACHE_DIR";
 /// Those that the commands of the job get too.
-const PLACES_OF_JOB: [&str; 2] = ["PARTITA_RUN_DIR", "PARTITA_LIB_DIR"];
+const PLACES_OF_JOB: [&str; 2] = [RUN_DIR, "PARTITA_LIB_DIR"];
 /// Variables that are lists of files or directories.
 const LISTS: [&str; 3] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"];
 /// Timeout of a daemon's answer to a command that ends something.
@@ -78,7 +84,7 @@ pub enum Action {
         /// Milliseconds between SIGTERM and SIGKILL.
         grace_ms: u64,
     },
-    /// Stop the service and remove its directories.
+    /// Stop the service and remove its directories. Not in system mode, where it is not the job's.
     Stop,
 }
 
@@ -89,6 +95,10 @@ pub struct Order {
     pub gpus: Vec<String>,
     /// The action.
     pub action: Action,
+    /// The job's user and group. Set by [`ask`].
+    pub user: u32,
+    /// See there.
+    pub group: u32,
     /// The timeout, in milliseconds. Set by [`ask`].
     pub limit_ms: u64,
     /// The process that waits for it. Set by [`ask`].
@@ -98,7 +108,7 @@ pub struct Order {
 impl Order {
     /// An order for [`ask`].
     pub fn new(gpus: Vec<String>, action: Action) -> Self {
-        Self { gpus, action, limit_ms: 0, caller: 0 }
+        Self { gpus, action, user: 0, group: 0, limit_ms: 0, caller: 0 }
     }
 }
 
@@ -125,12 +135,13 @@ pub struct Outcome {
     pub refused: Option<(Blame, String)>,
 }
 
-/// Runs an action in a child process as `account`.
+/// Runs an action in a child process for `account`, in the run directory `registry`.
 ///
 /// # Errors
 /// The action's [`Trouble`], or the node's if the child did not answer in time.
 pub fn ask(
     install: &Install,
+    registry: &Registry,
     account: &Account,
     of: &JobId,
     order: Order,
@@ -140,6 +151,8 @@ pub fn ask(
     const RESERVE: Duration = Duration::from_millis(500);
     let limit = deadline.left();
     let order = Order {
+        user: account.user,
+        group: account.group,
         limit_ms: limit.saturating_sub(RESERVE).as_millis() as u64,
         caller: std::process::id(),
         ..order
@@ -151,20 +164,15 @@ pub fn ask(
     };
     let gpus = order.gpus.join(",");
     let job = Job::new(install, JOB, &order).map_err(Trouble::node)?.limit(limit);
-    let places = PATH_VARIABLES.iter().filter_map(|key| Some((*key, std::env::var_os(key)?)));
+    let cache = std::env::var_os(CACHE_DIR).map(|dir| (CACHE_DIR, dir));
     let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
-    let job = job.envs(places).envs([("PATH", path), (strays::JOB_VARIABLE, of.to_string().into())]).envs([
-        ("HOME", &account.home),
-        ("USER", &account.name),
-        ("LOGNAME", &account.name),
-    ]);
-    let job = if rustix::process::geteuid().as_raw() == account.user {
-        job
-    } else {
-        // The jobs' users share a run directory of root: if the first user made it, others could
-        // not use it.
-        Registry::open().map_err(Trouble::node)?;
-        job.as_user(account.user, account.group)
+    let run_dir = (RUN_DIR, registry.root().into());
+    let variables = [("PATH", path), run_dir, (strays::JOB_VARIABLE, of.to_string().into())];
+    let job = job.envs(cache).envs(variables);
+    let job = match rustix::process::geteuid().as_raw() == account.user {
+        true => job.envs(account.variables()),
+        false if acts_as_root(registry, account.user) => job,
+        false => job.envs(account.variables()).as_user(account.user, account.group),
     };
     let outcome: Outcome = job.run().map_err(Trouble::node)?.map_err(|error| {
         let reason = match error {
@@ -185,7 +193,12 @@ pub fn ask(
     }
 }
 
-/// The job: runs an action as the user of this process.
+/// Whether this process is root's and stays so to act for this user.
+fn acts_as_root(registry: &Registry, user: u32) -> bool {
+    registry.is_system() && user != 0 && rustix::process::geteuid().is_root()
+}
+
+/// The job: runs an action for its user.
 ///
 /// # Errors
 /// Failures of the node.
@@ -195,7 +208,12 @@ pub fn work(order: &Order) -> Result<Outcome, String> {
     if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32) != Some(order.caller) {
         return Err("the process that requested it is gone".to_owned());
     }
-    let outcome = Worker::open(order).and_then(|here| here.carry_out(order));
+    let opened = Registry::open().map(|registry| {
+        if acts_as_root(&registry, order.user) {
+            registry::act_for(order.user);
+        }
+    });
+    let outcome = opened.and_then(|()| Worker::open(order)).and_then(|here| here.carry_out(order));
     outcome.or_else(|error| match blame(&error) {
         Blame::Job => Ok(Outcome { refused: Some((Blame::Job, error.to_string())), ..Outcome::default() }),
         Blame::Node => Err(error.to_string()),
@@ -225,6 +243,8 @@ struct Worker {
     registry: Registry,
     gpus: Vec<Gpu>,
     selectors: String,
+    /// The job's user and group.
+    owner: (u32, u32),
     deadline: Deadline,
 }
 
@@ -236,7 +256,8 @@ impl Worker {
         let selectors: Selectors = order.gpus.join(",").parse()?;
         // This also shows that the driver answers.
         let gpus = gpus::select(&install, Some(&selectors))?.gpus;
-        Ok(Self { install, registry, gpus, selectors: selectors.to_string(), deadline })
+        let owner = (order.user, order.group);
+        Ok(Self { install, registry, gpus, selectors: selectors.to_string(), owner, deadline })
     }
 
     fn carry_out(&self, order: &Order) -> Result<Outcome, Error> {
@@ -256,7 +277,7 @@ impl Worker {
                 };
                 end_tenant(&mut outcome)?;
                 // A process that was about to make the tenant may have made it just now.
-                if *over && strays::end(strays::unfinished, self.deadline)? {
+                if *over && strays::end(|| self.unfinished(), self.deadline)? {
                     end_tenant(&mut outcome)?;
                 }
                 // This also removes what ended tenants of the job left behind.
@@ -274,7 +295,9 @@ impl Worker {
             true => Some(mps::service(&self.install, &self.registry, &self.gpus)?),
             false => None,
         };
-        if let Some(service) = &service {
+        // In system mode a tenant's service is started with it, or refused with it.
+        let comes_with_tenant = self.registry.is_system() && matches!(request, Request::Tenant(_));
+        if let Some(service) = service.as_ref().filter(|_| !comes_with_tenant) {
             let Ensured { pid, started } = self.ensure(service, alone)?;
             (outcome.daemon, outcome.started) = (Some(pid), started);
         }
@@ -282,6 +305,11 @@ impl Worker {
         match request {
             Request::Tenant(wanted) => {
                 self.make_tenant(tenant, wanted)?;
+                if let Some(service) = service.as_ref().filter(|_| comes_with_tenant)
+                    && let State::Running { pid } = service.state()?
+                {
+                    outcome.daemon = Some(pid);
+                }
                 let dir = self.registry.lock()?.tenant(tenant)?[0].dir.clone();
                 let hook = run::hook(&self.install)?;
                 variables = run::variables(&self.gpus, &hook, &dir, service.as_ref());
@@ -300,6 +328,9 @@ impl Worker {
     }
 
     fn ensure(&self, service: &Service, alone: bool) -> Result<Ensured, Error> {
+        if self.registry.is_system() {
+            return Ok(mps::start_for_all(&self.install, &self.registry, &self.gpus)?.1);
+        }
         mps::make_dirs(&self.registry, &self.gpus, service)?;
         match service.ensure() {
             // A daemon would not help.
@@ -326,24 +357,35 @@ impl Worker {
             return Ok(());
         }
         // A killed prolog may have left a process that is about to make a tenant of this name.
-        strays::end(strays::unfinished, self.deadline)?;
+        strays::end(|| self.unfinished(), self.deadline)?;
         let request = RunRequest {
             gpus: Some(self.selectors.parse()?),
             limits: *wanted,
             name: Some(name.to_owned()),
             ..RunRequest::default()
         };
-        // The type of the error shows whether the job is at fault. Another process can still be
-        // faster.
+        // The type of the error shows whether the job is at fault.
         let plan = || run::dry_run(&self.install, &request, |_| {}).map(drop);
         let fits = || plan().and_then(|()| queue::check_none_waits(&self.registry, &self.gpus));
-        fits()?;
+        // In system mode `partitad` decides, perhaps by an older policy than a file with a mistake.
+        if !self.registry.is_system() {
+            fits()?;
+        }
+        // Another process can still be faster.
         self.hold(name, wanted).or_else(|error| fits().and(Err(error)))
+    }
+
+    /// What was started for the job, and is not done, by its user and by this one.
+    fn unfinished(&self) -> BTreeSet<ProcessId> {
+        let users = [self.owner.0, rustix::process::geteuid().as_raw()];
+        let mut found = strays::unfinished();
+        found.retain(|process| process.user().is_some_and(|user| users.contains(&user)));
+        found
     }
 
     /// Whether the tenant is complete; `None` if this user has no such tenant.
     fn tenant_is_up(&self, name: &str) -> Result<Option<bool>, Error> {
-        let user = rustix::process::geteuid().as_raw();
+        let user = self.owner.0;
         let is_up = |part: &Tenant| part.meta.as_ref().is_ok_and(|meta| meta.child.is_some());
         match self.registry.lock()?.tenant(name) {
             Ok(parts) if parts.iter().all(|part| part.user == user) => Ok(Some(parts.iter().all(is_up))),
@@ -370,6 +412,12 @@ impl Worker {
         command.args(["run", "--gpu", &self.selectors, "--name", name]).args(request::options(wanted));
         command.arg("--").arg(program).arg(HOLD_SUBCOMMAND).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let (user, group) = self.owner;
+        if acts_as_root(&self.registry, user) {
+            let account = Account::of(&Owner::Ids { user, group: Some(group) });
+            let account = account.map_err(|trouble| failed(trouble.reason))?;
+            command.uid(user).gid(group).envs(account.variables());
+        }
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
         loop {
             if self.tenant_is_up(name)? == Some(true) {
@@ -394,7 +442,9 @@ impl Worker {
 
     fn terminate(&self, pids: &[u32], alone: bool, outcome: &mut Outcome) -> Result<(), Error> {
         let service = self.service_to_end()?;
-        Ok(terminate(&service, pids, alone, outcome)?)
+        // In system mode the dead may be another user's, whose holder keeps what the GPU needs.
+        let with_dead = !self.registry.is_system();
+        Ok(terminate(&service, pids, alone, with_dead, outcome)?)
     }
 
     fn end_tenant(&self, name: &str, grace: Duration, outcome: &mut Outcome) -> Result<(), Error> {
@@ -422,7 +472,13 @@ impl Worker {
 }
 
 /// Ends the GPU work of clients: these processes, those that are dead, or all.
-fn terminate(service: &Service, pids: &[u32], alone: bool, outcome: &mut Outcome) -> Result<(), MpsError> {
+fn terminate(
+    service: &Service,
+    pids: &[u32],
+    alone: bool,
+    with_dead: bool,
+    outcome: &mut Outcome,
+) -> Result<(), MpsError> {
     if !matches!(service.state()?, State::Running { .. }) {
         return Ok(());
     }
@@ -430,7 +486,7 @@ fn terminate(service: &Service, pids: &[u32], alone: bool, outcome: &mut Outcome
     let control = service.control().with_limit(COMMAND_LIMIT);
     for (server, client) in service.clients()? {
         let is_zombie = ProcessId::living(client).is_none();
-        if !(alone || is_zombie || pids.contains(&client)) {
+        if !(alone || is_zombie && with_dead || pids.contains(&client)) {
             continue;
         }
         if !end_work(&control, server, client)? {

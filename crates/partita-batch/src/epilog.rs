@@ -6,6 +6,7 @@ use std::time::Duration;
 use partita_host::install::{self, Install};
 use partita_host::limits::LimitSet;
 use partita_host::process::ProcessId;
+use partita_host::registry::Registry;
 
 use super::account::Account;
 use super::as_user::{Action, Order, ask};
@@ -85,12 +86,15 @@ fn try_epilog(
 /// A record as the prolog would have begun it, from the batch system's current description.
 fn described(job: &Job, boot: &str) -> Result<Record, Trouble> {
     let account = Account::of(&job.owner)?;
+    let registry = Registry::open().map_err(Trouble::node)?;
     Ok(Record {
         version: VERSION,
         job: job.id.clone(),
         group: Group::new(account.user, &job.gpus),
         user_group: account.group,
         request: job.request.clone().ok().flatten().unwrap_or(Request::tenant(LimitSet::default())),
+        run_dir: Some(registry.root().to_owned()),
+        is_system: registry.is_system(),
         boot: boot.to_owned(),
         phase: Phase::Starting,
         written_unix_s: now_unix_s(),
@@ -127,11 +131,19 @@ pub(super) fn clean(
         report.step(Step::NothingToUndo { reason: "the job was refused".to_owned() });
         return true;
     }
-    let cleaning = Cleaning { install, options, account, record, deadline };
+    let registry = match record.registry() {
+        Ok(registry) => registry,
+        Err(trouble) => {
+            report.trouble(trouble);
+            return false;
+        }
+    };
+    let cleaning = Cleaning { install, options, registry, account, record, deadline };
     let alone = fate == Fate::Stop;
     let tenant_left = cleaning.end_processes(alone, report);
     match fate {
         Fate::None => {}
+        Fate::Machine => report.step(Step::ServiceOfMachine),
         Fate::Keep { jobs } => report.step(Step::ServiceKept { jobs }),
         Fate::Stop => cleaning.stop_service(report),
     }
@@ -144,6 +156,7 @@ pub(super) fn clean(
 struct Cleaning<'a> {
     install: &'a Install,
     options: &'a Options,
+    registry: Registry,
     account: &'a Account,
     record: &'a Record,
     deadline: Deadline,
@@ -152,7 +165,7 @@ struct Cleaning<'a> {
 impl Cleaning<'_> {
     fn ask(&self, action: Action, deadline: Deadline) -> Result<super::as_user::Outcome, Trouble> {
         let order = Order::new(self.record.group.gpus.clone(), action);
-        ask(self.install, self.account, &self.record.job, order, deadline)
+        ask(self.install, &self.registry, self.account, &self.record.job, order, deadline)
     }
 
     /// Ends the job's work on the GPUs, its tenant, and its processes. The report lists processes
@@ -275,6 +288,7 @@ fn dry_run(store: &Store, job: &Job, boot: &str, report: &mut Report) -> Result<
     }
     match fate(&record, &records, boot, damaged) {
         Fate::None => {}
+        Fate::Machine => report.step(Step::ServiceOfMachine),
         Fate::Keep { jobs } => report.step(Step::ServiceKept { jobs }),
         Fate::Stop => report.step(Step::ServiceStopped { ran: true }),
     }

@@ -12,6 +12,8 @@ pub use super::trouble::Blame;
 pub enum Fate {
     /// The job does not use it.
     None,
+    /// It is the machine's, in system mode.
+    Machine,
     /// Other jobs use it.
     Keep {
         /// Which.
@@ -23,7 +25,7 @@ pub enum Fate {
 
 /// Whether a record of this boot holds its group's service: it may be in use, or about to be.
 fn holds(record: &Record, boot: &str) -> bool {
-    record.boot == boot && record.request.needs_service() && !matches!(record.phase, Phase::Refused { .. })
+    record.boot == boot && record.needs_own_service() && !matches!(record.phase, Phase::Refused { .. })
 }
 
 /// The future of the service of `leaving`, by the existing records (its own may be among them).
@@ -35,8 +37,10 @@ pub fn fate<'a>(
     boot: &str,
     damaged: usize,
 ) -> Fate {
-    if !leaving.request.needs_service() {
-        return Fate::None;
+    match leaving.request.needs_service() {
+        false => return Fate::None,
+        true if leaving.is_system => return Fate::Machine,
+        true => {}
     }
     let others = records.into_iter().filter(|other| other.job != leaving.job && other.group == leaving.group);
     let jobs: Vec<JobId> = others.filter(|other| holds(other, boot)).map(|other| other.job.clone()).collect();
@@ -101,6 +105,8 @@ mod tests {
             group: group.clone(),
             user_group: 0,
             request: Request::Service,
+            run_dir: None,
+            is_system: false,
             boot: "now".to_owned(),
             phase: Phase::Ready,
             written_unix_s: 0,
@@ -142,6 +148,11 @@ mod tests {
             assert_eq!(fate_beside(&idle), Fate::Stop, "{idle:?}");
         }
         assert_eq!(fate(&Record { request: own, ..mine.clone() }, [&other], "now", 0), Fate::None);
+        // The machine's service is neither held nor stopped by a job.
+        let of_system = |record: &Record| Record { is_system: true, ..record.clone() };
+        assert_eq!(fate_beside(&of_system(&other)), Fate::Stop);
+        assert_eq!(fate(&of_system(&mine), [&other], "now", 1), Fate::Machine);
+        assert_eq!(fate(&Record { request: own, ..of_system(&mine) }, [], "now", 0), Fate::None);
     }
 
     #[test]
@@ -178,7 +189,7 @@ mod tests {
                     match fate {
                         Fate::Stop => prop_assert!(running.remove(&leaving.group)),
                         Fate::Keep { jobs } => prop_assert!(!jobs.is_empty()),
-                        Fate::None => prop_assert!(false),
+                        Fate::None | Fate::Machine => prop_assert!(false),
                     }
                 }
                 let used: BTreeSet<Group> = records.values().map(|record| record.group.clone()).collect();

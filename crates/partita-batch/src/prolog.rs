@@ -1,6 +1,7 @@
 //! Before a job: records and then starts its service or its tenant.
 
 use partita_host::install::Install;
+use partita_host::registry::Registry;
 
 use super::account::Account;
 use super::as_user::{Action, Order, Outcome, ask};
@@ -62,12 +63,17 @@ fn try_prolog(
     }
     let store = Store::create(&options.dir)?;
     let _job = store.lock_job(&job.id, deadline)?;
+    // The jobs' users share a run directory of root: if the first user made it, others could not
+    // use it.
+    let registry = Registry::open().map_err(Trouble::node)?;
     let record = Record {
         version: VERSION,
         job: job.id.clone(),
         group: Group::new(account.user, &job.gpus),
         user_group: account.group,
         request,
+        run_dir: Some(registry.root().to_owned()),
+        is_system: registry.is_system(),
         boot: boot()?,
         phase: Phase::Starting,
         written_unix_s: now_unix_s(),
@@ -134,7 +140,8 @@ fn start(
     });
     let action = Action::Start { tenant: record.job.tenant_name(), request: record.request, alone };
     let left = deadline.left();
-    ask(install, account, &record.job, Order::new(gpus, action), deadline.at_most(left - left / UNDO_PART))
+    let registry = record.registry()?;
+    ask(install, &registry, account, &record.job, Order::new(gpus, action), deadline.at_most(left - left / UNDO_PART))
 }
 
 /// Handles an existing record of this job: of an earlier boot, of an earlier run of a job that was
@@ -165,7 +172,8 @@ fn make_way(
         }
         Err(error) => return Err(error.into()),
     };
-    let same = (&old.group, &old.request) == (&record.group, &record.request);
+    let described = |record: &Record| (record.group.clone(), record.request, record.run_dir.clone());
+    let same = described(&old) == described(record);
     if old.boot == record.boot && !same && !matches!(old.phase, Phase::Refused { .. }) {
         let _group = store.lock_group(&old.group, deadline)?;
         let account = Account::of_record(&old)?;

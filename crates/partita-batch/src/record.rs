@@ -20,6 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use partita_core::kept::fnv1a;
+use partita_host::registry::Registry;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,7 @@ use super::environment::JobEnvironment;
 use super::group::Group;
 use super::job::JobId;
 use super::request::Request;
+use super::trouble::Trouble;
 
 /// The directory of records, unless `--state-dir` or `PARTITA_BATCH_DIR` names another.
 pub const DEFAULT_DIR: &str = "/var/lib/partita/batch";
@@ -67,12 +69,34 @@ pub struct Record {
     pub user_group: u32,
     /// Its request.
     pub request: Request,
+    /// The run directory with its tenant and its service. `None` in a record of an older version.
+    #[serde(default)]
+    pub run_dir: Option<PathBuf>,
+    /// Whether the service is the machine's, in system mode: then no job stops it.
+    #[serde(default)]
+    pub is_system: bool,
     /// The boot in which it was written: `/proc/sys/kernel/random/boot_id`.
     pub boot: String,
     /// Its progress.
     pub phase: Phase,
     /// Seconds since 1970.
     pub written_unix_s: u64,
+}
+
+impl Record {
+    /// The run directory in which the prolog worked.
+    ///
+    /// # Errors
+    /// The node's [`Trouble`].
+    pub fn registry(&self) -> Result<Registry, Trouble> {
+        let opened = self.run_dir.as_deref().map_or_else(Registry::open, Registry::at);
+        opened.map_err(Trouble::node)
+    }
+
+    /// Whether the job uses a service that ends with its last job.
+    pub fn needs_own_service(&self) -> bool {
+        self.request.needs_service() && !self.is_system
+    }
 }
 
 /// Why the directory of records cannot be used.
@@ -394,6 +418,8 @@ mod tests {
             job: JobId::new(System::Slurm, id).unwrap(),
             group: Group::new(1000, &["0".to_owned()]),
             user_group: 100,
+            run_dir: None,
+            is_system: false,
             request: Request::Service,
             boot: "b".to_owned(),
             phase: Phase::Starting,

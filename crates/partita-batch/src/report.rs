@@ -60,6 +60,8 @@ pub enum Step {
         /// Which.
         jobs: Vec<JobId>,
     },
+    /// The service is the machine's.
+    ServiceOfMachine,
     /// The service was stopped, and its directories removed.
     ServiceStopped {
         /// Whether a daemon ran.
@@ -100,6 +102,7 @@ impl fmt::Display for Step {
                 let jobs: Vec<String> = jobs.iter().map(JobId::to_string).collect();
                 write!(f, "MPS continues for {}", jobs.join(", "))
             }
+            Self::ServiceOfMachine => f.write_str("MPS continues: it serves all users of this machine"),
             Self::ServiceStopped { ran: true } => f.write_str("MPS stopped"),
             Self::ServiceStopped { ran: false } => f.write_str("MPS did not run"),
             Self::NodeDrained { command } => write!(f, "the node was drained by `{command}`"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use partita_host::calibration::without_mps;
 use partita_host::install::{self, Install};
-use partita_host::registry::LEDGER_VARIABLE;
+use partita_host::registry::{LEDGER_VARIABLE, Registry};
 
 use super::account::Account;
 use super::as_user::{Action, Order, ask};
@@ -83,7 +83,8 @@ pub fn task_epilog(install: &Install, dir: &Path, job: &JobId, limit: Duration) 
         grace_ms: 0,
     };
     let gpus = environment.gpus.into_iter().map(|(gpu, _)| gpu).collect();
-    let outcome = ask(install, &account, job, Order::new(gpus, action), Deadline::after(limit));
+    let registry = Registry::open().map_err(|error| error.to_string())?;
+    let outcome = ask(install, &registry, &account, job, Order::new(gpus, action), Deadline::after(limit));
     let outcome = outcome.map_err(|trouble| trouble.reason)?;
     match outcome.notices.into_iter().next() {
         Some(notice) => Err(notice),

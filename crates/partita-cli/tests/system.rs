@@ -5,6 +5,11 @@
 
 #[path = "it/common/mod.rs"]
 mod common;
+#[allow(clippy::duplicate_mod)]
+#[path = "it/batch_jobs/mod.rs"]
+mod batch_jobs;
+#[path = "system/jobs.rs"]
+mod jobs;
 #[path = "it/live.rs"]
 mod live;
 #[path = "system/outside.rs"]

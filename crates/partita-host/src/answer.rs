@@ -13,7 +13,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::error::Error;
-use crate::gpu::Gpu;
+use crate::gpu::{self, Gpu};
 use crate::gpus::Selectors;
 use crate::groups::GpuGroups;
 use crate::install::Install;
@@ -167,10 +167,7 @@ fn make_for(
     gpus.iter().try_for_each(run::check_usable)?;
     let groups = GpuGroups::of_environment()?;
     gpus.iter().try_for_each(|gpu| groups.check(gpu, registry::acting_user()))?;
-    let boards = gpus.iter().filter_map(|gpu| Some((gpu.sim()?, gpu.facts.index)));
-    for (board, index) in boards {
-        board.start_board(index)?;
-    }
+    gpu::start_boards(&gpus)?;
     let request = request.settled(registry, &gpus)?;
     let tenant = run::make(install, &request, registry, &gpus, name, process)?;
     // Not before: a refused tenant starts no service.
@@ -268,7 +265,7 @@ fn variables(
 /// Starts the service of these GPUs, if it does not run, and refuses one more tenant if there is no
 /// room for it.
 fn serve(install: &Install, registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> {
-    let (service, ensured) = mps::start(install, &registry.of_root(), gpus, &mps::StartOptions::default())?;
+    let (service, ensured) = mps::start_for_all(install, registry, gpus)?;
     let admitted =
         mps::tenants_of(registry, gpus).and_then(|tenants| mps::ready::admit(&service, gpus, tenants));
     admitted.inspect_err(|_| {

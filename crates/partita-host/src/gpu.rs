@@ -162,6 +162,15 @@ pub fn variables(gpus: &[Gpu]) -> Vec<(&'static str, OsString)> {
     variables
 }
 
+/// Starts the simulated ones of these GPUs as this process's user, unless they run.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn start_boards(gpus: &[Gpu]) -> Result<(), Error> {
+    let boards = gpus.iter().filter_map(|gpu| Some((gpu.sim()?, gpu.facts.index)));
+    boards.into_iter().try_for_each(|(board, index)| board.start_board(index))
+}
+
 /// The device of a simulated GPU's [`Gpu::key`].
 pub(crate) fn simulated_device(key: &str) -> Option<&str> {
     let (device, _) = key.strip_prefix("sim-")?.rsplit_once('-')?;

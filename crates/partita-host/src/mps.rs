@@ -132,6 +132,19 @@ pub fn start(
     Ok((service, ensured))
 }
 
+/// Starts root's service of these GPUs for all users, if it does not run: as root, in system mode.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_for_all(
+    install: &Install,
+    registry: &Registry,
+    gpus: &[Gpu],
+) -> Result<(Service, Ensured), Error> {
+    gpu::start_boards(gpus)?;
+    start(install, &registry.of_root(), gpus, &StartOptions::default())
+}
+
 /// The GPUs of a service: keys and UUIDs, in the order of the keys.
 #[derive(PartialEq, Eq)]
 struct Served(Vec<(String, String)>);

@@ -114,12 +114,11 @@ impl Rules {
 /// # Errors
 /// [`Error::Policy`].
 pub(crate) fn present_rules(is_passed_on: bool) -> Result<Rules, Error> {
-    let policy = if is_passed_on {
-        let text = std::env::var(TEXT_VARIABLE).unwrap_or_default();
-        Policy::parse(&text)
-            .map_err(|error| Error::Policy { path: PATH.into(), reason: error.to_string() })?
-    } else {
-        load(&path())?.0
+    let policy = match std::env::var(TEXT_VARIABLE) {
+        Ok(text) if is_passed_on => Policy::parse(&text)
+            .map_err(|error| Error::Policy { path: PATH.into(), reason: error.to_string() })?,
+        // Also for a batch job, for whose user another process of root acts.
+        _ => load(&path())?.0,
     };
     Ok(Rules { policy, now: moment() })
 }

@@ -71,5 +71,6 @@ pub use self::root::Registry;
 pub(crate) use self::steered::{SLO_RECORD, SLO_RECORD_BYTES_MAX, Turn as ControlTurn};
 pub(crate) use self::tenant::boot;
 pub use self::tenant::{GpuMeta, Isolation, META_VERSION, Meta, Origin, SimMeta, Tenant};
-pub(crate) use self::user::{act_for, acting_user, acts_for_user};
+pub use self::user::act_for;
+pub(crate) use self::user::{acting_user, acts_for_user};
 pub(crate) use self::waiter::{Waiter, ahead, now_unix_s};

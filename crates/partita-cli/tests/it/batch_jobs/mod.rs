@@ -71,7 +71,8 @@ impl<'a> Job<'a> {
     /// `partita batch` as slurmd calls a script.
     pub fn script(&self, script: &str, options: &str) -> Command {
         let line = format!("batch {script} --json --grace 1 {options}");
-        let mut command = self.world.partita(line.split_whitespace());
+        // In system mode it is root's, as a batch system's scripts are.
+        let mut command = self.world.keeper(&line);
         command
             .env("PARTITA_BATCH_DIR", state_dir(self.world))
             .env("SLURM_JOB_ID", &self.id)
