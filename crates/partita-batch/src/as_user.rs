@@ -1,13 +1,12 @@
 //! The part of the work that is done for the job's user: its service, its tenant, its clients.
 //!
 //! It runs in a child process with a timeout, because the driver and the control program can hang.
-//! In user mode that process has the user's rights: the user can fill the directories with links.
-//! In system mode the directories and the service are root's. There the process stays root's and
-//! acts for the user, as those of `partitad` do, and only the tenant's command is the user's.
+//! That process has the user's rights: the user can fill the directories with links. In system mode
+//! the directories and the service are root's. There the process stays root's for what the user may
+//! not do ([`Action::is_roots`]), and acts for the user, as the processes of `partitad` do.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -30,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use super::account::Account;
 use super::deadline::Deadline;
 use super::environment::JobEnvironment;
-use super::job::{JobId, Owner};
+use super::job::JobId;
 use super::request::{self, Request};
 use super::strays;
 use super::trouble::Blame;
@@ -60,6 +59,15 @@ const POLL: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
+    /// Start the service of the machine, in system mode.
+    Serve,
+    /// Whether a tenant has room, after its start has failed: shows whether the job is at fault.
+    Check {
+        /// The name of the tenant.
+        tenant: String,
+        /// Its limits.
+        wanted: LimitSet,
+    },
     /// Start what the request asks for; what already runs stays.
     Start {
         /// The name of the tenant, if there is one.
@@ -88,6 +96,13 @@ pub enum Action {
     Stop,
 }
 
+impl Action {
+    /// Whether root does it for the user in system mode.
+    fn is_roots(&self) -> bool {
+        matches!(self, Self::Serve | Self::Check { .. } | Self::Leave { .. })
+    }
+}
+
 /// An action and its GPUs, in the form of `--gpu`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
@@ -95,10 +110,8 @@ pub struct Order {
     pub gpus: Vec<String>,
     /// The action.
     pub action: Action,
-    /// The job's user and group. Set by [`ask`].
+    /// The job's user. Set by [`ask`].
     pub user: u32,
-    /// See there.
-    pub group: u32,
     /// The timeout, in milliseconds. Set by [`ask`].
     pub limit_ms: u64,
     /// The process that waits for it. Set by [`ask`].
@@ -108,7 +121,7 @@ pub struct Order {
 impl Order {
     /// An order for [`ask`].
     pub fn new(gpus: Vec<String>, action: Action) -> Self {
-        Self { gpus, action, user: 0, group: 0, limit_ms: 0, caller: 0 }
+        Self { gpus, action, user: 0, limit_ms: 0, caller: 0 }
     }
 }
 
@@ -150,15 +163,16 @@ pub fn ask(
     // The child has its own deadlines; this one is for a child that hangs in the driver.
     const RESERVE: Duration = Duration::from_millis(500);
     let limit = deadline.left();
+    let is_roots = order.action.is_roots();
     let order = Order {
         user: account.user,
-        group: account.group,
         limit_ms: limit.saturating_sub(RESERVE).as_millis() as u64,
         caller: std::process::id(),
         ..order
     };
     let what = match order.action {
-        Action::Start { .. } => "starting MPS",
+        Action::Serve | Action::Start { .. } => "starting MPS",
+        Action::Check { .. } => "planning its tenant",
         Action::Leave { .. } => "ending the job's work on the GPU",
         Action::Stop => "stopping MPS",
     };
@@ -169,11 +183,13 @@ pub fn ask(
     let run_dir = (RUN_DIR, registry.root().into());
     let variables = [("PATH", path), run_dir, (strays::JOB_VARIABLE, of.to_string().into())];
     let job = job.envs(cache).envs(variables);
-    let job = match rustix::process::geteuid().as_raw() == account.user {
-        true => job.envs(account.variables()),
-        false if acts_as_root(registry, account.user) => job,
-        false => job.envs(account.variables()).as_user(account.user, account.group),
+    let own = rustix::process::geteuid();
+    let stays_root = registry.is_system() && own.is_root() && is_roots;
+    let job = match own.as_raw() == account.user || stays_root {
+        true => job,
+        false => job.as_user(account.user, account.group),
     };
+    let job = if stays_root { job } else { job.envs(account.variables()) };
     let outcome: Outcome = job.run().map_err(Trouble::node)?.map_err(|error| {
         let reason = match error {
             JobError::TimedOut { .. } => format!(
@@ -193,11 +209,6 @@ pub fn ask(
     }
 }
 
-/// Whether this process is root's and stays so to act for this user.
-fn acts_as_root(registry: &Registry, user: u32) -> bool {
-    registry.is_system() && user != 0 && rustix::process::geteuid().is_root()
-}
-
 /// The job: runs an action for its user.
 ///
 /// # Errors
@@ -208,12 +219,10 @@ pub fn work(order: &Order) -> Result<Outcome, String> {
     if rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get() as u32) != Some(order.caller) {
         return Err("the process that requested it is gone".to_owned());
     }
-    let opened = Registry::open().map(|registry| {
-        if acts_as_root(&registry, order.user) {
-            registry::act_for(order.user);
-        }
-    });
-    let outcome = opened.and_then(|()| Worker::open(order)).and_then(|here| here.carry_out(order));
+    if rustix::process::geteuid().as_raw() != order.user {
+        registry::act_for(order.user);
+    }
+    let outcome = Worker::open(order).and_then(|here| here.carry_out(order));
     outcome.or_else(|error| match blame(&error) {
         Blame::Job => Ok(Outcome { refused: Some((Blame::Job, error.to_string())), ..Outcome::default() }),
         Blame::Node => Err(error.to_string()),
@@ -243,8 +252,8 @@ struct Worker {
     registry: Registry,
     gpus: Vec<Gpu>,
     selectors: String,
-    /// The job's user and group.
-    owner: (u32, u32),
+    /// The job's user.
+    user: u32,
     deadline: Deadline,
 }
 
@@ -256,12 +265,20 @@ impl Worker {
         let selectors: Selectors = order.gpus.join(",").parse()?;
         // This also shows that the driver answers.
         let gpus = gpus::select(&install, Some(&selectors))?.gpus;
-        let owner = (order.user, order.group);
-        Ok(Self { install, registry, gpus, selectors: selectors.to_string(), owner, deadline })
+        let (selectors, user) = (selectors.to_string(), order.user);
+        Ok(Self { install, registry, gpus, selectors, user, deadline })
     }
 
     fn carry_out(&self, order: &Order) -> Result<Outcome, Error> {
         match &order.action {
+            Action::Serve => {
+                let (_, Ensured { pid, started }) =
+                    mps::start_for_all(&self.install, &self.registry, &self.gpus)?;
+                Ok(Outcome { daemon: Some(pid), started, ..Outcome::default() })
+            }
+            Action::Check { tenant, wanted } => {
+                self.check(&self.request(tenant, wanted)?).map(|()| Outcome::default())
+            }
             Action::Start { tenant, request, alone } => self.start(order, tenant, request, *alone),
             Action::Leave { tenant, service, pids, alone, over, grace_ms } => {
                 let mut outcome = Outcome::default();
@@ -295,9 +312,9 @@ impl Worker {
             true => Some(mps::service(&self.install, &self.registry, &self.gpus)?),
             false => None,
         };
-        // In system mode a tenant's service is started with it, or refused with it.
-        let comes_with_tenant = self.registry.is_system() && matches!(request, Request::Tenant(_));
-        if let Some(service) = service.as_ref().filter(|_| !comes_with_tenant) {
+        // In system mode `partitad` starts it with the tenant, or root has started it.
+        let is_own = !self.registry.is_system();
+        if let Some(service) = service.as_ref().filter(|_| is_own) {
             let Ensured { pid, started } = self.ensure(service, alone)?;
             (outcome.daemon, outcome.started) = (Some(pid), started);
         }
@@ -305,11 +322,6 @@ impl Worker {
         match request {
             Request::Tenant(wanted) => {
                 self.make_tenant(tenant, wanted)?;
-                if let Some(service) = service.as_ref().filter(|_| comes_with_tenant)
-                    && let State::Running { pid } = service.state()?
-                {
-                    outcome.daemon = Some(pid);
-                }
                 let dir = self.registry.lock()?.tenant(tenant)?[0].dir.clone();
                 let hook = run::hook(&self.install)?;
                 variables = run::variables(&self.gpus, &hook, &dir, service.as_ref());
@@ -320,6 +332,11 @@ impl Worker {
                 variables.push(("PARTITA_GPU", self.selectors.clone().into()));
             }
         }
+        if let Some(service) = service.as_ref().filter(|_| !is_own)
+            && let State::Running { pid } = service.state()?
+        {
+            outcome.daemon = Some(pid);
+        }
         variables.extend(PLACES_OF_JOB.iter().filter_map(|key| Some((*key, std::env::var_os(key)?))));
         outcome.environment = environment(&variables);
         outcome.environment.gpus =
@@ -328,9 +345,6 @@ impl Worker {
     }
 
     fn ensure(&self, service: &Service, alone: bool) -> Result<Ensured, Error> {
-        if self.registry.is_system() {
-            return Ok(mps::start_for_all(&self.install, &self.registry, &self.gpus)?.1);
-        }
         mps::make_dirs(&self.registry, &self.gpus, service)?;
         match service.ensure() {
             // A daemon would not help.
@@ -358,26 +372,34 @@ impl Worker {
         }
         // A killed prolog may have left a process that is about to make a tenant of this name.
         strays::end(|| self.unfinished(), self.deadline)?;
-        let request = RunRequest {
+        if self.registry.is_system() {
+            // `partitad` plans; if it refuses, root finds out why.
+            return self.hold(name, wanted);
+        }
+        let request = self.request(name, wanted)?;
+        self.check(&request)?;
+        // Another process can still be faster.
+        self.hold(name, wanted).or_else(|error| self.check(&request).and(Err(error)))
+    }
+
+    fn request(&self, name: &str, wanted: &LimitSet) -> Result<RunRequest, Error> {
+        Ok(RunRequest {
             gpus: Some(self.selectors.parse()?),
             limits: *wanted,
             name: Some(name.to_owned()),
             ..RunRequest::default()
-        };
-        // The type of the error shows whether the job is at fault.
-        let plan = || run::dry_run(&self.install, &request, |_| {}).map(drop);
-        let fits = || plan().and_then(|()| queue::check_none_waits(&self.registry, &self.gpus));
-        // In system mode `partitad` decides, perhaps by an older policy than a file with a mistake.
-        if !self.registry.is_system() {
-            fits()?;
-        }
-        // Another process can still be faster.
-        self.hold(name, wanted).or_else(|error| fits().and(Err(error)))
+        })
+    }
+
+    /// Whether the tenant has room. The type of the error shows whether the job is at fault.
+    fn check(&self, request: &RunRequest) -> Result<(), Error> {
+        run::dry_run(&self.install, request, |_| {})?;
+        queue::check_none_waits(&self.registry, &self.gpus)
     }
 
     /// What was started for the job, and is not done, by its user and by this one.
     fn unfinished(&self) -> BTreeSet<ProcessId> {
-        let users = [self.owner.0, rustix::process::geteuid().as_raw()];
+        let users = [self.user, rustix::process::geteuid().as_raw()];
         let mut found = strays::unfinished();
         found.retain(|process| process.user().is_some_and(|user| users.contains(&user)));
         found
@@ -385,7 +407,7 @@ impl Worker {
 
     /// Whether the tenant is complete; `None` if this user has no such tenant.
     fn tenant_is_up(&self, name: &str) -> Result<Option<bool>, Error> {
-        let user = self.owner.0;
+        let user = self.user;
         let is_up = |part: &Tenant| part.meta.as_ref().is_ok_and(|meta| meta.child.is_some());
         match self.registry.lock()?.tenant(name) {
             Ok(parts) if parts.iter().all(|part| part.user == user) => Ok(Some(parts.iter().all(is_up))),
@@ -412,12 +434,6 @@ impl Worker {
         command.args(["run", "--gpu", &self.selectors, "--name", name]).args(request::options(wanted));
         command.arg("--").arg(program).arg(HOLD_SUBCOMMAND).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let (user, group) = self.owner;
-        if acts_as_root(&self.registry, user) {
-            let account = Account::of(&Owner::Ids { user, group: Some(group) });
-            let account = account.map_err(|trouble| failed(trouble.reason))?;
-            command.uid(user).gid(group).envs(account.variables());
-        }
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
         loop {
             if self.tenant_is_up(name)? == Some(true) {
@@ -454,7 +470,8 @@ impl Worker {
                 outcome.notices.extend(killed.notices);
                 Ok(())
             }
-            Err(Error::NoSuchTenant { .. }) => Ok(()),
+            // A tenant of another user with this name is not the job's.
+            Err(Error::NoSuchTenant { .. } | Error::NotYours { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -138,10 +138,25 @@ fn start(
             true
         }
     });
-    let action = Action::Start { tenant: record.job.tenant_name(), request: record.request, alone };
     let left = deadline.left();
+    let deadline = deadline.at_most(left - left / UNDO_PART);
     let registry = record.registry()?;
-    ask(install, &registry, account, &record.job, Order::new(gpus, action), deadline.at_most(left - left / UNDO_PART))
+    let tenant = record.job.tenant_name();
+    let ask =
+        |action| ask(install, &registry, account, &record.job, Order::new(gpus.clone(), action), deadline);
+    let is_started = match record.request {
+        Request::Service if record.is_system => ask(Action::Serve)?.started,
+        _ => false,
+    };
+    let request = record.request;
+    match (ask(Action::Start { tenant: tenant.clone(), request, alone }), request) {
+        // The user sees a part of the machine, and cannot tell why there is no room.
+        (Err(trouble), Request::Tenant(wanted)) if record.is_system => {
+            let found = ask(Action::Check { tenant, wanted }).err();
+            Err(found.filter(|found| found.blame == Blame::Job).unwrap_or(trouble))
+        }
+        (outcome, _) => outcome.map(|outcome| Outcome { started: outcome.started || is_started, ..outcome }),
+    }
 }
 
 /// Handles an existing record of this job: of an earlier boot, of an earlier run of a job that was

@@ -12,7 +12,7 @@ use crate::common::{self, Tenant, World, text};
 use crate::{dir_of, idle, machine};
 
 /// A job of another user than the commands of the world.
-fn job_of(world: &World, user: u32, id: u32, comment: &str) -> Job<'_> {
+fn job_of<'a>(world: &'a World, user: u32, id: u32, comment: &str) -> Job<'a> {
     Job { user, ..Job::new(world, id, comment) }
 }
 
@@ -57,7 +57,7 @@ fn a_job_is_its_users_tenant_beside_those_of_others() {
 
     let down = job.epilog().ok().has("tenant_ended").has("service_of_machine");
     let terminated = down.step("clients_terminated").unwrap()["pids"].as_array().unwrap();
-    assert_eq!(terminated, &[program.child.id().into()], "{down:?}");
+    assert_eq!(terminated, &[serde_json::Value::from(program.child.id())], "{down:?}");
     program.child.wait().unwrap();
     for _ in 0..10 {
         other.next_line();
@@ -92,7 +92,7 @@ fn jobs_of_two_users_have_one_service() {
     programs[0].signal(Signal::STOP);
     let down = job.epilog().ok().has("service_of_machine");
     let terminated = down.step("clients_terminated").unwrap()["pids"].as_array().unwrap();
-    assert_eq!(terminated, &[programs[0].child.id().into()], "{down:?}");
+    assert_eq!(terminated, &[serde_json::Value::from(programs[0].child.id())], "{down:?}");
     programs[0].child.wait().unwrap();
     for _ in 0..10 {
         programs[1].next_line();
@@ -116,7 +116,8 @@ fn a_task_ends_its_work_through_the_service_of_the_machine() {
     let mut command = world.partita(["batch", "task-epilog"]);
     command.env("PARTITA_BATCH_DIR", batch_jobs::state_dir(&world)).env("SLURM_JOB_ID", &job.id);
     let output = command.env("SLURM_STEP_ID", "0").env("SLURM_PROCID", "0").output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let said = format!("partita: ended work that the job had left on the GPU (processes {})\n", tasks[0].child.id());
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), said), "{output:?}");
     // Its next call fails, and it ends.
     while tasks[0].line().is_some() {}
     for _ in 0..10 {
