@@ -3,11 +3,11 @@
 //! The tests of other files run here once more, as a user whose commands call `partitad`. Needs
 //! root, which can become any user, and a simulated GPU.
 
-#[path = "it/common/mod.rs"]
-mod common;
 #[allow(clippy::duplicate_mod)]
 #[path = "it/batch_jobs/mod.rs"]
 mod batch_jobs;
+#[path = "it/common/mod.rs"]
+mod common;
 #[path = "system/jobs.rs"]
 mod jobs;
 #[path = "it/live.rs"]
@@ -224,7 +224,10 @@ fn what_partitad_does_for_no_user_is_refused_and_works_in_a_directory_of_their_o
     let output = prolog.output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(said.contains("the MPS services belong to root") && said.contains("set PARTITA_RUN_DIR"), "{said}");
+    assert!(
+        said.contains("the MPS services belong to root") && said.contains("set PARTITA_RUN_DIR"),
+        "{said}"
+    );
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(world.ps().is_empty(), "nothing is left of it");
     let own = world.dir().join("own");

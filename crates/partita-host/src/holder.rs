@@ -413,7 +413,9 @@ impl Holder {
         let dead = |pid: Pid| self.held.iter().any(|held| held.died.is_some() && held.pid == pid);
         match service.clients() {
             Ok(clients) => {
-                let beside = clients.into_iter().filter(|(_, client)| !dead(*client));
+                // A look that waits is behind the work of the dead, and is one of them.
+                let counts = |client: Pid| !dead(client) && !self.looks.is_one(client);
+                let beside = clients.into_iter().filter(|(_, client)| counts(*client));
                 let mut servers: Vec<Pid> = beside.map(|(server, _)| server).collect();
                 servers.dedup();
                 self.servers = servers.into_iter().filter_map(ProcessId::living).collect();

@@ -116,7 +116,8 @@ fn a_task_ends_its_work_through_the_service_of_the_machine() {
     let mut command = world.partita(["batch", "task-epilog"]);
     command.env("PARTITA_BATCH_DIR", batch_jobs::state_dir(&world)).env("SLURM_JOB_ID", &job.id);
     let output = command.env("SLURM_STEP_ID", "0").env("SLURM_PROCID", "0").output().unwrap();
-    let said = format!("partita: ended work that the job had left on the GPU (processes {})\n", tasks[0].child.id());
+    let said =
+        format!("partita: ended work that the job had left on the GPU (processes {})\n", tasks[0].child.id());
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), said), "{output:?}");
     // Its next call fails, and it ends.
     while tasks[0].line().is_some() {}

@@ -6,11 +6,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use partita_core::TpcSet;
-use partita_mps::Service;
+use partita_mps::{Pid, Service};
 
 use crate::error::Error;
 use crate::gpu::{self, Selector};
 use crate::install::Install;
+use crate::mps::canary::Waiting;
 use crate::mps::vacancy::{self, Vacancy};
 use crate::registry::{Registry, Tenant};
 
@@ -38,7 +39,7 @@ struct Look {
     began: Instant,
     /// None if a living process of the tenant worked when it began.
     rest: Option<Rest>,
-    thread: JoinHandle<Vacancy>,
+    thread: JoinHandle<(Vacancy, Option<Waiting>)>,
 }
 
 /// What a look has found, and when it began.
@@ -46,13 +47,16 @@ pub(super) struct Found {
     began: Instant,
     rest: Option<Rest>,
     vacancy: Vacancy,
+    waiting: Option<Waiting>,
 }
 
 /// The looks of one holder.
 #[derive(Default)]
 pub(super) struct Looks {
     present: Option<Look>,
-    /// The last one that ended, and when it began.
+    /// One whose blocks have not run yet. No other begins meanwhile.
+    waiting: Option<Waiting>,
+    /// The last one that told something, and when it began.
     last: Option<(Instant, Vacancy)>,
     /// Whether one that has not begun is to begin.
     wanted: Arc<AtomicBool>,
@@ -71,14 +75,16 @@ impl Looks {
     /// launch, so what it has said must be read between this call and [`Self::note`].
     pub fn ended(&mut self) -> Option<Found> {
         let Look { began, rest, thread } = self.present.take_if(|look| look.thread.is_finished())?;
-        let vacancy = thread.join().unwrap_or(Vacancy::Unanswered);
-        Some(Found { began, rest, vacancy })
+        let (vacancy, waiting) = thread.join().unwrap_or((Vacancy::Unanswered, None));
+        Some(Found { began, rest, vacancy, waiting })
     }
 
     /// Notes what a look has found. What it found taken may be taken by a living process of the
     /// tenant, and tells nothing of the dead, unless those have rested all the time. `rest` is what
     /// they have begun by now.
-    pub fn note(&mut self, Found { began, rest: before, vacancy }: Found, rest: Option<Rest>) {
+    pub fn note(&mut self, found: Found, rest: Option<Rest>) {
+        let Found { began, rest: before, vacancy, waiting } = found;
+        self.waiting = waiting;
         let first = *self.first.get_or_insert(began);
         self.next = Some(Instant::now() + (first.elapsed() / PAUSE_PART).clamp(PAUSE, PAUSE_MAX));
         let is_told = vacancy != Vacancy::Taken || (before.is_some() && before == rest);
@@ -109,18 +115,25 @@ impl Looks {
 
     /// Begins a look at the tenant's compute units, unless one goes on or ended just now.
     pub fn begin(&mut self, install: &Install, service: &Service, parts: &[Tenant], rest: Option<Rest>) {
-        if self.present.is_some() || self.next.is_some_and(|next| Instant::now() < next) {
+        let is_early = self.next.is_some_and(|next| Instant::now() < next);
+        if self.present.is_some() || is_early || self.waiting.as_mut().is_some_and(Waiting::is_waiting) {
             return;
         }
+        self.waiting = None;
         let began = Instant::now();
         self.wanted.store(true, Ordering::Relaxed);
         let (install, service, wanted) = (install.clone(), service.clone(), Arc::clone(&self.wanted));
         let places: Result<Vec<Place>, Error> = parts.iter().map(place).collect();
         let thread = std::thread::spawn(move || {
             let found = places.and_then(|places| look_at(&install, &service, &places, &wanted));
-            found.unwrap_or(Vacancy::Unanswered)
+            found.unwrap_or((Vacancy::Unanswered, None))
         });
         self.present = Some(Look { began, rest, thread });
+    }
+
+    /// Whether this client is a look that waits.
+    pub fn is_one(&self, client: Pid) -> bool {
+        self.waiting.as_ref().is_some_and(|look| look.pid() == client)
     }
 }
 
@@ -135,7 +148,7 @@ fn look_at(
     service: &Service,
     places: &[Place],
     wanted: &AtomicBool,
-) -> Result<Vacancy, Error> {
+) -> Result<(Vacancy, Option<Waiting>), Error> {
     let registry = Registry::open()?;
     for Place { gpu, key, name, set } in places {
         let has_some = |other: &Tenant| {
@@ -143,15 +156,15 @@ fn look_at(
             is_beside && other.set().is_ok_and(|other| !(other & *set).is_empty())
         };
         if registry.lock()?.tenants()?.iter().any(has_some) {
-            return Ok(Vacancy::Untold);
+            return Ok((Vacancy::Untold, None));
         }
         let gpu = gpu::select(install, Some(gpu))?.gpu;
         match vacancy::look(install, &gpu, service, set, || wanted.load(Ordering::Relaxed))? {
-            Vacancy::Free => {}
+            (Vacancy::Free, _) => {}
             found => return Ok(found),
         }
     }
-    Ok(Vacancy::Free)
+    Ok((Vacancy::Free, None))
 }
 
 #[cfg(test)]
@@ -159,7 +172,7 @@ mod tests {
     use super::*;
 
     fn found(began: Instant, rest: Option<Rest>, vacancy: Vacancy) -> Found {
-        Found { began, rest, vacancy }
+        Found { began, rest, vacancy, waiting: None }
     }
 
     /// A living process that has begun so much.

@@ -31,7 +31,7 @@ pub const LAUNCH_LIMIT: Duration = Duration::from_millis(1500);
 /// like a stuck server, and a restart ends the work of every client.
 pub const RESTART_LIMIT: Duration = Duration::from_secs(4);
 /// How long each command to the service may take. One for a server with much to do takes longer.
-pub(super) const COMMAND_LIMIT: Duration = Duration::from_secs(1);
+const COMMAND_LIMIT: Duration = Duration::from_secs(1);
 /// What the process prints before it launches.
 const LAUNCHES: &str = "launches";
 
@@ -99,14 +99,24 @@ impl Waiting {
         }
     }
 
-    /// The process, which is spared still.
-    pub(super) fn into_job(self) -> RunningJob {
-        self.job
-    }
-
     /// Whether its launches have begun.
     pub(super) fn has_launched(&self) -> bool {
         self.launched.is_some()
+    }
+
+    /// Whether it waits still, without waiting for it.
+    pub(crate) fn is_waiting(&mut self) -> bool {
+        loop {
+            match self.job.line_within(Duration::ZERO) {
+                Ok(Some(line)) if line == LAUNCHES => {}
+                line => return matches!(line, Ok(None)),
+            }
+        }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> Pid {
+        self.job.pid()
     }
 }
 
@@ -196,7 +206,7 @@ pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) ->
 }
 
 /// The server of a client.
-pub(super) fn server_of(service: &Service, client: Pid) -> Option<Pid> {
+fn server_of(service: &Service, client: Pid) -> Option<Pid> {
     let clients = service.clients().unwrap_or_default();
     clients.iter().find(|(_, process)| *process == client).map(|(server, _)| *server)
 }
