@@ -3,7 +3,6 @@
 //! The tests of other files run here once more, as a user whose commands call `partitad`. Needs
 //! root, which can become any user, and a simulated GPU.
 
-#[allow(clippy::duplicate_mod)]
 #[path = "it/batch_jobs/mod.rs"]
 mod batch_jobs;
 #[path = "it/common/mod.rs"]
@@ -18,6 +17,8 @@ mod outside;
 mod policy;
 #[path = "it/queue.rs"]
 mod queue;
+#[path = "it/slurm_cluster/mod.rs"]
+mod slurm_cluster;
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};

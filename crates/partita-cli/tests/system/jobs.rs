@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use crate::batch_jobs::{self, Ended, Job};
 use crate::common::{self, Tenant, World, text};
+use crate::slurm_cluster::{Cluster, missing};
 use crate::{dir_of, idle, machine};
 
 /// A job of another user than the commands of the world.
@@ -217,5 +218,48 @@ fn a_job_ends_in_the_mode_in_which_it_began() {
     assert!(world.ok("mps status").contains(": runs (daemon "), "the machine's service runs on");
     drop(other);
     std::fs::remove_dir_all(&old).unwrap();
+    assert_no_job(&world);
+}
+
+/// Two users' jobs of a real Slurm on one GPU, at the same time, each with the part that Slurm gave it.
+#[test]
+fn jobs_of_two_users_of_a_real_slurm_run_at_the_same_time() {
+    let Some(world) = machine() else { return };
+    // Slurm needs users with a name.
+    let known = std::process::Command::new("id").args(["-un", &ATTACKER.to_string()]).output().unwrap();
+    let reason =
+        missing().or_else(|| (!known.status.success()).then(|| format!("user {ATTACKER} has no name")));
+    if let Some(reason) = reason {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let cluster = Cluster::start(&world);
+    let place = world.root().join(ATTACKER.to_string());
+    let (program, kernels) = common::gpu_program();
+    let script = |own: &str, other: &str| {
+        let (program, kernels, at) = (program.display(), kernels.display(), place.display());
+        // The census runs while both are there.
+        format!(
+            "umask 0; touch {at}/{own}; while [ ! -e {at}/{other} ]; do sleep 0.02; done\n\
+             {program} {kernels} census\n\
+             touch {at}/{own}.done; while [ ! -e {at}/{other}.done ]; do sleep 0.02; done"
+        )
+    };
+    let at = |name: &str| format!("--output={}/{name}.out", place.display());
+    let submit = |own: &str, other: &str, share: &str, uid: &str| {
+        let chdir = format!("--chdir={}", place.display());
+        let options = [share, &at(own), &format!("--error={}/{own}.err", place.display()), &chdir, uid];
+        cluster.submit(&options, &script(own, other))
+    };
+    let first = submit("first", "second", "--gres=mps:50", "--uid=0");
+    let second = submit("second", "first", "--gres=mps:25", &format!("--uid={ATTACKER}"));
+    for job in [&first, &second] {
+        assert_eq!(cluster.finish(job), "COMPLETED", "{}", cluster.logs());
+    }
+    for (own, sms) in [("first", 66), ("second", 32)] {
+        let output = std::fs::read_to_string(place.join(format!("{own}.out"))).unwrap();
+        assert_eq!(common::sms(output.trim()).len(), sms, "{own}: {output}");
+    }
+    drop(cluster);
     assert_no_job(&world);
 }

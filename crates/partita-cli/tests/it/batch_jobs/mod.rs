@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::{World, gpu_program, text};
+use crate::common::{self, World, gpu_program, text};
 
 /// One Slurm job.
 pub struct Job<'a> {
@@ -151,13 +152,20 @@ pub fn state_dir(world: &World) -> PathBuf {
 
 /// Writes the settings of the batch system's scripts on this node, as in `/etc/default/partita`.
 pub fn write_settings(world: &World, path: &Path) {
-    let partita = world.partita([""; 0]);
+    let partita = world.keeper("");
     let mut values: BTreeMap<String, String> = partita
         .get_envs()
         .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value?.to_str()?.to_owned())))
         .collect();
     values.insert("PARTITA_LIB_DIR".to_owned(), partita_testing::build().display().to_string());
     values.insert("PARTITA_BATCH_DIR".to_owned(), state_dir(world).display().to_string());
+    if common::is_system() {
+        // The jobs of several users make files there.
+        let shared = world.root().join("tmp");
+        fs::create_dir_all(&shared).unwrap();
+        fs::set_permissions(&shared, PermissionsExt::from_mode(0o1777)).unwrap();
+        values.insert("TMPDIR".to_owned(), shared.display().to_string());
+    }
     let lines: String = values.iter().map(|(key, value)| format!("{key}='{value}'\n")).collect();
     fs::write(path, lines).unwrap();
 }

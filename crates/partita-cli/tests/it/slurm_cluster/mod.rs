@@ -2,6 +2,8 @@
 //! separate key, sockets, ports and files, and with the example files of `examples/batch/slurm` as
 //! the node's scripts.
 
+#![allow(dead_code)]
+
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
