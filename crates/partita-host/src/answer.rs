@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use partita_ledger::GPUS_MAX;
+use partita_mps::Service;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -16,10 +16,12 @@ use crate::error::Error;
 use crate::gpu::{self, Gpu};
 use crate::gpus::Selectors;
 use crate::groups::GpuGroups;
+use crate::holder;
 use crate::install::Install;
 use crate::kill::end_leftovers;
 use crate::mps;
 use crate::mps::incident::{self, Incident};
+use crate::mps::vacancy::Vacancy;
 use crate::outside::{self, Newcomer};
 use crate::partition;
 use crate::policy;
@@ -28,10 +30,12 @@ use crate::registry::{self, Isolation, Meta, OwnedTenant, Registry, Tenant, Wait
 use crate::request::RunRequest;
 use crate::run;
 use crate::site;
-use crate::system::{Answer, Request};
+use crate::system::{Answer, DESCRIPTORS_MAX, Request};
 
 /// The most that is read of a request, in bytes: a long command line fits.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// How long a look at compute units waits for others of its user.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
 /// How long a client may take to send its request, or to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -111,7 +115,7 @@ fn act(
             let printed = captured(|| run(&arguments)).map_err(Error::io("the command's output"))?;
             return Ok((printed, Vec::new()));
         }
-        Request::Make { name, gpus, request } => {
+        Request::Make { name, gpus, request, has_holder } => {
             check_name(&name)?;
             // The kernel names the process that has connected.
             let process = ProcessId::living(client).filter(|process| process.user() == Some(user));
@@ -120,7 +124,10 @@ fn act(
             let (request, tenant) = make_for(install, &registry, &name, gpus.parse()?, &request, process)?;
             let parts = tenant.handed_out().map(|(path, meta, _)| (path.to_owned(), meta.clone())).collect();
             let limits = Box::new(request.limits);
-            return Ok((Answer::Made { parts, limits }, tenant.into_owner_files()));
+            let socket = has_holder.then(|| holder::listen_for(&tenant, user)).transpose()?;
+            let mut files = tenant.into_owner_files();
+            files.extend(socket.map(File::from));
+            return Ok((Answer::Made { parts, limits }, files));
         }
         Request::Enter { visible, order } => {
             return enter(install, &registry, user, client, visible.as_deref(), order.as_deref());
@@ -132,16 +139,27 @@ fn act(
             }
         }
         Request::NoteIncident { name, what } => {
-            let tenant = registry.lock()?.tenant(&name)?;
-            tenant.iter().try_for_each(Tenant::check_yours)?;
-            // All its GPUs have one service.
-            let service =
-                tenant.first().map(|first| mps::service_of(install, &registry, first)).transpose()?;
-            if let Some(service) = service.flatten() {
+            if let (_, Some(service)) = of_user(install, &registry, &name)? {
                 incident::note(&service, &Incident::now(&name, what.of_another_user()));
             }
         }
         Request::EndProcesses { name } => end_leftovers(install, &registry, &name)?,
+        Request::Look { name } => {
+            let (parts, service) = of_user(install, &registry, &name)?;
+            // One look of a user at a time: those of all users wait for each other.
+            let turn = parts.first().and_then(|part| part.lock_user(LOOK_LIMIT));
+            let (vacancy, late) = match service.filter(|_| turn.is_some()) {
+                Some(service) => holder::look_for(install, &registry, &service, &parts)?,
+                None => (Vacancy::Unanswered, None),
+            };
+            let waits = late.and_then(|late| late.process());
+            return Ok((Answer::Looked { vacancy, waits }, Vec::new()));
+        }
+        Request::EndServers { name } => {
+            if let (_, Some(service)) = of_user(install, &registry, &name)? {
+                holder::end_servers_of_dead(&service, &name)?;
+            }
+        }
         Request::Clean => {
             let lock = registry.lock_to_plan()?;
             partition::divide_after_end(&lock)?;
@@ -151,6 +169,18 @@ fn act(
         }
     }
     Ok((Answer::Done, Vec::new()))
+}
+
+/// A tenant of the acting user, and the service of its programs: all its GPUs have one.
+fn of_user(
+    install: &Install,
+    registry: &Registry,
+    name: &str,
+) -> Result<(Vec<Tenant>, Option<Service>), Error> {
+    let tenant = registry.lock()?.tenant(name)?;
+    tenant.iter().try_for_each(Tenant::check_yours)?;
+    let service = tenant.first().map(|first| mps::service_of(install, registry, first)).transpose()?;
+    Ok((tenant, service.flatten()))
 }
 
 /// Makes a tenant of the acting user's and, for one that shares its GPUs, starts their service.
@@ -169,7 +199,8 @@ fn make_for(
     gpus.iter().try_for_each(|gpu| groups.check(gpu, registry::acting_user()))?;
     gpu::start_boards(&gpus)?;
     let request = request.settled(registry, &gpus)?;
-    let tenant = run::make(install, &request, registry, &gpus, name, process)?;
+    let make = || run::make(install, &request, registry, &gpus, name, process);
+    let tenant = run::make_after_others(registry, make, &mut |_| {})?;
     // Not before: a refused tenant starts no service.
     let served = match request.limits.isolation() {
         Isolation::Shared => serve(install, registry, &gpus),
@@ -294,7 +325,7 @@ fn captured(run: impl FnOnce() -> u8) -> io::Result<Answer> {
 
 /// Sends an answer, with its descriptors beside the first byte.
 fn reply(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GPUS_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("too many GPUs for one message"));

@@ -11,6 +11,8 @@
 
 mod looks;
 
+pub(crate) use self::looks::look_for;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -40,11 +42,12 @@ use crate::error::Error;
 use crate::install::Install;
 use crate::kill;
 use crate::mps::incident::{self, Because, Incident, What};
-use crate::mps::vacancy::Vacancy;
+use crate::mps::vacancy::{self, Vacancy};
 use crate::mps::{self, DETACH_SUBCOMMAND, ready, recover};
 use crate::partition;
 use crate::process::ProcessId;
 use crate::registry::{LEDGER_VARIABLE, OwnedTenant, Registry, Tenant};
+use crate::system;
 
 /// The hidden subcommand of `partita` that is a holder.
 pub const SUBCOMMAND: &str = "internal-holder";
@@ -72,15 +75,38 @@ const UNFENCED_BESIDE: Duration = Duration::from_secs(10);
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 32;
 
-/// Starts the holder of a tenant. It ends by itself after the tenant.
+/// Whether tenants get one.
+pub(crate) fn is_wanted() -> bool {
+    std::env::var_os(VARIABLE).is_none_or(|value| value != "off")
+}
+
+/// The socket for the holder of a tenant of a user, in whose directory only root can make it.
 ///
 /// # Errors
 /// [`Error::Io`].
-pub(crate) fn start(install: &Install, tenant: &OwnedTenant) -> Result<(), Error> {
-    if std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
+pub(crate) fn listen_for(tenant: &OwnedTenant, user: u32) -> Result<OwnedFd, Error> {
+    let dir = tenant.dir();
+    let socket = listen_in(dir).and_then(|socket| {
+        let path = dir.join(HOLDER_SOCKET_NAME.to_string_lossy().as_ref());
+        std::os::unix::fs::lchown(path, Some(user), None)?;
+        Ok(socket)
+    });
+    socket.map_err(Error::io("the socket of the tenant's holder"))
+}
+
+/// Starts the holder of a tenant, which listens at `socket`: none where this process can make it.
+/// It ends by itself after the tenant.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn start(install: &Install, tenant: &OwnedTenant, socket: Option<OwnedFd>) -> Result<(), Error> {
+    if !is_wanted() {
         return Ok(());
     }
-    let socket = listen_in(tenant.dir()).map_err(Error::io("the socket of the tenant's holder"))?;
+    let socket = match socket {
+        Some(socket) => socket,
+        None => listen_in(tenant.dir()).map_err(Error::io("the socket of the tenant's holder"))?,
+    };
     let program = install.program();
     let mut command = Command::new(program);
     command.args([OsStr::new(DETACH_SUBCOMMAND), OsStr::new("--"), program.as_os_str()]);
@@ -292,10 +318,13 @@ impl Holder {
             }
             self.looked = Some(Instant::now());
         }
-        if self.held.len() < held_before && !self.registry.is_client() {
+        if self.held.len() < held_before {
             // What the dead had is free: others without a share get a part of it. The next command
             // does that, too.
-            let _ = self.registry.lock_to_plan().and_then(|lock| partition::divide_after_end(&lock));
+            let _ = match self.registry.is_client() {
+                true => system::clean(&self.registry),
+                false => self.registry.lock_to_plan().and_then(|lock| partition::divide_after_end(&lock)),
+            };
         }
         self.show();
     }
@@ -303,14 +332,28 @@ impl Holder {
     /// Releases a dead process. The log tells of those that were held beside others.
     fn let_go(&self, held: Held, because: Because) {
         let (pid, died) = (held.pid, held.died);
+        let note = || {
+            let held_ms =
+                died.map_or(0, |died| u64::try_from(died.elapsed().as_millis()).unwrap_or(u64::MAX));
+            if let (Some(service), Some(part)) = (&self.service, self.parts.first())
+                && Duration::from_millis(held_ms) >= LOOK
+            {
+                let what = What::Released { pid, held_ms, because };
+                match self.registry.is_client() {
+                    // The service is root's. A log without this line changes nothing.
+                    true => drop(system::note_incident(&self.registry, &part.name, what)),
+                    false => incident::note(service, &Incident::now(&part.name, what)),
+                }
+            }
+        };
+        if self.registry.is_client() {
+            // `partitad` finds the log by the tenant, which may end with this process.
+            note();
+            return held.let_go();
+        }
         // Descriptors first, and then the word: a reader of the log may count on it.
         held.let_go();
-        let held_ms = died.map_or(0, |died| u64::try_from(died.elapsed().as_millis()).unwrap_or(u64::MAX));
-        if let (Some(service), Some(part)) = (&self.service, self.parts.first())
-            && Duration::from_millis(held_ms) >= LOOK
-        {
-            incident::note(service, &Incident::now(&part.name, What::Released { pid, held_ms, because }));
-        }
+        note();
     }
 
     /// Why the work of a dead process has ended, if it has. `can_look`: no living process of the
@@ -376,7 +419,7 @@ impl Holder {
         if self.held.iter().filter_map(|held| held.unfenced).any(is_open)
             && let Some(service) = &self.service
         {
-            self.looks.begin(&self.install, service, &self.parts, rest);
+            self.looks.begin(&self.install, &self.registry, service, &self.parts, rest);
         }
     }
 
@@ -413,8 +456,8 @@ impl Holder {
         let dead = |pid: Pid| self.held.iter().any(|held| held.died.is_some() && held.pid == pid);
         match service.clients() {
             Ok(clients) => {
-                // A look that waits is behind the work of the dead, and is one of them.
-                let counts = |client: Pid| !dead(client) && !self.looks.is_one(client);
+                // A look that waits is behind the work of the dead, and is let go of with them.
+                let counts = |client: Pid| !dead(client) && !vacancy::is_look(client);
                 let beside = clients.into_iter().filter(|(_, client)| counts(*client));
                 let mut servers: Vec<Pid> = beside.map(|(server, _)| server).collect();
                 servers.dedup();
@@ -440,11 +483,11 @@ impl Holder {
             return false;
         }
         let by = self.parts.first().and_then(|part| part.meta().ok()).map_or("", |meta| &meta.name);
-        let servers = service.control().server_list().unwrap_or_default();
-        servers.into_iter().for_each(|server| {
-            // A server that stays is let go of all the same: no client can use it.
-            let _ = recover::end_server(service, by, server);
-        });
+        // A server that stays is let go of all the same: no client can use it.
+        let _ = match self.registry.is_client() {
+            true => system::end_servers(&self.registry, by),
+            false => end_servers(service, by),
+        };
         true
     }
 
@@ -473,6 +516,28 @@ impl Holder {
             DeadProcess::write(&part.dir, &dead);
             self.shown = dead;
         }
+    }
+}
+
+/// Ends all servers of a service.
+fn end_servers(service: &Service, by: &str) -> Result<(), Error> {
+    let servers = service.control().server_list()?;
+    servers.into_iter().try_for_each(|server| recover::end_server(service, by, server))
+}
+
+/// The same as root for a tenant of the acting user, if all clients are dead.
+///
+/// # Errors
+/// [`Error::Served`] if they are not; [`Error::Mps`]; those of [`recover::end_server`].
+pub(crate) fn end_servers_of_dead(service: &Service, by: &str) -> Result<(), Error> {
+    let refused = |reason: String| Error::Served { reason: format!("the MPS server goes on: {reason}") };
+    let clients: Vec<Pid> = service.clients()?.into_iter().map(|(_, client)| client).collect();
+    let (living, dead): (Vec<Pid>, Vec<Pid>) =
+        clients.into_iter().partition(|client| ProcessId::living(*client).is_some());
+    match living.into_iter().find(|client| !vacancy::is_look(*client)) {
+        Some(client) => Err(refused(format!("client {client} lives, and would lose its work"))),
+        None if dead.is_empty() => Err(refused("it has no dead client".to_owned())),
+        None => end_servers(service, by),
     }
 }
 

@@ -15,7 +15,7 @@ mod wait;
 mod watch;
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -133,7 +133,7 @@ fn find_program(words: &[OsString], command: &str) -> Result<PathBuf, Error> {
 }
 
 /// Makes a tenant; if it is refused while others leave, again until they have left.
-fn make_after_others(
+pub(crate) fn make_after_others(
     registry: &Registry,
     make: impl Fn() -> Result<OwnedTenant, Error>,
     say: &mut dyn FnMut(&str),
@@ -206,7 +206,7 @@ fn start(
     let candidates = place::candidates(install, request, &registry, gpus)?;
     let (gpus, asked, made) = make_where_it_fits(install, request, &registry, candidates, &name, &mut *say)?;
     let asked = &asked;
-    let (request, tenant, service) = made;
+    let MadeTenant { request, tenant, service, socket } = made;
     let request = &request;
     let place = Place {
         gpus: &gpus,
@@ -246,9 +246,8 @@ fn start(
         let begin_watch = |service| Watch::begin(service, &registry, &name, tenant.dir(), Some(policy));
         let watch = service.as_ref().map(begin_watch);
         let holder = match service {
-            // In system mode the directory is root's.
-            Some(_) if !registry.is_client() => holder::start(install, &tenant),
-            _ => Ok(()),
+            Some(_) => holder::start(install, &tenant, socket),
+            None => Ok(()),
         };
         let mut begin = || {
             if signals.take_over_job().map_err(Error::io("signal handlers"))? {
@@ -275,8 +274,14 @@ fn start(
     }
 }
 
-/// A tenant, what was settled for it, and its service.
-type MadeTenant = (RunRequest, OwnedTenant, Option<Service>);
+/// A tenant, and what was settled for it.
+struct MadeTenant {
+    request: RunRequest,
+    tenant: OwnedTenant,
+    service: Option<Service>,
+    /// Of its holder, if root has made it.
+    socket: Option<OwnedFd>,
+}
 
 /// Makes the tenant on the best of the GPUs that have room now; if none has, it waits for the best
 /// one, if it is to wait. Returns its GPUs and the request for them, too.
@@ -327,9 +332,9 @@ fn make_tenant(
     };
     if registry.is_client() {
         // `partitad` starts the service with the tenant.
-        let (request, tenant) = system::make(registry, request, gpus, name)?;
+        let (request, tenant, socket) = system::make(registry, request, gpus, name)?;
         return match service(&request) {
-            Ok(service) => Ok((request, tenant, service)),
+            Ok(service) => Ok(MadeTenant { request, tenant, service, socket }),
             Err(error) => {
                 finish(registry, tenant);
                 Err(error)
@@ -344,7 +349,7 @@ fn make_tenant(
     if request.is_put_in_turns {
         say("it takes turns: with masks it could not meet this target before (`--via mask` for masks)");
     }
-    Ok((request, tenant, service))
+    Ok(MadeTenant { request, tenant, service, socket: None })
 }
 
 /// Says which resources the program gets without a limit that was asked for.

@@ -29,15 +29,20 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus::Selectors;
+use crate::holder;
 use crate::limits::LimitSet;
 use crate::mps::incident::What;
+use crate::mps::vacancy::Vacancy;
 use crate::process::ProcessId;
-use crate::registry::{Meta, OwnedTenant, Registry};
+use crate::registry::{Isolation, Meta, OwnedTenant, Registry};
 use crate::request::RunRequest;
 use crate::signals;
 
 /// The socket's name in the run directory.
 pub const SOCKET: &str = ".system.sock";
+/// The most descriptors of an answer: the locked file of a tenant on each GPU, and its holder's
+/// socket.
+pub(crate) const DESCRIPTORS_MAX: usize = GPUS_MAX + 1;
 /// The most that is read of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -48,13 +53,24 @@ pub(crate) enum Request {
     /// Run this command line.
     Command { arguments: Vec<String> },
     /// Make a tenant for the process that asks.
-    Make { name: String, gpus: String, request: Box<RunRequest> },
+    Make {
+        name: String,
+        gpus: String,
+        request: Box<RunRequest>,
+        /// Whether it asks for the socket of a holder, too.
+        #[serde(default)]
+        has_holder: bool,
+    },
     /// Note which program a tenant has started.
     NoteChild { name: String, child: ProcessId },
     /// Record an incident of a tenant of an MPS service.
     NoteIncident { name: String, what: What },
     /// End the rest of a tenant's program.
     EndProcesses { name: String },
+    /// Look at the compute units of a tenant, for its holder.
+    Look { name: String },
+    /// End the servers of a tenant's service, which have none but dead clients.
+    EndServers { name: String },
     /// Remove what ended tenants left.
     Clean,
     /// Whether the site limits the program that asks, for which nobody has made a tenant. The
@@ -76,8 +92,11 @@ pub(crate) enum Answer {
     /// The command's output, and its exit code.
     Printed { code: u8, stdout: Vec<u8>, stderr: Vec<u8> },
     /// The tenant: its directory and its metadata, for each GPU. Its limits are those that were
-    /// asked for, with what depends on the tenants that are there.
+    /// asked for, with what depends on the tenants that are there. The socket of its holder, if
+    /// there is one, comes last.
     Made { parts: Vec<(PathBuf, Meta)>, limits: Box<LimitSet> },
+    /// What a look at compute units has found, and its process, if that waits still.
+    Looked { vacancy: Vacancy, waits: Option<ProcessId> },
     /// The program has a place in the queue, and why it does not start yet.
     Waits { reason: String },
     /// It is not done, and why.
@@ -109,7 +128,9 @@ impl Answer {
             Self::Refused { reason } | Self::Waits { reason } => {
                 vec![b"refused".to_vec(), reason.as_bytes().to_vec()]
             }
-            Self::Done | Self::Printed { .. } | Self::Made { .. } => vec![b"free".to_vec()],
+            Self::Done | Self::Printed { .. } | Self::Made { .. } | Self::Looked { .. } => {
+                vec![b"free".to_vec()]
+            }
         };
         let mut bytes = words.join(&0);
         bytes.push(0);
@@ -144,21 +165,21 @@ pub fn command(registry: &Registry, arguments: Vec<String>) -> Result<Printed, E
     }
 }
 
-/// Has `partitad` make a tenant that this process owns. Returns what was settled for it, too.
-pub(crate) fn make(
-    registry: &Registry,
-    asked: &RunRequest,
-    gpus: &[Gpu],
-    name: &str,
-) -> Result<(RunRequest, OwnedTenant), Error> {
+/// A tenant that `partitad` has made, what was settled for it, and the socket of its holder.
+pub(crate) type Made = (RunRequest, OwnedTenant, Option<OwnedFd>);
+
+/// Has `partitad` make a tenant that this process owns.
+pub(crate) fn make(registry: &Registry, asked: &RunRequest, gpus: &[Gpu], name: &str) -> Result<Made, Error> {
     let selectors = Selectors::List(gpus.iter().map(Gpu::selector).collect());
     let request = Request::Make {
         name: name.to_owned(),
         gpus: selectors.to_string(),
         request: Box::new(asked.clone()),
+        has_holder: asked.limits.isolation() == Isolation::Shared && holder::is_wanted(),
     };
-    let (answer, owners) = ask(registry, &request)?;
+    let (answer, mut owners) = ask(registry, &request)?;
     let Answer::Made { parts, limits } = answer else { return Err(other_version(registry)) };
+    let socket = if owners.len() == parts.len() + 1 { owners.pop() } else { None };
     let keys = || parts.iter().map(|(_, meta)| meta.gpu.key.clone());
     if parts.len() != owners.len() || !keys().eq(gpus.iter().map(Gpu::key)) {
         let dirs: Vec<String> = parts
@@ -175,7 +196,7 @@ pub(crate) fn make(
         return Err(failed(registry, reason));
     }
     let parts = parts.into_iter().zip(owners).map(|((path, meta), owner)| (path, meta, File::from(owner)));
-    Ok((RunRequest { limits: *limits, ..asked.clone() }, OwnedTenant::received(parts)))
+    Ok((RunRequest { limits: *limits, ..asked.clone() }, OwnedTenant::received(parts), socket))
 }
 
 /// Has `partitad` note the program that a tenant of this process has started. `ps` and `kill` find
@@ -194,6 +215,20 @@ pub(crate) fn note_incident(registry: &Registry, name: &str, what: What) -> Resu
 /// Makes `partitad` end the rest of the program of a tenant of this user.
 pub(crate) fn end_processes(registry: &Registry, name: &str) -> Result<(), Error> {
     ask(registry, &Request::EndProcesses { name: name.to_owned() }).map(drop)
+}
+
+/// Has `partitad` look at the compute units of a tenant of this user: only root sees whether other
+/// tenants have them, too.
+pub(crate) fn look(registry: &Registry, name: &str) -> Result<(Vacancy, Option<ProcessId>), Error> {
+    match ask(registry, &Request::Look { name: name.to_owned() })? {
+        (Answer::Looked { vacancy, waits }, _) => Ok((vacancy, waits)),
+        _ => Err(other_version(registry)),
+    }
+}
+
+/// Has `partitad` end the servers of a tenant's service, which have none but dead clients.
+pub(crate) fn end_servers(registry: &Registry, name: &str) -> Result<(), Error> {
+    ask(registry, &Request::EndServers { name: name.to_owned() }).map(drop)
 }
 
 /// Makes `partitad` remove what ended tenants left. Nothing waits for it: earlier readers skip dead
@@ -239,7 +274,7 @@ fn ask(registry: &Registry, request: &Request) -> Result<(Answer, Vec<OwnedFd>),
     let mut bytes = Vec::new();
     loop {
         let mut buffer = [0; 16 << 10];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GPUS_MAX))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC;
         let received = match recvmsg(&stream, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags) {

@@ -13,13 +13,11 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Tenant, World, compile, is_real, needs_user_mode, text};
-use partita_testing::is_long;
+use common::{Tenant, World, compile, is_real, text};
+use partita_testing::{ATTACKER, is_long};
 use rustix::process::Signal;
 
 const DEATHS: [&str; 6] = ["kill", "segv", "abort", "_exit", "return", "exec"];
-/// A holder needs to write in the tenant's directory.
-const NO_HOLDER: &str = "tenants have no holder there";
 
 /// A program that dies, and a neighbour.
 struct Scene {
@@ -147,9 +145,6 @@ fn without_a_holder_a_death_in_the_middle_of_work_breaks_the_neighbour() {
 
 #[test]
 fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
     for death in rounds() {
@@ -172,9 +167,6 @@ fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
 /// not find out whether the compute units are free.
 #[test]
 fn a_program_that_exits_with_work_in_flight_leaves_a_fence_behind_it() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
     let without_fence = || {
@@ -196,9 +188,6 @@ fn a_program_that_exits_with_work_in_flight_leaves_a_fence_behind_it() {
 /// No fence is behind these copies, and no compute unit runs them.
 #[test]
 fn copies_that_were_begun_just_before_the_death_are_held() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
     // If it had some milliseconds before the signal came, a fence is there all the same.
@@ -216,7 +205,7 @@ fn copies_that_were_begun_just_before_the_death_are_held() {
 /// Its service is for both GPUs, and a GPU is in one service at a time.
 #[test]
 fn a_start_on_one_gpu_waits_for_a_dead_tenant_of_two() {
-    if needs_user_mode(NO_HOLDER) || is_real() {
+    if is_real() {
         return;
     }
     let two = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
@@ -229,16 +218,13 @@ fn a_start_on_one_gpu_waits_for_a_dead_tenant_of_two() {
         assert!(line.starts_with("sms"), "{line}");
         assert_eq!(next.exit_code(), 0);
     }
-    let stopped = scene.world.partita(["mps", "stop", "--gpu", "sim:h200:all"]).output().unwrap();
+    let stopped = scene.world.keeper("mps stop --gpu sim:h200:all").output().unwrap();
     assert!(stopped.status.success(), "{stopped:?}");
 }
 
 /// A dead tenant's target needs its compute units until its work has ended.
 #[test]
 fn a_start_with_a_target_waits_for_a_dead_tenant_with_one() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
     let target = "--sm 60% --slo p99=5ms";
@@ -252,9 +238,6 @@ fn a_start_with_a_target_waits_for_a_dead_tenant_with_one() {
 /// What waits at the gate of a share of time would wait for ever.
 #[test]
 fn work_of_a_dead_tenant_with_a_share_of_time_ends_too() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
     for options in ["--sm 10% --time 10%", "--via time --time 10%"] {
@@ -267,9 +250,6 @@ fn work_of_a_dead_tenant_with_a_share_of_time_ends_too() {
 /// It has used up its share, so its gate is closed for ever.
 #[test]
 fn endless_work_of_a_dead_tenant_with_a_share_of_time_is_shown() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     let scene = Scene::new();
     for options in ["--sm 10% --time 10%", "--via time --time 10%"] {
         let mut neighbour = scene.neighbour();
@@ -286,9 +266,6 @@ fn endless_work_of_a_dead_tenant_with_a_share_of_time_is_shown() {
 
 #[test]
 fn endless_work_of_the_dead_is_shown_and_let_go_of_with_the_last_neighbour() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     let scene = Scene::new();
     for death in rounds() {
         let mut neighbour = scene.neighbour();
@@ -306,12 +283,41 @@ fn endless_work_of_the_dead_is_shown_and_let_go_of_with_the_last_neighbour() {
     }
 }
 
+/// In system mode all users have one service.
+#[test]
+fn a_death_of_another_users_program_breaks_nothing() {
+    if !common::is_system() {
+        eprintln!("skipped: users share a service in system mode alone");
+        return;
+    }
+    let scene = Scene::new();
+    let mut neighbour = scene.neighbour();
+    for work in ["finite", "sudden-finite", "endless", "sudden-endless"] {
+        let name = format!("dies-{work}");
+        let mut command = scene.world.as_user(ATTACKER, ["run", "--sm", "10%", "--name", &name, "--"]);
+        command.arg(&scene.program).arg(&scene.workloads).args([work, "kill"]);
+        let mut dying = Tenant::start(command.stdin(Stdio::piped()));
+        assert_eq!(dying.next_line(), "ready");
+        die(&mut dying, "kill");
+        let row = || scene.world.ps_of_root().into_iter().find(|row| row["name"] == name.as_str());
+        if work.ends_with("endless") {
+            let is_shown =
+                || row().unwrap()["problem"].as_str().is_some_and(|said| said.contains("has not ended"));
+            scene.eventually(work, &mut neighbour, is_shown);
+        } else {
+            scene.eventually(work, &mut neighbour, || row().is_none());
+        }
+    }
+    drop(neighbour);
+    let deadline = Instant::now() + common::PATIENCE;
+    while !scene.world.ps_of_root().is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", scene.world.ps_of_root());
+    }
+}
+
 /// No fence is behind the work of these: the holder looks at their compute units.
 #[test]
 fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     for death in ["kill", "_exit"].into_iter().take(if is_long() { 2 } else { 1 }) {
         let scene = Scene::new();
         let mut neighbour = scene.neighbour();
@@ -337,7 +343,7 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
 /// may stand still for another reason.
 #[test]
 fn a_look_that_waits_is_left_alone() {
-    if is_real() || needs_user_mode(NO_HOLDER) {
+    if is_real() {
         return;
     }
     let scene = Scene::new();
@@ -375,9 +381,6 @@ fn a_look_that_waits_is_left_alone() {
 /// until the work has ended, also if that takes longer than unknown work is held.
 #[test]
 fn the_dead_are_released_though_another_process_of_their_tenant_begins() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     // The first look begins 200 to 300 ms after the death, and takes as long at least.
     const TWO: &str = r#""$1" "$2" sudden-$3 kill; sleep 0.35; shift 3; exec "$@""#;
     for (work, next) in [("brief", "loop"), ("finite", "idle"), ("lasting", "idle")] {
@@ -404,7 +407,7 @@ fn the_dead_are_released_though_another_process_of_their_tenant_begins() {
 /// say so. In a long run: commands to such a daemon take seconds.
 #[test]
 fn the_end_of_the_server_releases_the_dead_also_if_the_daemon_hangs() {
-    if is_real() || needs_user_mode(NO_HOLDER) || !is_long() {
+    if is_real() || !is_long() {
         return;
     }
     let scene = Scene::new();
@@ -430,9 +433,6 @@ fn the_end_of_the_server_releases_the_dead_also_if_the_daemon_hangs() {
 
 #[test]
 fn an_administrator_ends_what_never_ends_and_is_told_what_it_costs() {
-    if needs_user_mode(NO_HOLDER) {
-        return;
-    }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
     let mut dying = scene.dying("endless", "kill", "on");

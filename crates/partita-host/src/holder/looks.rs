@@ -6,14 +6,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use partita_core::TpcSet;
-use partita_mps::{Pid, Service};
+use partita_mps::Service;
 
 use crate::error::Error;
 use crate::gpu::{self, Selector};
 use crate::install::Install;
 use crate::mps::canary::Waiting;
 use crate::mps::vacancy::{self, Vacancy};
+use crate::process::ProcessId;
 use crate::registry::{Registry, Tenant};
+use crate::system;
 
 /// The pause after a look: at least this, and this part of the time since the first one.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -39,7 +41,22 @@ struct Look {
     began: Instant,
     /// None if a living process of the tenant worked when it began.
     rest: Option<Rest>,
-    thread: JoinHandle<(Vacancy, Option<Waiting>)>,
+    thread: JoinHandle<(Vacancy, Option<Late>)>,
+}
+
+/// A look whose blocks wait: this process's, or root's in system mode.
+pub(super) enum Late {
+    Own(Waiting),
+    Roots(ProcessId),
+}
+
+impl Late {
+    fn is_waiting(&mut self) -> bool {
+        match self {
+            Self::Own(look) => look.is_waiting(),
+            Self::Roots(process) => process.lives(),
+        }
+    }
 }
 
 /// What a look has found, and when it began.
@@ -47,7 +64,7 @@ pub(super) struct Found {
     began: Instant,
     rest: Option<Rest>,
     vacancy: Vacancy,
-    waiting: Option<Waiting>,
+    late: Option<Late>,
 }
 
 /// The looks of one holder.
@@ -55,7 +72,7 @@ pub(super) struct Found {
 pub(super) struct Looks {
     present: Option<Look>,
     /// One whose blocks have not run yet. No other begins meanwhile.
-    waiting: Option<Waiting>,
+    late: Option<Late>,
     /// The last one that told something, and when it began.
     last: Option<(Instant, Vacancy)>,
     /// Whether one that has not begun is to begin.
@@ -75,16 +92,16 @@ impl Looks {
     /// launch, so what it has said must be read between this call and [`Self::note`].
     pub fn ended(&mut self) -> Option<Found> {
         let Look { began, rest, thread } = self.present.take_if(|look| look.thread.is_finished())?;
-        let (vacancy, waiting) = thread.join().unwrap_or((Vacancy::Unanswered, None));
-        Some(Found { began, rest, vacancy, waiting })
+        let (vacancy, late) = thread.join().unwrap_or((Vacancy::Unanswered, None));
+        Some(Found { began, rest, vacancy, late })
     }
 
     /// Notes what a look has found. What it found taken may be taken by a living process of the
     /// tenant, and tells nothing of the dead, unless those have rested all the time. `rest` is what
     /// they have begun by now.
     pub fn note(&mut self, found: Found, rest: Option<Rest>) {
-        let Found { began, rest: before, vacancy, waiting } = found;
-        self.waiting = waiting;
+        let Found { began, rest: before, vacancy, late } = found;
+        self.late = late;
         let first = *self.first.get_or_insert(began);
         self.next = Some(Instant::now() + (first.elapsed() / PAUSE_PART).clamp(PAUSE, PAUSE_MAX));
         let is_told = vacancy != Vacancy::Taken || (before.is_some() && before == rest);
@@ -114,42 +131,69 @@ impl Looks {
     }
 
     /// Begins a look at the tenant's compute units, unless one goes on or ended just now.
-    pub fn begin(&mut self, install: &Install, service: &Service, parts: &[Tenant], rest: Option<Rest>) {
+    pub fn begin(
+        &mut self,
+        install: &Install,
+        registry: &Registry,
+        service: &Service,
+        parts: &[Tenant],
+        rest: Option<Rest>,
+    ) {
         let is_early = self.next.is_some_and(|next| Instant::now() < next);
-        if self.present.is_some() || is_early || self.waiting.as_mut().is_some_and(Waiting::is_waiting) {
+        if self.present.is_some() || is_early || self.late.as_mut().is_some_and(Late::is_waiting) {
             return;
         }
-        self.waiting = None;
+        self.late = None;
         let began = Instant::now();
         self.wanted.store(true, Ordering::Relaxed);
-        let (install, service, wanted) = (install.clone(), service.clone(), Arc::clone(&self.wanted));
-        let places: Result<Vec<Place>, Error> = parts.iter().map(place).collect();
+        let wanted = Arc::clone(&self.wanted);
+        let (install, registry, service) = (install.clone(), registry.clone(), service.clone());
+        let name = parts.first().map(|part| part.name.clone()).unwrap_or_default();
+        let places = places(parts);
         let thread = std::thread::spawn(move || {
-            let found = places.and_then(|places| look_at(&install, &service, &places, &wanted));
+            let found = match registry.is_client() {
+                true => system::look(&registry, &name).map(|(found, late)| (found, late.map(Late::Roots))),
+                false => places.and_then(|places| {
+                    let is_wanted = || wanted.load(Ordering::Relaxed);
+                    let (found, late) = look_at(&install, &registry, &service, &places, is_wanted)?;
+                    Ok((found, late.map(Late::Own)))
+                }),
+            };
             found.unwrap_or((Vacancy::Unanswered, None))
         });
         self.present = Some(Look { began, rest, thread });
     }
-
-    /// Whether this client is a look that waits.
-    pub fn is_one(&self, client: Pid) -> bool {
-        self.waiting.as_ref().is_some_and(|look| look.pid() == client)
-    }
 }
 
-fn place(part: &Tenant) -> Result<Place, Error> {
-    let gpu = part.meta()?.gpu.selector();
-    Ok(Place { gpu, key: part.gpu_key.clone(), name: part.name.clone(), set: part.set()? })
+/// Looks at the compute units of a tenant of the acting user, as root.
+///
+/// # Errors
+/// Those of [`vacancy::look`].
+pub(crate) fn look_for(
+    install: &Install,
+    registry: &Registry,
+    service: &Service,
+    parts: &[Tenant],
+) -> Result<(Vacancy, Option<Waiting>), Error> {
+    look_at(install, registry, service, &places(parts)?, || true)
+}
+
+fn places(parts: &[Tenant]) -> Result<Vec<Place>, Error> {
+    let place = |part: &Tenant| {
+        let gpu = part.meta()?.gpu.selector();
+        Ok(Place { gpu, key: part.gpu_key.clone(), name: part.name.clone(), set: part.set()? })
+    };
+    parts.iter().map(place).collect()
 }
 
 /// Free if all places are. Compute units that another tenant has, too, do not tell.
 fn look_at(
     install: &Install,
+    registry: &Registry,
     service: &Service,
     places: &[Place],
-    wanted: &AtomicBool,
+    is_wanted: impl Fn() -> bool,
 ) -> Result<(Vacancy, Option<Waiting>), Error> {
-    let registry = Registry::open()?;
     for Place { gpu, key, name, set } in places {
         let has_some = |other: &Tenant| {
             let is_beside = other.gpu_key == *key && other.name != *name;
@@ -159,7 +203,7 @@ fn look_at(
             return Ok((Vacancy::Untold, None));
         }
         let gpu = gpu::select(install, Some(gpu))?.gpu;
-        match vacancy::look(install, &gpu, service, set, || wanted.load(Ordering::Relaxed))? {
+        match vacancy::look(install, &gpu, service, set, &is_wanted)? {
             (Vacancy::Free, _) => {}
             found => return Ok(found),
         }
@@ -172,7 +216,7 @@ mod tests {
     use super::*;
 
     fn found(began: Instant, rest: Option<Rest>, vacancy: Vacancy) -> Found {
-        Found { began, rest, vacancy, waiting: None }
+        Found { began, rest, vacancy, late: None }
     }
 
     /// A living process that has begun so much.

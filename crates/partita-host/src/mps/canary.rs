@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpu_job::on_gpu;
 use crate::install::Install;
+use crate::process::ProcessId;
 
 /// The name of the job.
 pub const JOB: &str = "mps-canary";
@@ -114,9 +115,9 @@ impl Waiting {
         }
     }
 
-    /// Its process.
-    pub(crate) fn pid(&self) -> Pid {
-        self.job.pid()
+    /// Its process, if it lives.
+    pub(crate) fn process(&self) -> Option<ProcessId> {
+        ProcessId::living(self.job.pid())
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use partita_core::TpcSet;
 use partita_driver::{Alone, Error as DriverError, ProcessMasks};
-use partita_mps::Service;
 use partita_mps::lock::lock_within;
+use partita_mps::{Pid, Service};
 use serde::{Deserialize, Serialize};
 
 use super::canary::{Answer, Waiting, answer, say_launches};
@@ -41,7 +41,8 @@ const UNTOLD: &str = "untold";
 const TURN_LIMIT: Duration = Duration::from_secs(60);
 
 /// What was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Vacancy {
     /// Nothing runs there.
     Free,
@@ -51,6 +52,13 @@ pub enum Vacancy {
     Unanswered,
     /// These compute units do not tell.
     Untold,
+}
+
+/// Whether this client is the process of a look. Its command line says so: that is no boundary, and
+/// serves those who do not claim it.
+pub(crate) fn is_look(client: Pid) -> bool {
+    let line = std::fs::read(format!("/proc/{client}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).any(|word| word == JOB.as_bytes())
 }
 
 /// What the job is to look at.

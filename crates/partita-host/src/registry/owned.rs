@@ -15,6 +15,7 @@ use super::dir::{Dir, own_user};
 use super::layout::{ELASTIC, GATE, OWNER, TURNS, c_path};
 use super::memory;
 use super::tenant::{Meta, own_meta, write_meta};
+use crate::dead;
 use crate::error::Error;
 
 /// `TMPFS_MAGIC` of linux/magic.h.
@@ -173,15 +174,20 @@ pub(super) fn make(
         check_memory(dir, "no share of time")?;
         TimeMap::create(dir.at(TIME_FILE_NAME), written).map_err(ledger)?;
     }
+    let of_holder: &[&str] = if is_prepared { &[] } else { &[dead::FILE, dead::WORK_ENDED] };
+    for name in of_holder {
+        dir.create(name, 0o600).map_err(Error::io(describe()))?;
+    }
     for (link, number) in links.iter().zip(1..) {
         dir.link(link, &format!("{GPU_LINK_PREFIX}{number}")).map_err(Error::io(describe()))?;
     }
     write_meta(dir, dir.path(), meta)?;
     if user != own_user() {
         let time = (limits.flags & FLAG_TIMED != 0).then_some(TIME_FILE_NAME);
-        for name in [Some(USAGE_FILE_NAME), time].into_iter().flatten() {
-            dir.give(&name.to_string_lossy(), user).map_err(Error::io(describe()))?;
-        }
+        let of_ledger =
+            [Some(USAGE_FILE_NAME), time].into_iter().flatten().map(|name| name.to_string_lossy());
+        let given = of_ledger.chain(of_holder.iter().map(|name| (*name).into()));
+        given.into_iter().try_for_each(|name| dir.give(&name, user)).map_err(Error::io(describe()))?;
         // Only the user can open it, and so no other user can lock it.
         dir.give(OWNER, user).map_err(Error::io(describe()))?;
         rustix::fs::fchmod(&owner, rustix::fs::Mode::from_raw_mode(0o600))

@@ -3,10 +3,11 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use partita_core::slo::{Goal, Slo, Target};
 use partita_core::{Placement, TpcSet, words};
@@ -29,6 +30,8 @@ use crate::simenv::SimEnvironment;
 /// The version of `meta.json` that this build writes and reads.
 pub const META_VERSION: u32 = 1;
 const LIMITS: &str = "limits";
+/// The pause before a lock of a user is tried again.
+const LOCK_POLL: Duration = Duration::from_millis(20);
 /// The most that is read of a `meta.json`, in bytes: a long command line fits.
 const META_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
@@ -338,6 +341,18 @@ impl Tenant {
         Ok(file)
     }
 
+    /// Locks the directory of its user, for what is done for a user one at a time, and waits so
+    /// long for it. The lock lasts as long as the returned descriptor.
+    pub(crate) fn lock_user(&self, limit: Duration) -> Option<OwnedFd> {
+        let begin = Instant::now();
+        loop {
+            match self.home.try_lock() {
+                Ok(None) if begin.elapsed() < limit => std::thread::sleep(LOCK_POLL),
+                locked => return locked.ok().flatten(),
+            }
+        }
+    }
+
     /// Opens one of its files by the ledger.
     fn open_file<T>(
         &self,
@@ -484,7 +499,7 @@ impl Tenant {
     pub fn dead(&self) -> Vec<DeadProcess> {
         let Ok(dir) = self.open() else { return Vec::new() };
         let bytes = dir.bytes(dead::FILE, dead::BYTES_MAX).unwrap_or_default();
-        serde_json::from_slice(&bytes).unwrap_or_default()
+        DeadProcess::read(&bytes)
     }
 
     /// Opens the gate of the tenant's share of time, for the work of the dead.
