@@ -166,11 +166,19 @@ impl Report {
     }
 
     pub(super) fn trouble(&mut self, trouble: Trouble) {
-        self.problems.push(Problem { blame: Some(trouble.blame), reason: trouble.reason });
+        self.problem(Some(trouble.blame), trouble.reason);
     }
 
     pub(super) fn notice(&mut self, reason: impl ToString) {
-        self.problems.push(Problem { blame: None, reason: reason.to_string() });
+        self.problem(None, reason.to_string());
+    }
+
+    /// Several actions may fail for one reason, which is told once.
+    fn problem(&mut self, blame: Option<Blame>, reason: String) {
+        match self.problems.iter_mut().find(|problem| problem.reason == reason) {
+            Some(known) => known.blame = known.blame.max(blame),
+            None => self.problems.push(Problem { blame, reason }),
+        }
     }
 
     /// The result for the batch system.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::record::StoreError;
 
 /// Whose fault an error is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
     /// The job's: it requests something that does not exist. The node is healthy, and the next try

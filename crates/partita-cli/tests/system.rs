@@ -169,6 +169,17 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
 }
 
 #[test]
+fn the_audit_of_a_user_accuses_no_tenant_of_another() {
+    let Some(world) = machine() else { return };
+    let (program, kernels) = common::gpu_program();
+    let mut other = world.as_user(ATTACKER, "run --name other --time 30% --".split(' '));
+    let mut other = Tenant::start(other.arg(program).arg(kernels).arg("loop"));
+    other.next_line();
+    let audit = world.line("ps --audit");
+    assert!(audit.status.success(), "{audit:?}");
+}
+
+#[test]
 fn services_are_roots_and_every_user_sees_them() {
     let Some(world) = machine() else { return };
     // Also one that root has started, as it believes, for itself.

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use partita_core::time::Priority;
-use partita_ledger::{FLAG_TIMED, GATE_FILE_NAME, TIME_FILE_NAME};
+use partita_ledger::{FLAG_TIMED, GATE_FILE_NAME, NO_QUOTA, TIME_FILE_NAME};
 use serde::Serialize;
 
 use crate::calibration::without_mps;
@@ -26,7 +26,7 @@ use crate::mps;
 use crate::points;
 use crate::process::ProcessId;
 pub use crate::registry::CDI_KIND as KIND;
-use crate::registry::{CONTAINER_DIR, Isolation, Meta, Registry, Tenant, check_name, container_dir};
+use crate::registry::{CONTAINER_DIR, Isolation, Meta, Registry, Tenant, check_name, container_dir, memory};
 use crate::request::RunRequest;
 use crate::run;
 
@@ -180,6 +180,15 @@ pub fn prepare(install: &Install, name: &str, request: &RunRequest, dir: &Path) 
         Err(error) => return Err(error),
     };
     match &present {
+        Some(parts) if parts[0].is_prepared() && !is_same(parts, &request, &gpus) => {
+            return Err(Error::Refused {
+                what: format!("preparing tenant {name}"),
+                reason: format!(
+                    "it is prepared with other limits; give the same ones, change it with `partita set {name}`, or \
+                     remove it first with `partita cdi remove {name}`"
+                ),
+            });
+        }
         Some(parts) if !is_same(parts, &request, &gpus) => return Err(parts[0].name_in_use()),
         Some(_) => {}
         None => {
@@ -241,11 +250,15 @@ fn is_same(parts: &[Tenant], request: &RunRequest, gpus: &[Gpu]) -> bool {
                     && meta.isolation == request.limits.isolation()
                     && (share.is_none() || meta.share == share)
             })
-            // What it asks for changes nothing.
+            // What it asks for changes nothing, and nothing is left out.
             && part.limits().is_ok_and(|limits| {
                 let mut asked = limits.clone();
                 request.limits.put(&mut asked);
+                let has_quota = limits.memory_quota_bytes != NO_QUOTA && memory::rest(limits).is_none();
+                let is_timed = limits.flags & FLAG_TIMED != 0;
                 asked == *limits
+                    && (request.limits.memory.is_some() || !has_quota)
+                    && (request.limits.time.is_some() || !is_timed)
             })
     };
     parts.len() == gpus.len() && parts.iter().zip(gpus).all(is_it)
@@ -464,12 +477,13 @@ fn check_prepared(name: &str, parts: &[Tenant]) -> Result<(), Error> {
     })
 }
 
-/// Removes a tenant for containers and its device. Nothing is there to remove after a second call.
+/// Removes a tenant for containers and its device, and returns whether there was something of it: a
+/// second call finds nothing.
 ///
 /// # Errors
 /// [`Error::Refused`] while a container uses it, unless its processes are to be ended;
 /// [`Error::Child`] if a process stays in it that is not in a container.
-pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Result<(), Error> {
+pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Result<bool, Error> {
     check_name(name)?;
     let registry = Registry::open()?;
     let parts = match registry.lock()?.tenant(name) {
@@ -477,6 +491,8 @@ pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Res
         Err(Error::NoSuchTenant { .. }) => Vec::new(),
         Err(error) => return Err(error),
     };
+    let path = dir.join(file_name(name));
+    let is_there = !parts.is_empty() || path.exists() || !half_written(&path).is_empty();
     check_prepared(name, &parts)?;
     parts.iter().try_for_each(Tenant::check_yours)?;
     if is_ending && !parts.is_empty() {
@@ -497,7 +513,8 @@ pub fn remove(install: &Install, name: &str, dir: &Path, is_ending: bool) -> Res
     points::reached("cdi-device-removed");
     let lock = kill::remove_parts(&registry, &parts)?;
     points::reached("cdi-tenant-removed");
-    crate::partition::divide_after_end(&lock)
+    crate::partition::divide_after_end(&lock)?;
+    Ok(is_there)
 }
 
 #[cfg(test)]

@@ -118,7 +118,8 @@ pub fn compare(install: &Install, registry: &Registry, gpu: &Gpu) -> Result<Vec<
 /// The ways of a machine.
 fn ways(machine: &Machine) -> Vec<Way> {
     let is_divided = machine.is_mig_on == Some(true);
-    let is_old = machine.compute_capability < (7, 0);
+    // What was proved here works, whatever the generation.
+    let is_old = machine.compute_capability < (7, 0) && machine.proof.is_none();
     // A reason against every way that works on a whole GPU.
     let whole = |so_far: Result<String, String>| match is_divided {
         true => Err("MIG is on; an administrator turns it off, or use `partita run --mig`".to_owned()),
@@ -340,7 +341,7 @@ mod tests {
             ..able()
         };
         assert_eq!(available(&divided)[7..], ["vf (SR-IOV)", "vgpu"]);
-        let old = available(&Machine { compute_capability: (6, 1), ..able() });
+        let old = available(&Machine { compute_capability: (6, 1), proof: None, ..able() });
         assert_eq!(old, without(&["mask", "time: mask", "persistent"]));
     }
 

@@ -134,7 +134,7 @@ pub enum Error {
     },
     /// A tenant of this name lives.
     #[error(
-        "name {name} is in use by {user}'s tenant on {gpu} ({what}): choose another --name, or end it with `partita kill {name}`"
+        "name {name} is in use by {user}'s tenant on {gpu} ({what}): choose another --name, or end it with `partita {command} {name}`"
     )]
     NameInUse {
         /// The name.
@@ -145,6 +145,8 @@ pub enum Error {
         gpu: String,
         /// What it runs.
         what: String,
+        /// The command that ends it.
+        command: &'static str,
     },
     /// No tenant of this name lives.
     #[error("there is no tenant {name}: {present}")]

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::limits::LimitSet;
 use crate::pace::TimesRow;
-use crate::registry::{Registry, Tenant};
-use crate::slo::{LevelRow, Record, StepRow, TargetRow};
+use crate::registry::{Isolation, Registry, Tenant};
+use crate::slo::{self, LevelRow, Record, StepRow, TargetRow};
 use crate::time;
 
 /// What is known of a tenant's TPCs on one GPU.
@@ -252,7 +252,8 @@ fn without_target(of: &mut Explanation, tenant: &Tenant, asked: &LimitSet) {
     let tpcs = of.tpcs.unwrap_or(0);
     if time::takes_turns(tenant) {
         of.why.push("it shares its compute units with other tenants, in turns".to_owned());
-        of.what_if.push(format!("`partita set {name} --time` or `--priority` changes its turns"));
+        let option = if asked.time.is_some() { "--time" } else { "--priority" };
+        of.what_if.push(format!("`partita set {name} {option}` changes its turns"));
     } else if tenant.rests().is_some() {
         of.why.push(format!(
             "it has no --sm: its {tpcs} TPCs are an even part of what the shares of others leave"
@@ -260,12 +261,18 @@ fn without_target(of: &mut Explanation, tenant: &Tenant, asked: &LimitSet) {
         of.what_if.push(format!("`partita set {name} --sm 50%` gives it a share of its own"));
     } else {
         let share = asked.share.map_or_else(|| "its share".to_owned(), |share| format!("--sm {share}"));
-        of.why.push(format!("it has {share}: {tpcs} TPCs, whatever it does"));
+        let ceiling = tenant.limits().map_or(0, |limits| limits.borrow_tpcs_max);
+        of.why.push(match ceiling {
+            0 => format!("it has {share}: {tpcs} TPCs, whatever it does"),
+            most => format!("it has {share}: {tpcs} TPCs, and up to {most} while others leave them idle"),
+        });
         of.what_if.push(format!("`partita set {name} --sm` gives it more or fewer"));
     }
     if let Some(share) = asked.time {
         of.why.push(format!("it has {share} of the GPU's time"));
-        of.what_if.push(format!("`partita set {name} --time` gives it more"));
+        if !time::takes_turns(tenant) {
+            of.what_if.push(format!("`partita set {name} --time` gives it more"));
+        }
     }
     if asked.priority == Some(Priority::Low) {
         of.why.push("its priority is low: it waits while a tenant of high priority has work".to_owned());
@@ -273,6 +280,12 @@ fn without_target(of: &mut Explanation, tenant: &Tenant, asked: &LimitSet) {
     }
     let pace = tenant.usage().ok().and_then(|usage| usage.pace().ok());
     let bursts = pace.map(|pace| TimesRow::from(pace.bursts)).filter(|bursts| bursts.count > 0);
+    // What `partita set` would refuse is not advised.
+    let isolation = tenant.meta().map_or(Isolation::Shared, |meta| meta.isolation);
+    let target = LimitSet { slo: "p99=1s".parse().ok(), ..*asked };
+    if !tenant.limits().is_ok_and(|limits| slo::check(&target, limits, isolation).is_ok()) {
+        return;
+    }
     match bursts.and_then(|bursts| bursts.p99_us) {
         Some(p99_us) => of.what_if.push(format!(
             "`partita set {name} --slo p99={}` holds the p99 of its bursts that it has now, with as few TPCs as that needs",

@@ -41,7 +41,7 @@ use crate::dead::{self, DeadProcess};
 use crate::error::Error;
 use crate::install::Install;
 use crate::kill;
-use crate::mps::incident::{self, Because, Incident, What};
+use crate::mps::incident::{self, Because, Incident, RestartCause, What};
 use crate::mps::vacancy::{self, Vacancy};
 use crate::mps::{self, DETACH_SUBCOMMAND, ready, recover};
 use crate::partition;
@@ -522,7 +522,7 @@ impl Holder {
 /// Ends all servers of a service.
 fn end_servers(service: &Service, by: &str) -> Result<(), Error> {
     let servers = service.control().server_list()?;
-    servers.into_iter().try_for_each(|server| recover::end_server(service, by, server))
+    servers.into_iter().try_for_each(|server| recover::end_server(service, by, server, RestartCause::Dead))
 }
 
 /// The same as root for a tenant of the acting user, if all clients are dead.

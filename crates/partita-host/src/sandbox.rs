@@ -111,6 +111,7 @@ impl<'a> Sandbox<'a> {
             goal: Default::default(),
             placed: None,
             is_put_in_turns: false,
+            has_ceiling: false,
             prepared_boot: None,
             origin: Origin::Request,
         };

@@ -277,7 +277,8 @@ impl<'a> Change<'a> {
         // Without a description of the tenant, its processes may be clients of MPS.
         let isolation = part.meta().map_or(Isolation::Shared, |meta| meta.isolation);
         limits::ceiling::put(&wanted, &topology, isolation, &mut changed)?;
-        if changed.borrow_tpcs_max != 0 && before.borrow_tpcs_max == 0 {
+        let had_ceiling = before.borrow_tpcs_max != 0 || part.meta().is_ok_and(|meta| meta.has_ceiling);
+        if changed.borrow_tpcs_max != 0 && !had_ceiling {
             return Err(Error::NotOffered {
                 option: "--sm with a ceiling".to_owned(),
                 reason: format!(

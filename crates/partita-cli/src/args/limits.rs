@@ -41,6 +41,15 @@ impl<const OF_SET: bool> FromArgMatches for LimitOptions<OF_SET> {
         for limit in Self::offered() {
             if limit.name == "sm" && matches.get_flag(BORROW) {
                 let share = matches.get_one::<String>("sm").map_or("", String::as_str);
+                if share.contains("..") {
+                    let reason = format!(
+                        "--borrow is --sm with ..100%, and --sm {share} has a ceiling: leave out one"
+                    );
+                    return Err(clap::Error::raw(
+                        clap::error::ErrorKind::ArgumentConflict,
+                        format!("{reason}\n"),
+                    ));
+                }
                 given.add(limit, format!("{share}..100%"));
                 continue;
             }

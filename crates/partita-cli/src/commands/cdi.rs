@@ -39,8 +39,10 @@ pub fn cdi(verb: &Cdi) -> Result<ExitCode, Failure> {
         }
         Cdi::Remove(arguments) => {
             for name in &arguments.names {
-                containers::remove(&install, name, &dir(&arguments.output.output)?, arguments.force)?;
-                print(&format!("{name}: removed\n"))?;
+                let was_there =
+                    containers::remove(&install, name, &dir(&arguments.output.output)?, arguments.force)?;
+                let what = if was_there { "removed" } else { "there was nothing to remove" };
+                print(&format!("{name}: {what}\n"))?;
             }
         }
     }

@@ -52,6 +52,9 @@ fn by_partitad(registry: &Registry, name: &str) -> Result<Vec<Explanation>, Fail
 
 fn draw(explained: &[Explanation], file: &Path) -> Result<(), Failure> {
     let refused = |reason: &str| Failure::Told(format!("--svg {}: {reason}", file.display()));
+    if file.extension().is_none_or(|end| end != "svg") {
+        return Err(refused("it is a picture in SVG; name a file that ends with .svg"));
+    }
     // A tenant with a target has one GPU.
     let [one] = explained else {
         return Err(refused("the tenant has several GPUs, and a picture shows one"));

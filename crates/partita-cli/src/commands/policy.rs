@@ -16,6 +16,10 @@ pub fn policy(verb: &PolicyVerb) -> Result<ExitCode, Failure> {
             if arguments.file.is_some() && !path.exists() {
                 return Err(Failure::Told(format!("{}: there is no such file", path.display())));
             }
+            if !path.exists() {
+                return Ok(print(&format!("there is no {}: no policy holds\n", path.display()))
+                    .map(|()| ExitCode::SUCCESS)?);
+            }
             let (policy, _) = policy::load(&path)?;
             let unknown = policy::unknown_names(&policy);
             unknown.iter().for_each(|line| tell(&format!("{}: {line}", path.display())));

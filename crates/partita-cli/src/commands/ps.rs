@@ -92,7 +92,13 @@ pub fn ps(arguments: &Ps) -> Result<ExitCode, Failure> {
 pub fn loads(registry: &Registry) -> Result<Loads, Failure> {
     // A wrong variable must not hide the tenants.
     let wanted = selectors(std::env::var("PARTITA_GPU").ok().as_deref()).ok().flatten();
-    Ok(audit::loads(&Install::of_this_program()?, registry, wanted.as_ref())?)
+    let mut loads = audit::loads(&Install::of_this_program()?, registry, wanted.as_ref())?;
+    if registry.is_client() {
+        // `partitad` does not answer, and other users' processes may belong to tenants.
+        let own = partita::process::user_name(rustix::process::geteuid().as_raw());
+        loads.outsiders.retain(|outsider| outsider.user == own);
+    }
+    Ok(loads)
 }
 
 /// The columns of the terminal that this is printed to; `watch` and shells tell theirs in a

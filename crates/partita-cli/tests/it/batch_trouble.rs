@@ -310,6 +310,12 @@ fn wrong_calls_say_what_is_missing() {
         assert!(matches!(output.status.code(), Some(1 | 2)), "{line}: {output:?}");
         assert!(text(&output.stderr).contains(words), "{line}: {output:?}");
     }
+    // Each action fails for the same reason, which is told once.
+    let mut job = Job::new(&world, 1, "partita:mps");
+    job.variables.push(("SLURM_JOB_GPUS".to_owned(), "9".to_owned()));
+    let ended = job.prolog();
+    assert!(ended.code == 1 && ended.said.lines().count() == 1, "{ended:?}");
+    job.epilog();
     assert!(world.refused("batch task-prolog").contains("PBS_JOBID"));
     assert!(world.refused("batch prolog --limit 0").contains("--limit"));
 }

@@ -75,6 +75,9 @@ fn a_borrower_has_what_is_idle_and_gives_it_back() {
     borrower.comes_to("0-4,40-59");
     world.ok("set borrower --sm tpc:40-59");
     borrower.comes_to("40-59");
+    // It was started with a ceiling, so it can have one again.
+    world.ok("set borrower --sm tpc:40-59..25tpc");
+    borrower.comes_to("0-4,40-59");
 }
 
 /// A program that never waits, and one with more streams than can be asked.
@@ -133,5 +136,7 @@ fn what_cannot_borrow_is_refused_with_the_reason() {
     }
     let _plain = Program::start(&world, "plain", "--sm 10%");
     assert!(world.refused("set plain --sm 10%..100%").contains("was started without one"));
+    let both = world.refused("run --borrow --sm 30%..50% -- true");
+    assert!(both.contains("--sm 30%..50% has a ceiling"), "{both}");
     assert!(world.ok("run --dry-run --sm 10% --borrow -- true").contains("sm 10%..100%"));
 }

@@ -37,6 +37,8 @@ fn without_a_policy_and_with_the_shipped_one_everything_is_as_it_was() {
     let without = succeeds(&mut world.partita(["policy", "show"]));
     assert_eq!(shown.lines().skip(1).collect::<Vec<_>>(), without.lines().skip(1).collect::<Vec<_>>());
     assert!(without.starts_with("no "), "{without}");
+    let checked = succeeds(&mut world.partita(["policy", "check"]));
+    assert!(checked.contains("no policy holds"), "{checked}");
     fs::write(&file, "[outside]\nprograms = \"limit\"\nsm = \"25%\"\ngroups = [\"root\"]\n").unwrap();
     let limiting = succeeds(&mut world.partita(["policy", "show"]));
     let line = "line 1: programs outside of tenants: made tenants with --sm 25%, except those of root and \

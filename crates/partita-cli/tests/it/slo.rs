@@ -433,3 +433,25 @@ fn targets_that_exclude_each_other_are_refused_with_the_sum() {
     let told = world.ok("explain two");
     assert!(told.contains("it has --sm 10%") && told.contains("partita set two --sm"), "{told}");
 }
+
+/// What `explain` advises, `set` takes.
+#[test]
+fn explain_advises_no_change_that_is_refused() {
+    let world = World::in_memory();
+    for (options, advises, not) in [
+        ("--time 30%", "--time", ["--priority", "--slo"]),
+        ("--sm 30% --isolation own", "--sm", ["--slo", "--time"]),
+        ("--sm 30%..60%", "--sm", ["--slo", "--time"]),
+        ("--sm 30%", "--sm", ["--priority", "--time"]),
+    ] {
+        let tenant = world.idle(&format!("--name one {options}"));
+        let explained = explain(&world, "one");
+        let advice = explained["what_if"].to_string();
+        assert!(advice.contains(&format!("set one {advises}")), "{options}: {advice}");
+        assert!(not.iter().all(|option| !advice.contains(option)), "{options}: {advice}");
+        drop(tenant);
+        while !world.ps().is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

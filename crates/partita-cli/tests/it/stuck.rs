@@ -146,6 +146,20 @@ fn a_tenant_with_restart_mends_the_service_and_starts_again() {
     world.ok("kill serve");
 }
 
+/// The server works, and root restarts it all the same.
+#[test]
+fn a_forced_restart_is_not_told_as_a_stuck_server() {
+    let world = World::new();
+    let mut there = Tenant::start(&mut world.gpu("--name there --sm 10%", "loop"));
+    assert!(there.next_line().starts_with("sms"));
+    assert!(world.keeper_ok("mps recover --force").contains("restarted server"));
+    let mut lines = std::iter::repeat_with(|| there.line());
+    lines.find(Option::is_none);
+    let said = complaint(&mut there);
+    assert!(said.contains("was restarted by `partita mps recover --force`"), "{said}");
+    assert!(!said.contains("stuck") && world.ok("mps logs").contains("recover --force"), "{said}");
+}
+
 #[test]
 fn a_tenants_own_mask_cannot_make_a_launch_that_never_ends() {
     let world = World::new();

@@ -91,7 +91,7 @@ pub fn strangers(registry: &Registry) -> Result<Vec<Stranger>, Error> {
         // a slot by then.
         let tenants = registry.lock()?.tenants()?;
         let here: Vec<&Tenant> =
-            tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.is_own()).collect();
+            tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.is_kept_here()).collect();
         let is_known = |process: ProcessId| here.iter().any(|tenant| charged(tenant, process).is_some());
         // The second look excludes processes that only created the gate, or that have ended.
         let strangers =

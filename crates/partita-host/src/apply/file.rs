@@ -162,10 +162,18 @@ impl Reader<'_> {
     ) -> Result<(String, String), Error> {
         let name = key.get_ref().as_ref();
         let wrong = |reason: String| self.refuse(&value.span(), format!("{name}: {reason}"));
+        let is_limit = LIMITS.iter().any(|limit| limit.name == name);
+        if !is_limit && !OTHERS.contains(&name) {
+            let limits = LIMITS.iter().map(|limit| limit.name);
+            let known: Vec<&str> =
+                ["name", "command", "profile"].into_iter().chain(OTHERS).chain(limits).collect();
+            let reason = format!("there is no option `{name}`; there are {}", known.join(", "));
+            return Err(self.refuse(&key.span(), reason));
+        }
         let text = match (name, value.get_ref()) {
             ("compact", DeValue::Boolean(true)) => "true".to_owned(),
             ("wait", DeValue::Boolean(true)) => "true".to_owned(),
-            ("wait", DeValue::Boolean(false)) => {
+            ("wait", value) if !matches!(value, DeValue::String(_)) => {
                 return Err(wrong("write `true` or a time such as \"2h\", or leave it out".to_owned()));
             }
             ("compact", _) => return Err(wrong("write `true`, or leave it out".to_owned())),
@@ -183,12 +191,6 @@ impl Reader<'_> {
             if text != "true" {
                 wait_time(&text).map_err(wrong)?;
             }
-        } else if !OTHERS.contains(&name) {
-            let limits = LIMITS.iter().map(|limit| limit.name);
-            let known: Vec<&str> =
-                ["name", "command", "profile"].into_iter().chain(OTHERS).chain(limits).collect();
-            let reason = format!("there is no option `{name}`; there are {}", known.join(", "));
-            return Err(self.refuse(&key.span(), reason));
         }
         Ok((name.to_owned(), text))
     }

@@ -73,10 +73,13 @@ pub enum What {
         /// Whether it ran.
         works: bool,
     },
-    /// It, or `partita mps recover`, killed a stuck server.
+    /// It, or `partita mps recover`, killed a server.
     Recovered {
         /// The server.
         server: Pid,
+        /// Why.
+        #[serde(default)]
+        because: RestartCause,
     },
     /// Its holder released a process that had died as a client beside others.
     Released {
@@ -142,6 +145,31 @@ impl What {
     }
 }
 
+/// Why a server was killed, so that another one starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartCause {
+    /// It was stuck.
+    #[default]
+    Stuck,
+    /// `partita mps recover --force` asked for it.
+    Forced,
+    /// It had none but dead clients.
+    Dead,
+}
+
+impl RestartCause {
+    /// The reason, in words that follow the server.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Stuck => "was stuck and was restarted",
+            Self::Forced => "was restarted by `partita mps recover --force`",
+            Self::Dead => "was ended, because all its clients had died",
+        }
+    }
+}
+
 impl Incident {
     /// One of now.
     #[must_use]
@@ -186,7 +214,7 @@ pub fn all(service: &Service) -> Vec<Incident> {
 pub fn is_stuck(incidents: &[Incident], server: Pid) -> bool {
     let about = incidents.iter().rev().find_map(|one| match one.what {
         What::Canary { server: of, works } if of == server => Some(!works),
-        What::Recovered { server: of } if of == server => Some(false),
+        What::Recovered { server: of, .. } if of == server => Some(false),
         _ => None,
     });
     about.unwrap_or(false)

@@ -7,7 +7,7 @@ use partita_mps::{MpsError, Pid, Service};
 use rustix::process::Signal;
 
 use super::canary::{self, Found, RESTART_LIMIT, Waiting};
-use super::incident::{self, Incident, What};
+use super::incident::{self, Incident, RestartCause, What};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
@@ -54,7 +54,7 @@ pub fn recover(
     }
     let servers = service.control().server_list()?;
     for &server in &servers {
-        end_server(service, by, server)?;
+        end_server(service, by, server, if anyway { RestartCause::Forced } else { RestartCause::Stuck })?;
     }
     if stuck(send()?)?.is_some() {
         let server = service.control().server_list()?.first().copied().unwrap_or_default();
@@ -77,9 +77,14 @@ fn stuck(found: Found) -> Result<Option<Waiting>, Error> {
 ///
 /// # Errors
 /// [`Error::Io`] if it may not be killed; [`MpsError::Stuck`] if it stays; [`Error::Interrupted`].
-pub(crate) fn end_server(service: &Service, by: &str, server: Pid) -> Result<(), Error> {
+pub(crate) fn end_server(
+    service: &Service,
+    by: &str,
+    server: Pid,
+    because: RestartCause,
+) -> Result<(), Error> {
     // First, so that programs that fail because of it find the reason.
-    incident::note(service, &Incident::now(by, What::Recovered { server }));
+    incident::note(service, &Incident::now(by, What::Recovered { server, because }));
     if let Some(process) = ProcessId::living(server) {
         process.signal(Signal::KILL).map_err(Error::io("ending the MPS server"))?;
     }

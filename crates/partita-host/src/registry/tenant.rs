@@ -190,6 +190,9 @@ pub struct Meta {
     /// Partita chose that it takes turns, since its target could not be met with masks before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_put_in_turns: bool,
+    /// Whether it was started with a ceiling: then its launches look for idle TPCs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_ceiling: bool,
     /// For a tenant that was made for containers (`cdi`), the boot in which that was:
     /// it lives without a process until it is removed, or until the machine starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -419,7 +422,9 @@ impl Tenant {
             Some((end, _)) => format!("{}…", &what[..end]),
             None => what,
         };
-        Error::NameInUse { name: self.name.clone(), user: user_name(self.user), gpu, what }
+        let command = if self.is_prepared() { "cdi remove" } else { "kill" };
+        let (name, user) = (self.name.clone(), user_name(self.user));
+        Error::NameInUse { name, user, gpu, what, command }
     }
 
     /// Checks that this process may change it: no user, not even root, changes another user's.
@@ -525,7 +530,8 @@ impl Tenant {
     }
 
     /// Whether this process may write its limits, for its user or in the place of all users.
-    pub(crate) fn is_kept_here(&self) -> bool {
+    #[must_use]
+    pub fn is_kept_here(&self) -> bool {
         self.keeper == own_user()
     }
 

@@ -54,6 +54,7 @@ fn meta(name: &str) -> Meta {
         goal: Default::default(),
         placed: None,
         is_put_in_turns: false,
+        has_ceiling: false,
         prepared_boot: None,
         origin: Origin::Request,
     }

@@ -129,10 +129,10 @@ impl Attended<'_> {
                 self.watch.note(What::Caused { server });
                 false
             }
-            Some(Blame::Recovered { server }) => {
+            Some(Blame::Recovered { server, because }) => {
                 say(&format!(
-                    "tenant {name}: its work on the GPU was lost, because MPS server {server} was stuck and \
-                     was restarted"
+                    "tenant {name}: its work on the GPU was lost, because MPS server {server} {}",
+                    because.describe()
                 ));
                 true
             }

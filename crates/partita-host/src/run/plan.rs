@@ -355,6 +355,7 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
         goal: request.limits.goal.unwrap_or_default(),
         placed: request.placed.clone(),
         is_put_in_turns: request.is_put_in_turns,
+        has_ceiling: request.limits.up_to.is_some(),
         prepared_boot: if request.is_prepared { crate::registry::boot().ok() } else { None },
         origin: if request.is_outside { Origin::Policy } else { Origin::Request },
     }

@@ -19,7 +19,7 @@ use crate::gpus::Selectors;
 use crate::install::Install;
 use crate::mps::canary::{self, Found, LAUNCH_LIMIT, RESTART_LIMIT, Waiting};
 use crate::mps::evidence;
-use crate::mps::incident::What;
+use crate::mps::incident::{RestartCause, What};
 use crate::mps::recover;
 use crate::process::ProcessId;
 use crate::registry::Registry;
@@ -186,7 +186,7 @@ impl Stall {
 /// Restarts a server for which the canary still waits after some more time.
 fn restart(waiting: Waiting, noter: &Noter, server: Pid) -> Result<(), Error> {
     match waiting.again(RESTART_LIMIT)? {
-        Found::Stuck(_) => recover::end_server(&noter.service, &noter.tenant, server),
+        Found::Stuck(_) => recover::end_server(&noter.service, &noter.tenant, server, RestartCause::Stuck),
         Found::Works(_) | Found::Unknown { .. } => Ok(()),
     }
 }

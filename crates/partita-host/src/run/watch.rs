@@ -20,7 +20,7 @@ use super::noter::Noter;
 use super::stall::{Policy, Stall};
 use crate::error::Error;
 use crate::mps::evidence::{self, Verdict};
-use crate::mps::incident::{self, Incident, What, now_unix_ms};
+use crate::mps::incident::{self, Incident, RestartCause, What, now_unix_ms};
 use crate::process::ProcessId;
 use crate::registry::{LEDGER_VARIABLE, Registry};
 
@@ -78,10 +78,12 @@ pub enum Blame {
         /// The server.
         server: Pid,
     },
-    /// By the restart of a server that was stuck.
+    /// By the restart of a server.
     Recovered {
         /// The server.
         server: Pid,
+        /// Why.
+        because: RestartCause,
     },
     /// By the fault, or the end, of another tenant.
     Neighbour {
@@ -206,8 +208,8 @@ impl Watch {
     pub fn blame(&self, ended: Instant) -> Option<Blame> {
         let mut last_words = LastWords::of(self, ended);
         loop {
-            if let Some(server) = self.recovered() {
-                return Some(Blame::Recovered { server });
+            if let Some((server, because)) = self.recovered() {
+                return Some(Blame::Recovered { server, because });
             }
             match self.fault_blame() {
                 Some((blame, true)) => return Some(blame),
@@ -285,13 +287,13 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).gave_up.take()
     }
 
-    /// The server of the program that was stuck and was restarted just now.
-    fn recovered(&self) -> Option<Pid> {
+    /// The server of the program that was restarted just now, and why.
+    fn recovered(&self) -> Option<(Pid, RestartCause)> {
         if self.ours().is_empty() {
             return None;
         }
         self.recent_incidents().find_map(|one| match one.what {
-            What::Recovered { server } => Some(server),
+            What::Recovered { server, because } => Some((server, because)),
             _ => None,
         })
     }

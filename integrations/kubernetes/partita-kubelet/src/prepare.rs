@@ -174,7 +174,7 @@ impl Tenants {
     }
 
     fn remove(&self, name: &str) -> Result<(), String> {
-        cdi::remove(&self.install, name, &self.cdi, true).map_err(|error| error.to_string())
+        cdi::remove(&self.install, name, &self.cdi, true).map(drop).map_err(|error| error.to_string())
     }
 
     /// The CDI devices of a claim.

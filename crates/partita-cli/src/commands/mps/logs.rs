@@ -106,7 +106,7 @@ fn incident_text(incident: &Incident) -> String {
         What::Canary { server, works: false } => {
             format!("server {server} is stuck: a test kernel did not run")
         }
-        What::Recovered { server } => format!("killed server {server}, which was stuck"),
+        What::Recovered { server, because } => format!("server {server} {}", because.describe()),
         What::Released { pid, held_ms, because } => {
             let why = match because {
                 Because::Passed => "its work had ended, as its fences tell",
