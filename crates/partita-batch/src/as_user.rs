@@ -61,12 +61,13 @@ const POLL: Duration = Duration::from_millis(10);
 pub enum Action {
     /// Start the service of the machine, in system mode.
     Serve,
-    /// Whether a tenant has room, after its start has failed: shows whether the job is at fault.
+    /// Whether the GPUs are there and a tenant has room: for a dry run, and after a start has failed,
+    /// because that shows whether the job is at fault.
     Check {
         /// The name of the tenant.
         tenant: String,
-        /// Its limits.
-        wanted: LimitSet,
+        /// Its limits, if there is to be one.
+        wanted: Option<LimitSet>,
     },
     /// Start what the request asks for; what already runs stays.
     Start {
@@ -172,7 +173,7 @@ pub fn ask(
     };
     let what = match order.action {
         Action::Serve | Action::Start { .. } => "starting MPS",
-        Action::Check { .. } => "planning its tenant",
+        Action::Check { .. } => "planning its part of the GPU",
         Action::Leave { .. } => "ending the job's work on the GPU",
         Action::Stop => "stopping MPS",
     };
@@ -277,7 +278,12 @@ impl Worker {
                 Ok(Outcome { daemon: Some(pid), started, ..Outcome::default() })
             }
             Action::Check { tenant, wanted } => {
-                self.check(&self.request(tenant, wanted)?).map(|()| Outcome::default())
+                self.gpus.iter().try_for_each(run::check_usable)?;
+                match wanted {
+                    Some(wanted) => self.check(&self.request(tenant, wanted)?)?,
+                    None => {}
+                }
+                Ok(Outcome::default())
             }
             Action::Start { tenant, request, alone } => self.start(order, tenant, request, *alone),
             Action::Leave { tenant, service, pids, alone, over, grace_ms } => {

@@ -58,8 +58,7 @@ fn try_prolog(
     report.request = refusal.is_none().then(|| request.to_string());
     let account = Account::of(&job.owner)?;
     if options.dry_run {
-        dry_run(job, &request, refusal, report);
-        return Ok(());
+        return dry_run(install, &account, job, &request, refusal, deadline, report);
     }
     let store = Store::create(&options.dir)?;
     let _job = store.lock_job(&job.id, deadline)?;
@@ -152,7 +151,7 @@ fn start(
     match (ask(Action::Start { tenant: tenant.clone(), request, alone }), request) {
         // The user sees a part of the machine, and cannot tell why there is no room.
         (Err(trouble), Request::Tenant(wanted)) if record.is_system => {
-            let found = ask(Action::Check { tenant, wanted }).err();
+            let found = ask(Action::Check { tenant, wanted: Some(wanted) }).err();
             Err(found.filter(|found| found.blame == Blame::Job).unwrap_or(trouble))
         }
         (outcome, _) => outcome.map(|outcome| Outcome { started: outcome.started || is_started, ..outcome }),
@@ -224,11 +223,33 @@ fn refuse(store: &Store, mut record: Record, trouble: Trouble, report: &mut Repo
     Err(trouble)
 }
 
-fn dry_run(job: &Job, request: &Request, refusal: Option<String>, report: &mut Report) {
-    if let Some(reason) = refusal {
-        report.step(Step::JobRefused);
-        report.trouble(Trouble::job(reason));
-        return;
+fn dry_run(
+    install: &Install,
+    account: &Account,
+    job: &Job,
+    request: &Request,
+    refusal: Option<String>,
+    deadline: Deadline,
+    report: &mut Report,
+) -> Result<(), Trouble> {
+    let wanted = match request {
+        Request::Tenant(wanted) => Some(*wanted),
+        Request::Service | Request::Off => None,
+    };
+    let would = match refusal {
+        Some(reason) => Err(Trouble::job(reason)),
+        None => {
+            let registry = Registry::open().map_err(Trouble::node)?;
+            let check = Action::Check { tenant: job.id.tenant_name(), wanted };
+            let gpus = Group::new(account.user, &job.gpus).gpus;
+            ask(install, &registry, account, &job.id, Order::new(gpus, check), deadline)
+        }
+    };
+    if let Err(trouble) = would {
+        if trouble.blame == Blame::Job {
+            report.step(Step::JobRefused);
+        }
+        return Err(trouble);
     }
     if request.needs_service() {
         report.step(Step::ServiceUp { daemon: None, started: false });
@@ -236,4 +257,5 @@ fn dry_run(job: &Job, request: &Request, refusal: Option<String>, report: &mut R
     if let Request::Tenant(_) = request {
         report.step(Step::TenantUp { tenant: job.id.tenant_name() });
     }
+    Ok(())
 }

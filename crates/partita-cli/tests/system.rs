@@ -169,6 +169,18 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
 }
 
 #[test]
+fn time_is_promised_once_to_the_tenants_of_all_users() {
+    let Some(world) = machine() else { return };
+    let _first = idle(&world, VICTIM, "--name first --time 60%");
+    let said = refusal(&mut world.as_user(ATTACKER, "run --name second --time 60% -- true".split(' ')));
+    assert!(said.contains("was promised 60%"), "{said}");
+    // Half of what is left, as beside a tenant of the same user.
+    let _second = idle(&world, ATTACKER, "--name second");
+    let rows = rows(&mut world.as_root(nothing()));
+    assert_eq!(rows[1]["time"]["share_percent"], 20.0, "{rows:?}");
+}
+
+#[test]
 fn the_audit_of_a_user_accuses_no_tenant_of_another() {
     let Some(world) = machine() else { return };
     let (program, kernels) = common::gpu_program();

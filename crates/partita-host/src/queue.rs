@@ -1,6 +1,8 @@
 //! The programs of `partita run --wait`, as `ps` shows them. Their order:
 //! [`registry`](crate::registry).
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::error::Error;
@@ -65,5 +67,8 @@ pub(crate) fn ahead_text(ahead: &[&Waiter]) -> String {
     let names: Vec<String> =
         ahead.iter().map(|waiter| format!("{} of {}", waiter.name, user_name(waiter.user))).collect();
     let (verb, come) = if names.len() == 1 { ("waits", "comes") } else { ("wait", "come") };
-    format!("{} {verb} for room there and {come} first", names.join(", "))
+    let labels: BTreeSet<&str> =
+        ahead.iter().flat_map(|waiter| waiter.gpus.iter().map(|gpu| gpu.label.as_str())).collect();
+    let labels: Vec<&str> = labels.into_iter().collect();
+    format!("{} {verb} for room on {} and {come} first", names.join(", "), labels.join(", "))
 }

@@ -140,7 +140,7 @@ pub(crate) fn make_after_others(
 ) -> Result<OwnedTenant, Error> {
     let begin = Instant::now();
     let mut waits_for = None;
-    let (mut is_last, mut is_said) = (false, false);
+    let mut is_last = false;
     loop {
         let made = make();
         if let (Ok(_), Some(name)) = (&made, waits_for.take())
@@ -170,16 +170,7 @@ pub(crate) fn make_after_others(
             continue;
         };
         is_last = false;
-        let name = &leaves.meta()?.name;
-        if begin.elapsed() > SAID_AFTER && !is_said {
-            is_said = true;
-            say(&format!(
-                "waiting up to {} s for tenant {name}: its `partita run` has ended, and something of it has not; \
-                 `partita kill {name}` ends that",
-                LEAVING_LIMIT.as_secs()
-            ));
-        }
-        waits_for = Some(name.clone());
+        waits_for = Some(leaves.meta()?.name.clone());
         thread::sleep(LEAVING_LOOK);
     }
 }

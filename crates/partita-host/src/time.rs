@@ -69,13 +69,14 @@ struct Turns<'a> {
 impl<'a> Turns<'a> {
     fn of(tenants: impl Iterator<Item = &'a Tenant>) -> Result<Self, Error> {
         let mut turns = Self { timed: Vec::new(), by_priority: None, left: TimeShare(1000) };
-        // Turns are taken by the gate, which is one user's.
-        for tenant in tenants.filter(|tenant| tenant.is_own()) {
+        // In system mode time is promised to tenants of all users. The gate, which knows priorities,
+        // is one user's.
+        for tenant in tenants.filter(|tenant| tenant.is_kept_here()) {
             let limits = tenant.limits()?;
             if limits.takes_turns() && is_timed(limits) {
                 turns.timed.push((&tenant.name, TimeShare(limits.time_permille)));
                 turns.left.0 = turns.left.0.saturating_sub(limits.time_permille);
-            } else if limits.takes_turns() {
+            } else if limits.takes_turns() && tenant.is_own() {
                 turns.by_priority = Some(&tenant.name);
             }
         }

@@ -211,6 +211,13 @@ fn a_dry_run_changes_nothing() {
     let would = job.run("prolog", "--dry-run").ok().has("service_up").has("tenant_up");
     assert_eq!((&would.report["dry_run"], &would.report["exit_code"]), (&true.into(), &0.into()));
     assert!(!state_dir(&world).exists() && daemons(&world).is_empty());
+    // It says what the real run would say.
+    let much = Job::new(&world, 2, "partita:mem=1000GiB").run("prolog", "--dry-run").has("job_refused");
+    assert!(much.code == 0 && much.said.contains("1000GiB"), "{much:?}");
+    let mut missing = Job::new(&world, 3, "partita:mps");
+    missing.variables.push(("SLURM_JOB_GPUS".to_owned(), "9".to_owned()));
+    let missing = missing.run("prolog", "--dry-run");
+    assert!(missing.code == 1 && missing.said.contains("there is no GPU"), "{missing:?}");
     job.prolog().ok();
     let files = state_files(&world);
     job.run("epilog", "--dry-run").ok().has("tenant_ended").has("service_stopped");

@@ -264,7 +264,9 @@ impl<'a> RegistryLock<'a> {
         }
         let mut names: Vec<&str> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
         names.dedup();
-        let present = if names.is_empty() {
+        let present = if names.is_empty() && self.registry.role == Role::Client {
+            "you have none on this machine; start one with `partita run --name NAME -- PROGRAM`".to_owned()
+        } else if names.is_empty() {
             "no tenant runs; start one with `partita run --name NAME -- PROGRAM`".to_owned()
         } else {
             format!("there are {}; see `partita ps`", names.join(", "))
