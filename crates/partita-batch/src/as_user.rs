@@ -61,8 +61,8 @@ const POLL: Duration = Duration::from_millis(10);
 pub enum Action {
     /// Start the service of the machine, in system mode.
     Serve,
-    /// Whether the GPUs are there and a tenant has room: for a dry run, and after a start has failed,
-    /// because that shows whether the job is at fault.
+    /// Whether the GPUs are there and a tenant has room: for a dry run, and after a start has
+    /// failed, because that shows whether the job is at fault.
     Check {
         /// The name of the tenant.
         tenant: String,
@@ -279,9 +279,8 @@ impl Worker {
             }
             Action::Check { tenant, wanted } => {
                 self.gpus.iter().try_for_each(run::check_usable)?;
-                match wanted {
-                    Some(wanted) => self.check(&self.request(tenant, wanted)?)?,
-                    None => {}
+                if let Some(wanted) = wanted {
+                    self.check(&self.request(tenant, wanted)?)?;
                 }
                 Ok(Outcome::default())
             }

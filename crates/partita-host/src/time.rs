@@ -69,8 +69,8 @@ struct Turns<'a> {
 impl<'a> Turns<'a> {
     fn of(tenants: impl Iterator<Item = &'a Tenant>) -> Result<Self, Error> {
         let mut turns = Self { timed: Vec::new(), by_priority: None, left: TimeShare(1000) };
-        // In system mode time is promised to tenants of all users. The gate, which knows priorities,
-        // is one user's.
+        // In system mode time is promised to tenants of all users. The gate, which knows
+        // priorities, is one user's.
         for tenant in tenants.filter(|tenant| tenant.is_kept_here()) {
             let limits = tenant.limits()?;
             if limits.takes_turns() && is_timed(limits) {

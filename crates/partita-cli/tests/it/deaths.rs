@@ -338,9 +338,9 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
     }
 }
 
-/// A look waits behind the work of the dead. If its process were killed, that would be one more death
-/// with work in flight. If the server ended its work, the neighbours could lose theirs: the service
-/// may stand still for another reason.
+/// A look waits behind the work of the dead. If its process were killed, that would be one more
+/// death with work in flight. If the server ended its work, the neighbours could lose theirs: the
+/// service may stand still for another reason.
 #[test]
 fn a_look_that_waits_is_left_alone() {
     if is_real() {

@@ -221,7 +221,8 @@ fn a_job_ends_in_the_mode_in_which_it_began() {
     assert_no_job(&world);
 }
 
-/// Two users' jobs of a real Slurm on one GPU, at the same time, each with the part that Slurm gave it.
+/// Two users' jobs of a real Slurm on one GPU, at the same time, each with the part that Slurm gave
+/// it.
 #[test]
 fn jobs_of_two_users_of_a_real_slurm_run_at_the_same_time() {
     let Some(world) = machine() else { return };

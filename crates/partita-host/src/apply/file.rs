@@ -187,10 +187,8 @@ impl Reader<'_> {
             limit.put(&mut LimitSet::default(), &text).map_err(|error| wrong(error.to_string()))?;
         } else if name == "gpu" {
             text.parse::<Selectors>().map_err(|error| wrong(error.to_string()))?;
-        } else if name == "wait" {
-            if text != "true" {
-                wait_time(&text).map_err(wrong)?;
-            }
+        } else if name == "wait" && text != "true" {
+            wait_time(&text).map_err(wrong)?;
         }
         Ok((name.to_owned(), text))
     }
