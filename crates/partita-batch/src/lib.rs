@@ -13,7 +13,7 @@
 //! | [`environment`] | the environment of the job's programs | yes |
 //! | [`record`] | the files | |
 //! | [`account`] | users | |
-//! | [`as_user`] | the work as the job's user, in a child process with a timeout | |
+//! | [`as_user`] | the work for the job's user, in a child process with a timeout | |
 //! | [`strays`] | unfinished work of a killed script | |
 //! | [`leftovers`] | processes that outlived their job | |
 //! | [`mod@prolog`], [`mod@epilog`] | the two scripts | |
@@ -22,7 +22,8 @@
 //! | [`spank`] | the version of Slurm in the plugin's file | yes |
 //!
 //! A service belongs to its user and runs as that user, as with `partita run` inside the job: both
-//! find the same one, and root runs no command that a user could have replaced.
+//! find the same one, and root runs no command that a user could have replaced. In system mode the
+//! service is root's and serves all users, and `partitad` makes the tenant of a job.
 
 pub mod account;
 pub mod as_user;
