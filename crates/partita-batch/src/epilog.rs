@@ -133,8 +133,8 @@ pub(super) fn clean(
     }
     let registry = match record.registry() {
         Ok(registry) => registry,
-        Err(trouble) => {
-            report.trouble(trouble);
+        Err(error) => {
+            report.trouble(Trouble::node(error));
             return false;
         }
     };

@@ -139,7 +139,7 @@ fn start(
     });
     let left = deadline.left();
     let deadline = deadline.at_most(left - left / UNDO_PART);
-    let registry = record.registry()?;
+    let registry = record.registry().map_err(Trouble::node)?;
     let tenant = record.job.tenant_name();
     let ask =
         |action| ask(install, &registry, account, &record.job, Order::new(gpus.clone(), action), deadline);

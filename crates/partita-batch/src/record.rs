@@ -20,6 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use partita_core::kept::fnv1a;
+use partita_host::error::Error;
 use partita_host::registry::Registry;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,6 @@ use super::environment::JobEnvironment;
 use super::group::Group;
 use super::job::JobId;
 use super::request::Request;
-use super::trouble::Trouble;
 
 /// The directory of records, unless `--state-dir` or `PARTITA_BATCH_DIR` names another.
 pub const DEFAULT_DIR: &str = "/var/lib/partita/batch";
@@ -87,10 +87,9 @@ impl Record {
     /// The run directory in which the prolog worked.
     ///
     /// # Errors
-    /// The node's [`Trouble`].
-    pub fn registry(&self) -> Result<Registry, Trouble> {
-        let opened = self.run_dir.as_deref().map_or_else(Registry::open, Registry::at);
-        opened.map_err(Trouble::node)
+    /// As [`Registry::open`].
+    pub fn registry(&self) -> Result<Registry, Error> {
+        self.run_dir.as_deref().map_or_else(Registry::open, Registry::at)
     }
 
     /// Whether the job uses a service that ends with its last job.

@@ -331,7 +331,8 @@ fn make_tenant(
     };
     if registry.is_client() {
         // `partitad` starts the service with the tenant.
-        let (request, tenant, socket) = system::make(registry, request, gpus, name)?;
+        let has_holder = request.limits.isolation() == Isolation::Shared && holder::is_wanted();
+        let (request, tenant, socket) = system::make(registry, request, gpus, name, has_holder)?;
         return match service(&request) {
             Ok(service) => Ok(MadeTenant { request, tenant, service, socket }),
             Err(error) => {

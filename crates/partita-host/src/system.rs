@@ -29,12 +29,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus::Selectors;
-use crate::holder;
 use crate::limits::LimitSet;
 use crate::mps::incident::What;
 use crate::mps::vacancy::Vacancy;
 use crate::process::ProcessId;
-use crate::registry::{Isolation, Meta, OwnedTenant, Registry};
+use crate::registry::{Meta, OwnedTenant, Registry};
 use crate::request::RunRequest;
 use crate::signals;
 
@@ -169,13 +168,19 @@ pub fn command(registry: &Registry, arguments: Vec<String>) -> Result<Printed, E
 pub(crate) type Made = (RunRequest, OwnedTenant, Option<OwnedFd>);
 
 /// Has `partitad` make a tenant that this process owns.
-pub(crate) fn make(registry: &Registry, asked: &RunRequest, gpus: &[Gpu], name: &str) -> Result<Made, Error> {
+pub(crate) fn make(
+    registry: &Registry,
+    asked: &RunRequest,
+    gpus: &[Gpu],
+    name: &str,
+    has_holder: bool,
+) -> Result<Made, Error> {
     let selectors = Selectors::List(gpus.iter().map(Gpu::selector).collect());
     let request = Request::Make {
         name: name.to_owned(),
         gpus: selectors.to_string(),
         request: Box::new(asked.clone()),
-        has_holder: asked.limits.isolation() == Isolation::Shared && holder::is_wanted(),
+        has_holder,
     };
     let (answer, mut owners) = ask(registry, &request)?;
     let Answer::Made { parts, limits } = answer else { return Err(other_version(registry)) };
