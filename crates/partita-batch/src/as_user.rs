@@ -3,7 +3,7 @@
 //! It runs in a child process with a timeout, because the driver and the control program can hang.
 //! That process has the user's rights: the user can fill the directories with links. In system mode
 //! the directories and the service are root's. There the process stays root's for what the user may
-//! not do ([`Action::is_roots`]), and acts for the user, as the processes of `partitad` do.
+//! not do, and acts for the user, as the processes of `partitad` do.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
