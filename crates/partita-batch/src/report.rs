@@ -173,7 +173,7 @@ impl Report {
         self.problem(None, reason.to_string());
     }
 
-    /// Several actions may fail for one reason, which is told once.
+    /// Adds a problem. If several actions fail for the same reason, the report has it once.
     fn problem(&mut self, blame: Option<Blame>, reason: String) {
         match self.problems.iter_mut().find(|problem| problem.reason == reason) {
             Some(known) => known.blame = known.blame.max(blame),

@@ -184,8 +184,8 @@ pub fn prepare(install: &Install, name: &str, request: &RunRequest, dir: &Path) 
             return Err(Error::Refused {
                 what: format!("preparing tenant {name}"),
                 reason: format!(
-                    "it is prepared with other limits; give the same ones, change it with `partita set {name}`, or \
-                     remove it first with `partita cdi remove {name}`"
+                    "it is prepared with other limits; give the same ones, change it with `partita set \
+                     {name}`, or remove it first with `partita cdi remove {name}`"
                 ),
             });
         }

@@ -134,7 +134,8 @@ pub enum Error {
     },
     /// A tenant of this name lives.
     #[error(
-        "name {name} is in use by {user}'s tenant on {gpu} ({what}): choose another --name, or end it with `partita {command} {name}`"
+        "name {name} is in use by {user}'s tenant on {gpu} ({what}): choose another --name, or end it with \
+         `partita {command} {name}`"
     )]
     NameInUse {
         /// The name.

@@ -14,7 +14,7 @@ use partita::system::{self, Printed};
 use partita_console::{Failure, print, print_json};
 
 use crate::args::Explain;
-use crate::commands::short_time;
+use crate::commands::{check_svg, short_time};
 
 /// Decisions that are printed; JSON has all that are kept.
 const STEPS_MAX: usize = 12;
@@ -52,9 +52,7 @@ fn by_partitad(registry: &Registry, name: &str) -> Result<Vec<Explanation>, Fail
 
 fn draw(explained: &[Explanation], file: &Path) -> Result<(), Failure> {
     let refused = |reason: &str| Failure::Told(format!("--svg {}: {reason}", file.display()));
-    if file.extension().is_none_or(|end| end != "svg") {
-        return Err(refused("it is a picture in SVG; name a file that ends with .svg"));
-    }
+    check_svg(file)?;
     // A tenant with a target has one GPU.
     let [one] = explained else {
         return Err(refused("the tenant has several GPUs, and a picture shows one"));

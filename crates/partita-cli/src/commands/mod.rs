@@ -29,7 +29,10 @@ pub mod top;
 pub mod topology;
 pub mod vf;
 
+use std::path::Path;
+
 use partita::partition::{ClusterRow, MoveRow};
+use partita_console::Failure;
 use partita_core::ByteSize;
 
 /// A size for readers.
@@ -42,6 +45,17 @@ fn quantiles(p50_us: Option<f64>, p99_us: Option<f64>) -> String {
     let (Some(p50), Some(p99)) = (p50_us, p99_us) else { return "-".to_owned() };
     let ((p50, unit), (p99, last)) = (short_time(p50), short_time(p99));
     if unit == last { format!("{p50}/{p99}{last}") } else { format!("{p50}{unit}/{p99}{last}") }
+}
+
+/// Refuses a file for a picture that does not end with `.svg`.
+fn check_svg(file: &Path) -> Result<(), Failure> {
+    match file.extension().is_some_and(|end| end == "svg") {
+        true => Ok(()),
+        false => Err(Failure::Told(format!(
+            "--svg {}: it is a picture in SVG; name a file that ends with .svg",
+            file.display()
+        ))),
+    }
 }
 
 /// A time in microseconds, in two digits or more, and its unit.

@@ -13,10 +13,10 @@ pub fn policy(verb: &PolicyVerb) -> Result<ExitCode, Failure> {
     match verb {
         PolicyVerb::Check(arguments) => {
             let path = arguments.file.clone().unwrap_or_else(policy::path);
-            if arguments.file.is_some() && !path.exists() {
-                return Err(Failure::Told(format!("{}: there is no such file", path.display())));
-            }
             if !path.exists() {
+                if arguments.file.is_some() {
+                    return Err(Failure::Told(format!("{}: there is no such file", path.display())));
+                }
                 let said = format!("there is no {}: no policy holds\n", path.display());
                 return print(&said).map(|()| ExitCode::SUCCESS);
             }

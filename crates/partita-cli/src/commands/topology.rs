@@ -9,18 +9,12 @@ use partita::topology::{self, Ink};
 use partita_console::{Failure, print, print_json, select};
 
 use crate::args::Topology;
-use crate::commands::terminal;
+use crate::commands::{check_svg, terminal};
 
 /// Charts the GPU, prints the chart, and writes a picture if requested.
 pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {
     let begin = Instant::now();
-    if let Some(path) = arguments.svg.as_ref().filter(|path| path.extension().is_none_or(|end| end != "svg"))
-    {
-        return Err(Failure::Told(format!(
-            "--svg {}: it is a picture in SVG; name a file that ends with .svg",
-            path.display()
-        )));
-    }
+    arguments.svg.as_deref().map_or(Ok(()), check_svg)?;
     let install = Install::of_this_program()?;
     let gpu = select(&install, &arguments.gpu)?;
     let chart = topology::examine(&install, &gpu, arguments.fresh, begin)?;

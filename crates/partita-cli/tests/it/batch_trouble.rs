@@ -310,7 +310,7 @@ fn wrong_calls_say_what_is_missing() {
         assert!(matches!(output.status.code(), Some(1 | 2)), "{line}: {output:?}");
         assert!(text(&output.stderr).contains(words), "{line}: {output:?}");
     }
-    // Each action fails for the same reason, which is told once.
+    // Several actions fail for the same reason. The script prints it once.
     let mut job = Job::new(&world, 1, "partita:mps");
     job.variables.push(("SLURM_JOB_GPUS".to_owned(), "9".to_owned()));
     let ended = job.prolog();

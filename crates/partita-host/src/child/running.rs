@@ -213,10 +213,10 @@ impl RunningJob {
         JobError::Died { how }
     }
 
-    /// Whether the process is left to end by itself from now on, whatever happens here. A client of
-    /// MPS that is killed with work in flight breaks its neighbours.
-    pub fn spare(&mut self, is_spared: bool) {
-        self.is_spared = is_spared;
+    /// Leaves the process to end by itself from now on, whatever happens here. A client of MPS that
+    /// is killed with work in flight breaks its neighbours.
+    pub fn spare(&mut self) {
+        self.is_spared = true;
     }
 
     /// Ends the job and everything in its process group, unless it is spared.

@@ -193,11 +193,11 @@ pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) ->
         if let Some((server, since)) = joined
             && since.elapsed() >= limit.max(CONTEXT_LIMIT)
         {
-            job.spare(true);
+            job.spare();
             return Ok(Answer::Late(Waiting { job, server: Some(server), launched: None }));
         }
     }
-    job.spare(true);
+    job.spare();
     let known = joined.map(|(server, _)| server);
     let waiting = Waiting { job, server: known, launched: Some(Instant::now()) };
     Ok(match waiting.line(limit)? {

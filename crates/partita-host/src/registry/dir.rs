@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use partita_ledger::At;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags};
@@ -284,11 +285,24 @@ impl Dir {
         }
     }
 
+    /// The same, waiting up to `limit`.
+    pub fn lock_within(&self, limit: Duration) -> io::Result<Option<OwnedFd>> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.try_lock() {
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
+                locked => return locked,
+            }
+        }
+    }
+
     /// A file in it, as the ledger takes it.
     pub fn at<'a>(&self, name: &'a CStr) -> At<'a> {
         At::new(self.fd.as_fd().as_raw_fd(), name)
     }
 }
 
+/// The pause before a lock is tried again.
+const POLL: Duration = Duration::from_millis(1);
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

@@ -8,8 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use partita_core::{Present, TpcSet};
 use partita_ledger::{FLAG_LENDS, MECHANISM_MASK};
@@ -33,7 +32,6 @@ use crate::process::{ProcessId, user_name};
 /// How long planners wait for planners of other users. A process that holds that lock for longer is
 /// not planning.
 const OTHERS_LIMIT: Duration = Duration::from_secs(1);
-const POLL: Duration = Duration::from_millis(1);
 
 /// The registry, locked until this is dropped.
 #[derive(Debug)]
@@ -115,14 +113,8 @@ impl<'a> RegistryLock<'a> {
         };
         let mut lock = Self::of_home(registry, home)?;
         let failed = || Error::io(root.path().display().to_string());
-        let deadline = Instant::now() + OTHERS_LIMIT;
-        loop {
-            lock._common = root.try_lock().map_err(failed())?;
-            if lock._common.is_some() || Instant::now() >= deadline {
-                return Ok(lock);
-            }
-            thread::sleep(POLL);
-        }
+        lock._common = root.lock_within(OTHERS_LIMIT).map_err(failed())?;
+        Ok(lock)
     }
 
     /// The lock of system mode: one for all users. `is_making`: makes the acting user's directory

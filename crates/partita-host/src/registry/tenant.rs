@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use partita_core::slo::{Goal, Slo, Target};
 use partita_core::{Placement, TpcSet, words};
@@ -30,8 +30,6 @@ use crate::simenv::SimEnvironment;
 /// The version of `meta.json` that this build writes and reads.
 pub const META_VERSION: u32 = 1;
 const LIMITS: &str = "limits";
-/// The pause before a lock of a user is tried again.
-const LOCK_POLL: Duration = Duration::from_millis(20);
 /// The most that is read of a `meta.json`, in bytes: a long command line fits.
 const META_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
@@ -347,13 +345,7 @@ impl Tenant {
     /// Locks the directory of its user, for what is done for a user one at a time, and waits so
     /// long for it. The lock lasts as long as the returned descriptor.
     pub(crate) fn lock_user(&self, limit: Duration) -> Option<OwnedFd> {
-        let begin = Instant::now();
-        loop {
-            match self.home.try_lock() {
-                Ok(None) if begin.elapsed() < limit => std::thread::sleep(LOCK_POLL),
-                locked => return locked.ok().flatten(),
-            }
-        }
+        self.home.lock_within(limit).ok().flatten()
     }
 
     /// Opens one of its files by the ledger.
