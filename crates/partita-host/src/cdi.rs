@@ -20,6 +20,7 @@ use crate::calibration::without_mps;
 use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::gpus;
+use crate::holder;
 use crate::install::{self, Install};
 use crate::kill;
 use crate::mps;
@@ -93,6 +94,8 @@ pub struct Prepared {
     pub preload: PathBuf,
     /// The pipe directory of the MPS service, if the tenant runs at the same time as others.
     pub pipe: Option<PathBuf>,
+    /// Whether it has a holder.
+    pub has_holder: bool,
     /// Whether the host's `/dev/shm` is needed, through which NVIDIA's MPS works.
     pub shared_memory: bool,
     /// Variables of the GPUs, such as `CUDA_VISIBLE_DEVICES`.
@@ -123,6 +126,10 @@ pub fn spec(prepared: &Prepared) -> Spec {
             let gate = |tenant: &Path| tenant.with_file_name("").join(name_of(GATE_FILE_NAME));
             mounts.push(Mount::new(gate(dir), gate(&container_dir(gpu)), "rw"));
         }
+    }
+    if let Some(first) = prepared.dirs.first().filter(|_| prepared.has_holder) {
+        // Programs connect to the socket in it, and change nothing.
+        mounts.push(Mount::new(first.join(holder::DIR), container_dir(0).join(holder::DIR), "ro"));
     }
     let mut env: Vec<String> =
         prepared.variables.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -264,13 +271,15 @@ fn is_same(parts: &[Tenant], request: &RunRequest, gpus: &[Gpu]) -> bool {
     parts.len() == gpus.len() && parts.iter().zip(gpus).all(is_it)
 }
 
-/// Starts the service of the tenant's GPUs, if it needs one, and checks that there is room.
+/// Starts the service of the tenant's GPUs and its holder, if it needs them, and checks that there
+/// is room.
 fn serve(install: &Install, registry: &Registry, gpus: &[Gpu], parts: &[Tenant]) -> Result<(), Error> {
     if !is_shared(parts) {
         return Ok(());
     }
     let (service, _) = mps::start(install, &registry.of_root(), gpus, &mps::StartOptions::default())?;
-    mps::ready::admit(&service, gpus, mps::tenants_of(registry, gpus)?)
+    mps::ready::admit(&service, gpus, mps::tenants_of(registry, gpus)?)?;
+    parts.first().map_or(Ok(()), |first| holder::keep(install, registry, first))
 }
 
 fn is_shared(parts: &[Tenant]) -> bool {
@@ -315,6 +324,7 @@ fn write(
         has_gate: limits.has_gate(),
         library: run::hook(install)?,
         preload,
+        has_holder: holder::is_in(&first.dir),
         pipe,
         shared_memory,
         variables,
@@ -530,6 +540,7 @@ mod tests {
             library: "/usr/lib/partita/libpartita.so".into(),
             preload: "/run/partita/GPU-a/serve/ld.so.preload".into(),
             pipe: Some("/run/partita/GPU-a/.mps-0/pipe".into()),
+            has_holder: true,
             shared_memory: true,
             variables: vec![("CUDA_VISIBLE_DEVICES".to_owned(), "GPU-a,GPU-b".to_owned())],
             simulated: Vec::new(),

@@ -32,7 +32,7 @@ use partita_mps::{MpsError, Pid, Service};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
-    SocketType, accept_with, bind, listen, recvmsg, socket_with,
+    SocketType, accept_with, bind, connect, listen, recvmsg, socket_with,
 };
 use rustix::process::PidfdFlags;
 
@@ -46,7 +46,7 @@ use crate::mps::vacancy::{self, Vacancy};
 use crate::mps::{self, DETACH_SUBCOMMAND, ready, recover};
 use crate::partition;
 use crate::process::ProcessId;
-use crate::registry::{LEDGER_VARIABLE, OwnedTenant, Registry, Tenant};
+use crate::registry::{LEDGER_VARIABLE, OwnedTenant, Registry, TMPFS, Tenant};
 use crate::system;
 
 /// The hidden subcommand of `partita` that is a holder.
@@ -57,6 +57,8 @@ const VARIABLE: &str = "PARTITA_HOLDER";
 /// How often the holder looks after the work of the dead; and whether the tenant is over, after its
 /// `partita run` has ended.
 const LOOK: Duration = Duration::from_millis(100);
+/// The same for a tenant for containers, which lasts.
+const LOOK_AT_TENANT: Duration = Duration::from_secs(1);
 /// How long the work of a process that dies without neighbours may go on, before its server is
 /// ended.
 const ALONE: Duration = Duration::from_millis(300);
@@ -74,6 +76,14 @@ const UNFENCED: Duration = Duration::from_secs(2);
 const UNFENCED_BESIDE: Duration = Duration::from_secs(10);
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 32;
+/// The most programs of a tenant that are held, living or dead, and connections without a message.
+/// Any user of a container can send messages.
+const HELD_MAX: usize = 512;
+const CONNECTIONS_MAX: usize = 64;
+
+/// The directory of its socket in the tenant's. Containers have it as a mount, so that they find
+/// the socket of a later holder, too.
+pub(crate) const DIR: &str = "holder";
 
 /// Whether tenants get one.
 pub(crate) fn is_wanted() -> bool {
@@ -86,7 +96,7 @@ pub(crate) fn is_wanted() -> bool {
 /// [`Error::Io`].
 pub(crate) fn listen_for(tenant: &OwnedTenant, user: u32) -> Result<OwnedFd, Error> {
     let dir = tenant.dir();
-    let socket = listen_in(dir).and_then(|socket| {
+    let socket = listen_in(dir, OWN).and_then(|socket| {
         let path = dir.join(HOLDER_SOCKET_NAME.to_string_lossy().as_ref());
         std::os::unix::fs::lchown(path, Some(user), None)?;
         Ok(socket)
@@ -105,35 +115,102 @@ pub(crate) fn start(install: &Install, tenant: &OwnedTenant, socket: Option<Owne
     }
     let socket = match socket {
         Some(socket) => socket,
-        None => listen_in(tenant.dir()).map_err(Error::io("the socket of the tenant's holder"))?,
+        None => listen_in(tenant.dir(), OWN).map_err(Error::io("the socket of the tenant's holder"))?,
     };
+    spawn(install, &tenant.meta().name, socket)
+}
+
+/// Starts the holder of a tenant for containers, unless one answers.
+///
+/// # Errors
+/// [`Error::Io`]; those of the registry's lock, which keeps two from being started.
+pub(crate) fn keep(install: &Install, registry: &Registry, part: &Tenant) -> Result<(), Error> {
+    if !is_wanted() {
+        return Ok(());
+    }
+    let _lock = registry.lock()?;
+    if answers(&part.dir) {
+        return Ok(());
+    }
+    let socket = listen_in(&part.dir, OF_CONTAINERS);
+    spawn(install, &part.name, socket.map_err(Error::io("the socket of the tenant's holder"))?)
+}
+
+/// The same for all tenants for containers that are clients of a service.
+///
+/// # Errors
+/// As [`keep`].
+pub fn keep_all(install: &Install, registry: &Registry, service: &Service) -> Result<(), Error> {
+    let tenants = registry.lock()?.tenants()?;
+    for part in tenants.iter().filter(|part| part.is_prepared() && part.is_first()) {
+        if mps::service_of(install, registry, part)?.is_some_and(|its| its.dirs() == service.dirs()) {
+            keep(install, registry, part)?;
+        }
+    }
+    Ok(())
+}
+
+fn spawn(install: &Install, name: &str, socket: OwnedFd) -> Result<(), Error> {
     let program = install.program();
     let mut command = Command::new(program);
     command.args([OsStr::new(DETACH_SUBCOMMAND), OsStr::new("--"), program.as_os_str()]);
-    command.args([SUBCOMMAND, "--", &tenant.meta().name]).env_remove(LEDGER_VARIABLE);
+    command.args([SUBCOMMAND, "--", name]).env_remove(LEDGER_VARIABLE);
     command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
     // What a terminal or a shell sends to this job is not for it.
     command.process_group(0);
     command.spawn().map(drop).map_err(Error::io("the tenant's holder"))
 }
 
-/// A socket that only this user's processes reach.
-fn listen_in(dir: &Path) -> io::Result<OwnedFd> {
-    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    let dir = rustix::fs::open(dir, flags, rustix::fs::Mode::empty())?;
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    let name = HOLDER_SOCKET_NAME.to_string_lossy();
-    // Short, whatever the length of the directory's path.
-    let number = std::os::fd::AsRawFd::as_raw_fd(&dir);
-    bind(&socket, &SocketAddrUnix::new(format!("/proc/self/fd/{number}/{name}"))?)?;
-    rustix::fs::chmodat(&dir, HOLDER_SOCKET_NAME, rustix::fs::Mode::RWXU, rustix::fs::AtFlags::empty())?;
+/// Who may connect: processes of the tenant's user.
+const OWN: rustix::fs::Mode = rustix::fs::Mode::RWXU;
+/// Every user of a container. On the host only root enters the tenant's directory.
+const OF_CONTAINERS: rustix::fs::Mode = rustix::fs::Mode::from_raw_mode(0o666);
+
+/// The socket of the holder of the tenant in this directory, in the place of an earlier one.
+fn listen_in(dir: &Path, mode: rustix::fs::Mode) -> io::Result<OwnedFd> {
+    let dir = open_dir(dir)?;
+    match rustix::fs::mkdirat(&dir, DIR, rustix::fs::Mode::from_raw_mode(0o755)) {
+        Err(rustix::io::Errno::EXIST) | Ok(()) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match rustix::fs::unlinkat(&dir, HOLDER_SOCKET_NAME, rustix::fs::AtFlags::empty()) {
+        Err(rustix::io::Errno::NOENT) | Ok(()) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let socket = new_socket()?;
+    bind(&socket, &address(&dir)?)?;
+    rustix::fs::chmodat(&dir, HOLDER_SOCKET_NAME, mode, rustix::fs::AtFlags::empty())?;
     listen(&socket, 64)?;
     Ok(socket)
+}
+
+/// Whether a holder of the tenant in this directory takes connections, now or soon.
+fn answers(dir: &Path) -> bool {
+    let connected = || -> io::Result<()> {
+        let dir = open_dir(dir)?;
+        match connect(&new_socket()?, &address(&dir)?) {
+            // Many wait for it.
+            Err(rustix::io::Errno::AGAIN) | Ok(()) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    };
+    connected().is_ok()
+}
+
+fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    Ok(rustix::fs::open(dir, flags, rustix::fs::Mode::empty())?)
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Short, whatever the length of the directory's path.
+fn address(dir: &OwnedFd) -> io::Result<SocketAddrUnix> {
+    let (number, name) = (std::os::fd::AsRawFd::as_raw_fd(dir), HOLDER_SOCKET_NAME.to_string_lossy());
+    Ok(SocketAddrUnix::new(format!("/proc/self/fd/{number}/{name}"))?)
 }
 
 /// Whether the tenant in this directory has a holder.
@@ -150,12 +227,16 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
     let parts = registry.lock()?.tenant(name)?;
     let first = parts.first().ok_or_else(|| Error::io("the tenant")(io::ErrorKind::NotFound.into()))?;
     let run = first.meta()?.run;
+    let of_containers = first.is_prepared().then(|| identity_of(&first.dir)).flatten();
+    // A container has as many processes as it likes.
+    let _ = partita_mps::detach::raise_open_files();
     let service = mps::service_of(install, &registry, first)?;
     let run_exit = open_process(run.pid);
     let mut holder = Holder {
         install: install.clone(),
         registry,
         parts,
+        of_containers,
         service,
         held: Vec::new(),
         shown: Vec::new(),
@@ -173,7 +254,7 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
             holder.looks.note(found, rest);
         }
         holder.look();
-        if holder.held.is_empty() && !run.lives() && !holder.is_needed(name, run) {
+        if holder.held.is_empty() && holder.is_over_for(name, run) {
             holder.looks.finish();
             return Ok(());
         }
@@ -220,6 +301,8 @@ struct Holder {
     install: Install,
     registry: Registry,
     parts: Vec<Tenant>,
+    /// The tenant's directory, if the tenant is one for containers: it lives until it is removed.
+    of_containers: Option<Identity>,
     service: Option<Service>,
     held: Vec<Held>,
     shown: Vec<DeadProcess>,
@@ -238,6 +321,7 @@ impl Holder {
         let living = self.held.iter().filter(|held| held.died.is_none());
         let limit = match (self.held.iter().any(|held| held.died.is_some()), run) {
             (true, _) => Some(LOOK),
+            (false, None) if self.held.is_empty() && self.of_containers.is_some() => Some(LOOK_AT_TENANT),
             (false, None) if self.held.is_empty() => Some(LOOK),
             _ => None,
         };
@@ -256,16 +340,25 @@ impl Holder {
     /// Takes every message that has come.
     fn take_all(&mut self) {
         let stdin = io::stdin();
-        while let Ok(connection) = accept_with(stdin.as_fd(), SocketFlags::CLOEXEC) {
-            self.connections.push(connection);
+        loop {
+            match accept_with(stdin.as_fd(), SocketFlags::CLOEXEC) {
+                Ok(connection) => self.connections.push(connection),
+                Err(rustix::io::Errno::AGAIN) => break,
+                // As with too many open files: what waits must not keep this process busy.
+                Err(_) => break std::thread::sleep(LOOK),
+            }
         }
+        let is_any_user = self.of_containers.is_some();
         for connection in std::mem::take(&mut self.connections) {
-            match receive(connection.as_fd()) {
+            match receive(connection.as_fd(), is_any_user) {
                 Received::Nothing => self.connections.push(connection),
                 Received::Message(held) => self.take(*held),
                 Received::Refused => {}
             }
         }
+        // The oldest have had their time: a program sends its message with its connection.
+        let excess = self.connections.len().saturating_sub(CONNECTIONS_MAX);
+        self.connections.drain(..excess);
     }
 
     /// Takes the place of an earlier message of the same program.
@@ -273,7 +366,9 @@ impl Holder {
         let identity = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
         let page = identity(&held.page);
         self.held.retain(|old| identity(&old.page) != page);
-        self.held.push(held);
+        if self.held.len() < HELD_MAX {
+            self.held.push(held);
+        }
     }
 
     /// Looks after the dead: lets go of those whose work has ended, and shows the others.
@@ -491,6 +586,15 @@ impl Holder {
         true
     }
 
+    /// Whether the tenant is over, which was made by that process: by `partita run`, or by a
+    /// command that prepared it for containers.
+    fn is_over_for(&self, name: &str, run: ProcessId) -> bool {
+        match (self.of_containers, self.parts.first()) {
+            (Some(identity), Some(part)) => identity_of(&part.dir) != Some(identity),
+            _ => !run.lives() && !self.is_needed(name, run),
+        }
+    }
+
     /// Whether the tenant lives, which was made by that `partita run`.
     fn is_needed(&self, name: &str, run: ProcessId) -> bool {
         let Ok(lock) = self.registry.lock() else { return false };
@@ -541,6 +645,13 @@ pub(crate) fn end_servers_of_dead(service: &Service, by: &str) -> Result<(), Err
     }
 }
 
+/// Tells a directory from a later one of the same name: its file system and its number there.
+type Identity = (u64, u64);
+
+fn identity_of(dir: &Path) -> Option<Identity> {
+    dir.symlink_metadata().map(|meta| (meta.dev(), meta.ino())).ok()
+}
+
 /// What a connection has brought.
 enum Received {
     Nothing,
@@ -549,7 +660,8 @@ enum Received {
     Refused,
 }
 
-fn receive(connection: BorrowedFd<'_>) -> Received {
+/// `is_any_user`: messages of other users count, too.
+fn receive(connection: BorrowedFd<'_>, is_any_user: bool) -> Received {
     let mut bytes = [0; MESSAGE_BYTES];
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HOLDER_DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -565,24 +677,30 @@ fn receive(connection: BorrowedFd<'_>) -> Received {
             descriptors.extend(rights);
         }
     }
-    let held = if received.bytes == MESSAGE_BYTES { held(connection, &bytes, descriptors) } else { None };
+    let held = (received.bytes == MESSAGE_BYTES)
+        .then(|| held(connection, is_any_user, &bytes, descriptors))
+        .flatten();
     held.map_or(Received::Refused, |held| Received::Message(Box::new(held)))
 }
 
 /// What a message brings.
 fn held(
     connection: BorrowedFd<'_>,
+    is_any_user: bool,
     bytes: &[u8; MESSAGE_BYTES],
     mut descriptors: Vec<OwnedFd>,
 ) -> Option<Held> {
     let peer = rustix::net::sockopt::socket_peercred(connection).ok()?;
     let word = |at: usize| Some(u64::from_ne_bytes(*bytes[8 * at..].first_chunk()?));
-    let is_own = peer.uid == rustix::process::geteuid() && word(0) == Some(HOLDER_MESSAGE_VERSION.into());
-    if !is_own || descriptors.len() < 2 {
+    let is_users = is_any_user || peer.uid == rustix::process::geteuid();
+    if !is_users || word(0) != Some(HOLDER_MESSAGE_VERSION.into()) || descriptors.len() < 2 {
         return None;
     }
     let rest = descriptors.split_off(2);
     let [page, lifeline]: [OwnedFd; 2] = descriptors.try_into().ok()?;
+    if !is_memory(&page) || !is_pipe(&lifeline) {
+        return None;
+    }
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
     Some(Held {
         pid,
@@ -600,6 +718,16 @@ fn held(
 fn open_process(pid: u32) -> Option<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw)?;
     rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Whether a read of it never waits for another process, as one of a FUSE file would.
+fn is_memory(file: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == TMPFS)
+}
+
+fn is_pipe(file: &OwnedFd) -> bool {
+    let kind = rustix::fs::fstat(file).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
+    kind == Ok(rustix::fs::FileType::Fifo)
 }
 
 fn is_readable(end: &OwnedFd) -> bool {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use partita_mps::MpsError;
 use rustix::process::Signal;
 
+use crate::dead;
 use crate::error::Error;
 use crate::install::Install;
 use crate::mps::{self, end_work::end_work};
@@ -26,6 +27,10 @@ pub const KILL_LIMIT: Duration = Duration::from_secs(30);
 /// How long processes that a fault hit may take to end by themselves, before they are ended: the
 /// server waits for them.
 const LEFTOVERS_GRACE: Duration = Duration::from_secs(5);
+/// How long the holder may take to let go of the dead of a tenant for containers.
+const LET_GO_LIMIT: Duration = Duration::from_secs(2);
+/// How long the work of the dead may go on when such a tenant is to be removed.
+const DEAD_LIMIT: Duration = Duration::from_secs(5);
 /// How long a tenant without processes may take to go.
 const REMOVE_LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
@@ -93,8 +98,14 @@ pub fn end(
 ) -> Result<KillOutcome, Error> {
     // Before the mark, at which the holder lets go of them.
     let dead: Vec<_> = tenant.iter().flat_map(Tenant::dead).collect();
-    for part in tenant.iter().filter(|part| !part.is_prepared()) {
-        part.leave_mark(ENDED_MARK);
+    tenant.iter().for_each(|part| part.leave_mark(ENDED_MARK));
+    if tenant.iter().any(Tenant::is_prepared) {
+        // It stays: the mark is for those who are dead by now.
+        let deadline = Instant::now() + LET_GO_LIMIT;
+        while tenant.iter().any(|part| !part.dead().is_empty()) && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+        tenant.iter().for_each(|part| part.remove_mark(ENDED_MARK));
     }
     let mut outcome = end_processes(install, registry, name, tenant, grace)?;
     outcome.notices.extend(dead.iter().map(|process| {
@@ -262,8 +273,11 @@ fn terminate_clients(
     };
     let control = service.control();
     for (server, client) in clients {
-        if processes.iter().any(|process| process.pid == client) {
-            end_work(&control, server, client)?;
+        if let Some(process) = processes.iter().find(|process| process.pid == client)
+            && end_work(&control, server, client)?
+        {
+            // No fence of it passes any more.
+            dead::note_work_ended(&first.dir, *process);
         }
     }
     Ok(())
@@ -297,15 +311,17 @@ fn remove(registry: &Registry, tenant: &[Tenant]) -> Result<(), Error> {
 /// on an H200).
 ///
 /// # Errors
-/// [`Error::Child`] if some process still has one after [`KILL_LIMIT`].
+/// [`Error::Child`] if some process still has one after [`KILL_LIMIT`], or a dead one after
+/// [`DEAD_LIMIT`], because its work goes on.
 pub(crate) fn remove_parts<'a>(registry: &'a Registry, parts: &[Tenant]) -> Result<RegistryLock<'a>, Error> {
-    let deadline = Instant::now() + KILL_LIMIT;
+    let began = Instant::now();
     loop {
         let lock = registry.lock_to_plan()?;
-        match still_there(&lock, parts)? {
-            None => return Ok(lock),
-            Some(part) if Instant::now() >= deadline => return Err(not_gone(part)),
-            Some(_) => drop(lock),
+        let Some(part) = still_there(&lock, parts)? else { return Ok(lock) };
+        drop(lock);
+        let limit = if parts.iter().any(|part| !part.dead().is_empty()) { DEAD_LIMIT } else { KILL_LIMIT };
+        if began.elapsed() >= limit {
+            return Err(not_gone(part));
         }
         thread::sleep(POLL);
     }
@@ -323,14 +339,15 @@ fn still_there<'p>(lock: &RegistryLock<'_>, parts: &'p [Tenant]) -> Result<Optio
 }
 
 fn not_gone(part: &Tenant) -> Error {
-    Error::Child {
-        job: format!("tenant {}", part.name),
-        reason: format!(
+    let dead = part.dead().first().map(|process| process.describe(&part.name));
+    let unknown = || {
+        format!(
             "a process holds it that is not found by its environment, as one in a container; end that process, which \
              `sudo fuser {0}/owner {0}/usage` names, and try again",
             part.dir.display()
-        ),
-    }
+        )
+    };
+    Error::Child { job: format!("tenant {}", part.name), reason: dead.unwrap_or_else(unknown) }
 }
 
 /// Ends the remaining processes of a tenant of this process's user.

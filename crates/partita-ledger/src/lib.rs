@@ -135,7 +135,7 @@ pub const LEDGER_VARIABLE: &core::ffi::CStr = c"PARTITA_LEDGER";
 
 /// The socket in a tenant's directory on which its holder takes descriptors; missing if the tenant
 /// has no holder.
-pub const HOLDER_SOCKET_NAME: &core::ffi::CStr = c"holder";
+pub const HOLDER_SOCKET_NAME: &core::ffi::CStr = c"holder/socket";
 /// The version of the message that comes with them.
 pub const HOLDER_MESSAGE_VERSION: u32 = 2;
 /// The most descriptors that come with one message, by the kernel's limit.

@@ -1,5 +1,7 @@
 //! Tenants in containers: a real podman and runc on a root file system that the test makes.
 
+mod deaths;
+
 use crate::time::{self, MEASURE_MS, SKIP_MS};
 use crate::{common, gate};
 

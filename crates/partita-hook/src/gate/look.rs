@@ -1,16 +1,19 @@
 //! What the hook's threads look at.
 
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::account::tenant::Tenant;
 use crate::gate::{lanes, slices};
-use crate::holder::fences;
+use crate::holder::{deliver, fences};
 use crate::persistent::pool;
 use crate::slots;
 use crate::sys::clock::now_ns;
 use crate::sys::fork::in_child;
 use crate::sys::watcher;
 use crate::time::{meter, watch};
+
+/// How often it is seen whether the tenant's holder still is there, in nanoseconds.
+const HOLDER_LOOK_NS: u64 = 500_000_000;
 
 /// The tenant; stays when the process is refused later, for what waits by then must be let go on.
 static TENANT: AtomicPtr<Tenant> = AtomicPtr::new(core::ptr::null_mut());
@@ -33,8 +36,15 @@ fn tenant() -> Option<&'static Tenant> {
 }
 
 fn put_commands() -> Option<u64> {
+    /// When the holder was looked for last.
+    static HOLDER_NS: AtomicU64 = AtomicU64::new(0);
     let tenant = tenant()?;
     meter::mark_paused(tenant);
+    let now_ns = now_ns();
+    if now_ns.saturating_sub(HOLDER_NS.load(Ordering::Relaxed)) > HOLDER_LOOK_NS {
+        HOLDER_NS.store(now_ns, Ordering::Relaxed);
+        deliver::keep(tenant);
+    }
     [fences::look(tenant, meter::is_gate_open()), pool::look(tenant)].into_iter().flatten().min()
 }
 

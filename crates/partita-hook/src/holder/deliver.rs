@@ -4,7 +4,7 @@ use alloc::ffi::CString;
 use alloc::format;
 use alloc::vec::Vec;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use partita_driver::files::Descriptor;
 use partita_ledger::mutex::Mutex;
@@ -21,15 +21,17 @@ use crate::sys::{report, unix_socket};
 static HOLDER: AtomicU8 = AtomicU8::new(0);
 /// The end of a pipe that is closed when this program ends, by death or by exec; -1 for none.
 static LIFELINE: AtomicI32 = AtomicI32::new(-1);
+/// The pipe's inode: the program may close the descriptor, and open another file by its number.
+static PIPE: AtomicU64 = AtomicU64::new(0);
 /// Held during a delivery: the descriptors that the holder has.
 static DELIVERED: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
 // A child has its own life, and delivers its own descriptors.
 in_child! {
-    let lifeline = LIFELINE.swap(-1, Ordering::Relaxed);
-    if lifeline >= 0 {
+    if let Some(lifeline) = given_lifeline() {
         libc::close(lifeline);
     }
+    LIFELINE.store(-1, Ordering::Relaxed);
     crate::sys::fork::renew(&DELIVERED, Vec::new());
 }
 
@@ -93,6 +95,26 @@ fn open_directory() -> Option<c_int> {
     (opened >= 0).then_some(opened)
 }
 
+/// Delivers again what a holder had that has ended: another one may have taken its place. To be
+/// called now and then.
+pub fn keep(tenant: &'static Tenant) {
+    let Some(lifeline) = given_lifeline() else { return };
+    let mut end = libc::pollfd { fd: lifeline, events: 0, revents: 0 };
+    // SAFETY: one descriptor, and no wait.
+    let found = unsafe { libc::poll(&raw mut end, 1, 0) };
+    if found > 0 && end.revents & libc::POLLERR != 0 {
+        DELIVERED.lock().clear();
+        deliver(tenant);
+    }
+}
+
+/// This program's end of the pipe whose other end the holder has.
+fn given_lifeline() -> Option<c_int> {
+    let lifeline = LIFELINE.load(Ordering::Relaxed);
+    let (_, inode) = descriptors::file_of(lifeline, libc::S_IFIFO)?;
+    (inode == PIPE.load(Ordering::Relaxed)).then_some(lifeline)
+}
+
 /// Delivers what the driver has open, unless the holder has it.
 #[cold]
 fn deliver(tenant: &'static Tenant) {
@@ -128,11 +150,13 @@ fn send(tenant: &'static Tenant, driver: &[c_int]) -> Option<()> {
     unsafe { libc::close(given) };
     match sent {
         Some(()) => {
-            let old = LIFELINE.swap(lifeline, Ordering::Relaxed);
-            if old >= 0 {
+            if let Some(old) = given_lifeline() {
                 // SAFETY: the holder has a newer one.
                 unsafe { libc::close(old) };
             }
+            let (_, inode) = descriptors::file_of(lifeline, libc::S_IFIFO).unwrap_or_default();
+            PIPE.store(inode, Ordering::Relaxed);
+            LIFELINE.store(lifeline, Ordering::Relaxed);
         }
         // SAFETY: no other code has it.
         None => drop(unsafe { libc::close(lifeline) }),

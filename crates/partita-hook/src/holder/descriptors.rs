@@ -34,7 +34,7 @@ in_child! {
 
 /// The sockets that are open now.
 pub fn sockets() -> Vec<c_int> {
-    all().into_iter().filter(|&number| is(number, libc::S_IFSOCK).is_some()).collect()
+    all().into_iter().filter(|&number| file_of(number, libc::S_IFSOCK).is_some()).collect()
 }
 
 /// Takes the sockets for the driver's that were not open `before`.
@@ -42,7 +42,7 @@ pub fn take_new(before: &[c_int]) {
     let fresh = sockets().into_iter().filter(|number| !before.contains(number));
     let found: Vec<Found> = fresh
         .filter(|&number| is_local(number))
-        .filter_map(|number| Some(Found { number, file: is(number, libc::S_IFSOCK)? }))
+        .filter_map(|number| Some(Found { number, file: file_of(number, libc::S_IFSOCK)? }))
         .collect();
     let mut known = CONNECTIONS.lock();
     known.retain(|old| !found.iter().any(|new| new.number == old.number));
@@ -54,7 +54,7 @@ pub fn of_driver() -> Vec<c_int> {
     let known = CONNECTIONS.lock();
     let is_connection = |number: c_int| {
         let known = known.iter().find(|found| found.number == number);
-        known.is_some_and(|found| is(number, libc::S_IFSOCK) == Some(found.file))
+        known.is_some_and(|found| file_of(number, libc::S_IFSOCK) == Some(found.file))
     };
     let mut found = all();
     found.retain(|&number| is_connection(number) || is_node(number));
@@ -89,7 +89,7 @@ fn all() -> Vec<c_int> {
 }
 
 /// The file behind a descriptor, if it is of this type.
-fn is(number: c_int, kind: libc::mode_t) -> Option<(u64, u64)> {
+pub(super) fn file_of(number: c_int, kind: libc::mode_t) -> Option<(u64, u64)> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: room for the answer, which is there if the call succeeds.
     let stat = unsafe {
@@ -120,7 +120,7 @@ fn is_local(number: c_int) -> bool {
 }
 
 fn is_node(number: c_int) -> bool {
-    if is(number, libc::S_IFCHR).is_none() {
+    if file_of(number, libc::S_IFCHR).is_none() {
         return false;
     }
     let path = alloc::format!("/proc/self/fd/{number}\0");

@@ -8,7 +8,7 @@
 //! Everything is optional: a process without a holder, or one that the holder cannot serve, runs as
 //! before.
 
-mod deliver;
+pub mod deliver;
 mod descriptors;
 pub mod fences;
 

@@ -15,6 +15,7 @@
 //!       limits, usage             the ledger
 //!       meta.json                 the program, its user and its start
 //!       owner                     locked by `partita run` and by every process it started
+//!       holder/socket             where the tenant's holder takes descriptors
 //!       slo.json                  how its target stands, and what was moved for it
 //!       gpu-1                     of a tenant on several GPUs: a link to its directory on the next
 //!   user-1000/                    the same of user 1000
@@ -66,6 +67,7 @@ pub use self::layout::{CDI_KIND, DEFAULT_ROOT, LEDGER_VARIABLE, SYSTEM_ROOT, c_p
 pub(crate) use self::layout::{CONTAINER_DIR, container_dir};
 pub use self::lock::RegistryLock;
 pub use self::name::check_name;
+pub(crate) use self::owned::TMPFS;
 pub use self::owned::{NewPart, OwnedTenant};
 pub use self::root::Registry;
 pub(crate) use self::steered::{SLO_RECORD, SLO_RECORD_BYTES_MAX, Turn as ControlTurn};

@@ -19,7 +19,7 @@ use crate::dead;
 use crate::error::Error;
 
 /// `TMPFS_MAGIC` of linux/magic.h.
-const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+pub(crate) const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
 /// A part of a tenant to make: the one on one GPU.
 #[derive(Debug)]
@@ -174,7 +174,7 @@ pub(super) fn make(
         check_memory(dir, "no share of time")?;
         TimeMap::create(dir.at(TIME_FILE_NAME), written).map_err(ledger)?;
     }
-    let of_holder: &[&str] = if is_prepared { &[] } else { &[dead::FILE, dead::WORK_ENDED] };
+    let of_holder = [dead::FILE, dead::WORK_ENDED];
     for name in of_holder {
         dir.create(name, 0o600).map_err(Error::io(describe()))?;
     }

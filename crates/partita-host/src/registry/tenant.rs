@@ -465,6 +465,11 @@ impl Tenant {
         write_meta(&dir, &self.dir, &meta)
     }
 
+    /// Whether this is its part on the first of its GPUs.
+    pub(crate) fn is_first(&self) -> bool {
+        self.place() == 0
+    }
+
     /// Creates a marker file in its directory, if it belongs to the current user and the marker
     /// does not exist.
     pub(crate) fn leave_mark(&self, name: &str) {
@@ -472,6 +477,15 @@ impl Tenant {
             && let Ok(dir) = self.open()
         {
             let _ = dir.create(name, 0o600);
+        }
+    }
+
+    /// Removes one.
+    pub(crate) fn remove_mark(&self, name: &str) {
+        if self.is_own()
+            && let Ok(dir) = self.open()
+        {
+            let _ = dir.unlink(name.as_ref());
         }
     }
 

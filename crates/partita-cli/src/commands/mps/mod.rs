@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use partita::error::Error;
 use partita::gpu::Gpu;
 use partita::gpus;
+use partita::holder;
 use partita::install::Install;
 use partita::mps;
 use partita::mps::StartOptions;
@@ -103,6 +104,7 @@ fn start(arguments: &MpsStart) -> Result<(), Failure> {
         static_partitions: arguments.static_partitions,
     };
     let (service, ensured) = mps::start(&install, &registry, &gpus, &options)?;
+    holder::keep_all(&install, &registry, &service)?;
     if ensured.started {
         mps::machine::shortages(&gpus).iter().for_each(|shortage| tell(shortage));
     }

@@ -1,27 +1,31 @@
 //! A container runtime as far as a CDI file needs one: mounts and variables on a root of its own,
 //! in a mount namespace of its own.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 
 use serde_json::Value;
 
 use crate::world::is_real;
 
-/// An ordinary CUDA program, and its kernels.
-pub fn program() -> &'static (PathBuf, PathBuf) {
-    static BUILT: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
+/// A directory with what containers find at their root: `gpu`, an ordinary CUDA program, with
+/// `kernels.ptx`, and `deaths`, which dies with work in flight, with `workloads.ptx`.
+pub fn programs() -> &'static Path {
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         let dir =
             tempfile::Builder::new().prefix("pkgpu").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep();
-        let source =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates/partita-cli/tests/it/common/gpu.c");
-        let gpu = dir.join("gpu");
-        let built = Command::new("cc").args(["-O1", "-o"]).arg(&gpu).arg(source).arg("-ldl").status();
-        assert!(built.unwrap().success(), "the test's program does not build");
-        let kernels = dir.join("kernels.ptx");
-        std::fs::write(&kernels, partita_abi::kernels::PTX_MODULE.to_bytes()).unwrap();
-        (gpu, kernels)
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../crates/partita-cli/tests");
+        for (name, source) in [("gpu", "it/common/gpu.c"), ("deaths", "hook/deaths.c")] {
+            let mut compile = Command::new("cc");
+            compile.args(["-O1", "-pthread", "-o"]).arg(dir.join(name)).arg(tests.join(source)).arg("-ldl");
+            assert!(compile.status().unwrap().success(), "the test's program does not build");
+        }
+        std::fs::write(dir.join("kernels.ptx"), partita_abi::kernels::PTX_MODULE.to_bytes()).unwrap();
+        let workloads = partita_abi::workloads::WORKLOADS_MODULE.to_bytes();
+        std::fs::write(dir.join("workloads.ptx"), workloads).unwrap();
+        dir
     });
     &BUILT
 }
@@ -38,7 +42,6 @@ pub fn can_mount() -> bool {
 
 /// A shell's words that make a root with the devices of these files, and end with `chroot $R`.
 fn root(files: &[&Path]) -> String {
-    let (gpu, kernels) = program();
     let mut script = "set -e\nR=$(mktemp -d)\nmount -t tmpfs root $R\n".to_owned();
     script += "for d in bin lib lib64 usr; do mkdir $R/$d; mount --rbind /$d $R/$d; done\n";
     script +=
@@ -52,7 +55,7 @@ fn root(files: &[&Path]) -> String {
         let path = std::env::var("LD_LIBRARY_PATH").ok();
         variables.extend(path.map(|path| format!("'LD_LIBRARY_PATH={path}'")));
     }
-    script += &format!("cp {} {} $R/\n", gpu.display(), kernels.display());
+    script += &format!("cp {}/* $R/\n", programs().display());
     for file in files {
         let spec: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
         assert_eq!(spec["cdiVersion"], "0.5.0");
@@ -84,6 +87,16 @@ fn within(script: &str, words: &[&str]) -> Command {
 /// The command that runs the program in a container with the device of this file.
 pub fn command(cdi: &Path, words: &[&str]) -> Command {
     within(&format!("{}/gpu /kernels.ptx \"$@\"\n", root(&[cdi])), words)
+}
+
+/// A program in a container with the device of this file, which has such work in flight.
+pub fn at_work(cdi: &Path, work: &str) -> Child {
+    let words = format!("{}/deaths /workloads.ptx {work} kill\n", root(&[cdi]));
+    let mut child = within(&words, &[]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n", "{:?}", child.wait_with_output());
+    child
 }
 
 /// What a shell prints in a container with the devices of these files.

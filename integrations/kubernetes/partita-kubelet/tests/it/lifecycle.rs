@@ -3,6 +3,7 @@
 //! `PARTITA_TEST_GPU=real` runs the tests with one GPU on the machine's first one.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -104,6 +105,57 @@ async fn a_pod_holds_its_share_until_it_ends() {
         world.kubelet.unprepare(&two).await;
         world.kubelet.unprepare(&one).await;
     }
+    world.assert_nothing();
+}
+
+/// As the kubelet ends a container that does not end by itself. Work that never ends keeps its claim
+/// from ending as long as another pod could lose its work by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_killed_with_work_in_flight_breaks_no_other() {
+    let world = World::with_a_gpu().await;
+    if !container::can_mount() {
+        return;
+    }
+    let [one, two] = [world.share(1, "34", "4Gi"), world.share(2, "34", "4Gi")];
+    let mut files = Vec::new();
+    for claim in [&one, &two] {
+        let answer = world.kubelet.prepare(claim).await;
+        assert_eq!(answer.error, "");
+        files.push(world.tenant_file(&answer.devices[0].cdi_device_ids));
+    }
+    let mut neighbour = container::command(&files[1], &["loop"]).spawn().unwrap();
+    let mut lines = BufReader::new(neighbour.stdout.take().unwrap()).lines();
+    let mut goes_on = |what: &str| {
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until {
+            let line = lines.next().unwrap().unwrap();
+            assert!(line.starts_with("sms"), "{what}: {line}");
+        }
+    };
+    for work in ["finite", "streams", "endless"] {
+        goes_on(work);
+        let mut dying = container::at_work(&files[0], work);
+        dying.kill().unwrap();
+        dying.wait().unwrap();
+        goes_on(work);
+        if work == "endless" {
+            let refused = world.kubelet.try_unprepare(&one).await.unwrap();
+            assert!(refused.contains("its work on the GPU has not ended"), "{refused}");
+            goes_on("a refused end");
+            continue;
+        }
+        world.kubelet.unprepare(&one).await;
+        goes_on("the end of the claim");
+        assert_eq!(world.kubelet.prepare(&one).await.error, "");
+    }
+    neighbour.kill().unwrap();
+    neighbour.wait().unwrap();
+    // The kubelet tries again.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !world.kubelet.try_unprepare(&one).await.unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", world.tenants());
+    }
+    world.kubelet.unprepare(&two).await;
     world.assert_nothing();
 }
 

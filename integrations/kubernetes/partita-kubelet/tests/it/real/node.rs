@@ -50,11 +50,11 @@ impl Node {
         let board = board.args(["--device", "h200", "--index", "0", "--dir"]).arg(&sim).spawn().unwrap();
         let node = Self { cluster, board };
         node.cluster.import(&driver_image("it"));
-        let (gpu, kernels) = container::program();
+        let programs = container::programs();
         let library = parts().join("libpartita_simcuda.so");
         let image =
-            Image::shell(PROGRAM, &["sh"]).with(gpu, "gpu").with(&library, "lib/for-its-libraries.so");
-        node.cluster.import(&image.with(kernels, "kernels.ptx"));
+            Image::shell(PROGRAM, &["sh"]).with(&programs.join("gpu"), "gpu").with(&library, "lib/for-its-libraries.so");
+        node.cluster.import(&image.with(&programs.join("kernels.ptx"), "kernels.ptx"));
         node.partita(&["mps", "start", "--gpu", "sim:h200:0"]);
         node
     }
