@@ -90,7 +90,8 @@ fn page_name(program: &Command) -> String {
 
 fn page(command: &Command, name: &str) -> Result<String, Failure> {
     let mut text = Vec::new();
-    let rendered = Man::new(command.clone()).title(name).render(&mut text);
+    let source = concat!("partita ", env!("CARGO_PKG_VERSION"));
+    let rendered = Man::new(command.clone()).title(name).source(source).render(&mut text);
     rendered.map_err(|error| Failure::Told(format!("the manual page {name}: {error}")))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

@@ -19,6 +19,13 @@ pub const VARIABLE: &str = "PARTITAD_GPU_GROUPS";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuGroups(Vec<(Selector, Vec<String>)>);
 
+impl GpuGroups {
+    /// Whether no GPU is restricted.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl FromStr for GpuGroups {
     type Err = String;
 

@@ -231,6 +231,7 @@ fn start(
         if !registry.is_client() {
             mps::ready::admit(service, &gpus, mps::tenants_of(&registry, &gpus)?)?;
         }
+        mps::ready::check_memory(service, &gpus, request.limits.memory)?;
         mps::ready::wait(service, request.mps_limit()).map(drop)
     };
     let child = start_service(service.as_ref()).and_then(|started| {

@@ -86,9 +86,9 @@ class Hold(Named):
         self.end()
 
     def end(self) -> None:
-        """Lets go of the partition: it ends now, or with the last program that runs in it.
+        """Lets go of the partition: it ends now, or with the last program that uses its GPU.
 
-        :meth:`kill` ends those programs too.
+        While there are such programs, :meth:`kill` ends all programs of the partition.
         """
         _held.discard(self)
         with self._lock:
@@ -121,8 +121,8 @@ def hold(
 
     All programs that are started with `env` on this machine share the partition's limits. The
     arguments are those of :func:`run`. The partition ends at the end of the ``with`` block, at
-    :meth:`Hold.end`, or with this process, however that ends; programs that still run in it keep it
-    until they end.
+    :meth:`Hold.end`, or with this process, however that ends. Programs that use the GPU by then keep
+    it until they end. One that has not begun to use it is refused when it does.
 
     Unlike :func:`run`, this function does not see the programs: a statically linked one is not held.
 

@@ -12,7 +12,7 @@ from ._command import Size
 from ._command import options as words_of
 from ._error import Error
 from ._install import program
-from ._tenant import Named
+from ._tenant import Named, tenants
 
 if TYPE_CHECKING:
     _Popen = subprocess.Popen[Any]
@@ -103,8 +103,12 @@ class Process(Named, _Popen):
 
         :raises Error: if ``partita kill`` cannot.
         """
-        if self.poll() is None:
+        # A signal that ends `partita run` itself leaves the program.
+        if self.poll() is None or self.returncode < 0 and self._is_there():
             super().kill(grace)
+
+    def _is_there(self) -> bool:
+        return any(tenant.name == self.name for tenant in tenants())
 
 
 def run(

@@ -169,7 +169,7 @@ pub struct MpsLimits {
     /// Each client's SMs, for exact: 24,60
     #[arg(long, value_name = "SMS,…", value_delimiter = ',', requires = "policy")]
     pub sms: Vec<u32>,
-    /// Largest device memory of each client: 20GiB, 512MiB
+    /// Largest device memory of each client: 20GiB, 512MiB; none for all that there is
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<String>,
     /// The clients' priority, a hint to the driver

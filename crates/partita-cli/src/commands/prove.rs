@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use partita::install::Install;
 use partita::prove::{self, ProveRequest, Report};
+use partita::run::check_usable;
 use partita_console::{Failure, Table, print, print_json, select};
 
 use crate::args::{Prove, RouteArg};
@@ -15,6 +16,7 @@ use crate::args::{Prove, RouteArg};
 pub fn prove(arguments: &Prove) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
     let gpu = select(&install, &arguments.gpu)?;
+    check_usable(&gpu)?;
     // A new proof each time, unless the user names the seed of an earlier one.
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.subsec_nanos().into());
     let request = ProveRequest {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use partita::install::Install;
+use partita::run::check_usable;
 use partita::topology::{self, Ink};
 use partita_console::{Failure, print, print_json, select};
 
@@ -17,6 +18,7 @@ pub fn topology(arguments: &Topology) -> Result<ExitCode, Failure> {
     arguments.svg.as_deref().map_or(Ok(()), check_svg)?;
     let install = Install::of_this_program()?;
     let gpu = select(&install, &arguments.gpu)?;
+    check_usable(&gpu)?;
     let chart = topology::examine(&install, &gpu, arguments.fresh, begin)?;
     if let Some(path) = &arguments.svg {
         fs::write(path, chart.to_svg()).map_err(|error| {

@@ -113,13 +113,12 @@ pub(super) async fn who(State(app): State<Shared>, mut request: Request, next: N
         Some(Peer::Process { user, .. }) => Some(Caller { user: *user, rights: Rights::All }),
         Some(Peer::Network(_)) => match token(&app, &request) {
             Ok(rights) => Some(Caller { user: app.user(), rights }),
-            Err(_) if is_open(request.method(), request.uri().path()) => None,
+            Err(_) if is_read(request.method()) && is_open(request.uri().path()) => None,
             Err(problem) => return problem.into_response(),
         },
         None => None,
     };
-    let is_read = [Method::GET, Method::HEAD].contains(request.method());
-    if !is_read && caller.is_some_and(|caller| caller.rights == Rights::Read) {
+    if !is_read(request.method()) && caller.is_some_and(|caller| caller.rights == Rights::Read) {
         let detail = "the token of --read-token-file changes nothing; send the token of --token-file";
         return Problem::new(Kind::ReadOnly, detail).into_response();
     }
@@ -129,10 +128,14 @@ pub(super) async fn who(State(app): State<Shared>, mut request: Request, next: N
     next.run(request).await
 }
 
-fn is_open(method: &Method, path: &str) -> bool {
+fn is_read(method: &Method) -> bool {
+    [Method::GET, Method::HEAD].contains(method)
+}
+
+fn is_open(path: &str) -> bool {
     let below =
         |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    method == Method::GET && OPEN_PATHS.iter().any(|open| below(open))
+    OPEN_PATHS.iter().any(|open| below(open))
 }
 
 fn token(app: &Shared, request: &Request) -> Result<Rights, Problem> {

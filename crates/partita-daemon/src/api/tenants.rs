@@ -265,11 +265,12 @@ impl TenantChange {
         let invalid =
             |field: &str, error: String| Problem::invalid(format!("/{field}"), format!("{field}: {error}"));
         let limits = self.limits.0.read().map_err(|refused| {
-            let Refused { limit, error, .. } = refused;
-            invalid(limit.member, error.to_string())
+            let Refused { name, error, .. } = refused;
+            invalid(name, error.to_string())
         })?;
         if limits.memory == Some(ByteSize(0).into()) {
-            return Err(invalid("memory_quota_bytes", Error::QuotaZero.to_string()));
+            let name = self.limits.0.name_of("mem").unwrap_or("mem");
+            return Err(invalid(name, Error::QuotaZero.to_string()));
         }
         if self.limits.0.is_empty() && !self.compact {
             return Err(Problem::new(Kind::Invalid, "nothing to change; give sm, mem or another limit"));

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use partita::gpu::Selector;
+use partita::gpus::Selectors;
 use partita::registry::Registry;
 use partita_chain_host::{self as chain, ChainRun, Definition, Steering};
 use std::os::unix::process::CommandExt;
@@ -29,12 +31,19 @@ pub struct Facade {
     program: PathBuf,
     /// Where what chains print goes.
     logs: PathBuf,
+    /// The GPU of chains that name none; none for the default one.
+    gpu: Option<String>,
 }
 
 impl Facade {
-    /// The chains of a registry; those that `program`, this one, starts print into files in `logs`.
-    pub fn new(registry: Registry, program: PathBuf, logs: PathBuf) -> Self {
-        Self { registry, program, logs }
+    /// The chains of a registry; those that `program`, this one, starts print into files in `logs`,
+    /// and run on the first of the daemon's GPUs unless they name one.
+    pub fn new(registry: Registry, program: PathBuf, logs: PathBuf, gpus: Option<&Selectors>) -> Self {
+        let gpu = match gpus {
+            Some(Selectors::List(gpus)) => gpus.first().map(Selector::to_string),
+            _ => None,
+        };
+        Self { registry, program, logs, gpu }
     }
 
     fn log(&self, name: &str) -> std::io::Result<(PathBuf, File)> {
@@ -64,7 +73,8 @@ impl Chains for Facade {
     fn start(&self, definition: &Definition, patience: Duration) -> Result<Running, Problem> {
         let name = &definition.name;
         let failed = |reason: String| Problem::new(Kind::Internal, format!("chain {name}: {reason}"));
-        let order = ChainRun { definition: definition.clone(), log: None, gpus: Vec::new() };
+        let gpu = definition.gpu.clone().or_else(|| self.gpu.clone());
+        let order = ChainRun { definition: Definition { gpu, ..definition.clone() }, log: None, gpus: Vec::new() };
         let order = serde_json::to_string(&order).map_err(|error| failed(error.to_string()))?;
         // One whose process has died makes room for the new one.
         let before = self.look(name)?.map(|running| (running.supervisor_pid, running.started_unix_s));

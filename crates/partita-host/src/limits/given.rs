@@ -12,7 +12,15 @@ use super::table::{Form, LIMITS, Limit, LimitError, LimitSet, Shown};
 
 /// Limits with values as users write them, not read yet.
 #[derive(Debug, Clone, Default)]
-pub struct Given(Vec<(&'static Limit, String)>);
+pub struct Given(Vec<One>);
+
+#[derive(Debug, Clone)]
+struct One {
+    limit: &'static Limit,
+    /// The option or the member by which it came.
+    name: &'static str,
+    value: String,
+}
 
 /// A value that a limit does not take.
 #[derive(Debug, Clone, Error)]
@@ -20,6 +28,8 @@ pub struct Given(Vec<(&'static Limit, String)>);
 pub struct Refused {
     /// The limit.
     pub limit: &'static Limit,
+    /// The option or the member by which it came.
+    pub name: &'static str,
     /// The value.
     pub value: String,
     /// What is wrong with it.
@@ -30,7 +40,12 @@ pub struct Refused {
 impl Given {
     /// Adds a limit.
     pub fn add(&mut self, limit: &'static Limit, value: String) {
-        self.0.push((limit, value));
+        self.0.push(One { limit, name: limit.name, value });
+    }
+
+    /// By which name this limit came.
+    pub fn name_of(&self, limit: &str) -> Option<&'static str> {
+        self.0.iter().find(|one| one.limit.name == limit).map(|one| one.name)
     }
 
     /// Whether no limit is given.
@@ -44,8 +59,8 @@ impl Given {
     /// The first wrong one.
     pub fn read(&self) -> Result<LimitSet, Refused> {
         let mut limits = LimitSet::default();
-        for (limit, value) in &self.0 {
-            let refuse = |error| Refused { limit, value: value.clone(), error };
+        for One { limit, name, value } in &self.0 {
+            let refuse = |error| Refused { limit, name, value: value.clone(), error };
             limit.put(&mut limits, value).map_err(refuse)?;
         }
         Ok(limits)
@@ -76,12 +91,13 @@ impl<'de> Visitor<'de> for Members {
             let is_it = |limit: &&Limit| limit.member == name || is_written(limit, &name);
             let limit = LIMITS.iter().find(|limit| is_it(limit) && (self.may)(limit));
             let limit = limit.ok_or_else(|| A::Error::unknown_field(&name, self.expected))?;
-            if seen.contains(&limit.member) {
-                return Err(A::Error::duplicate_field(limit.member));
+            if let Some((_, before)) = seen.iter().find(|(member, _)| *member == limit.member) {
+                return Err(A::Error::custom(format!("`{before}` and `{name}` are one limit; give one of them")));
             }
-            seen.push(limit.member);
+            seen.push((limit.member, name.clone()));
+            let name = if is_written(limit, &name) { limit.name } else { limit.member };
             let value = match limit.form {
-                Form::Size { .. } if !is_written(limit, &name) => {
+                Form::Size { .. } if name == limit.member => {
                     members.next_value::<Option<u64>>()?.map(|bytes| ByteSize(bytes).to_string())
                 }
                 _ => members.next_value::<Option<String>>()?,
@@ -90,7 +106,7 @@ impl<'de> Visitor<'de> for Members {
                 (Some(word), Form::Words { words, .. }) if !words.contains(&&*word) => {
                     return Err(A::Error::unknown_variant(&word, words));
                 }
-                (value, _) => given.0.extend(value.map(|value| (limit, value))),
+                (value, _) => given.0.extend(value.map(|value| One { limit, name, value })),
             }
         }
         Ok(given)

@@ -52,20 +52,23 @@ pub fn end_work(control: &Control, server: Pid, client: Pid) -> Result<bool, Mps
 
 /// To be called before a client of the service gets a signal: if the process would die of it at
 /// once, its work on the GPU is ended first. No fence of it is passed then, so a note in the
-/// tenant's directory, `dir`, tells the holder.
-pub fn end_work_before(service: &Service, signal: Signal, process: ProcessId, dir: &Path) {
+/// tenant's directory, `dir`, tells the holder. Returns whether work was ended.
+pub fn end_work_before(service: &Service, signal: Signal, process: ProcessId, dir: &Path) -> bool {
     if !dies_of(process.pid, signal) {
-        return;
+        return false;
     }
     // A service that does not answer must not keep the signal from it for long.
     let service = service.clone().with_command_limit(BEFORE_SIGNAL_LIMIT);
     // Whatever goes wrong, the signal is not kept from it.
     let clients = service.clients().unwrap_or_default();
+    let mut has_ended = false;
     for (server, client) in clients.into_iter().filter(|(_, client)| *client == process.pid) {
         if end_work(&service.control(), server, client).is_ok_and(|is_ended| is_ended) {
             dead::note_work_ended(dir, process);
+            has_ended = true;
         }
     }
+    has_ended
 }
 
 /// Whether a process neither catches nor ignores a signal.

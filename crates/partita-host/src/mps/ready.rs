@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use partita_mps::{MpsError, Pid, ServerStatus, Service};
+use partita_core::{ByteSize, Quota};
+use partita_mps::{DeviceName, MpsError, Pid, ServerStatus, Service};
 
 use super::status::capacity;
 use crate::error::Error;
@@ -24,6 +25,32 @@ pub fn admit(service: &Service, gpus: &[Gpu], tenants: usize) -> Result<(), Erro
         service.clients()?.into_iter().map(|(_, client)| client).collect();
     let others = tenants.saturating_sub(1).max(clients.len());
     Ok(capacity(service, gpus).admit(others)?)
+}
+
+/// Refuses a quota above what MPS gives to a client of this service.
+///
+/// # Errors
+/// [`Error::NotOffered`].
+pub fn check_memory(service: &Service, gpus: &[Gpu], quota: Option<Quota>) -> Result<(), Error> {
+    let Some(quota) = quota else { return Ok(()) };
+    for gpu in gpus {
+        let device = DeviceName::Uuid(gpu.facts.uuid.clone());
+        // A daemon that does not tell has no such limit.
+        let most = service.control().default_device_memory_limit(&device).ok().flatten();
+        let wanted = quota.bytes(gpu.facts.memory_total_bytes, 0);
+        if let Some(most) = most.filter(|most| *most < wanted.0) {
+            return Err(Error::NotOffered {
+                option: format!("--mem {wanted}"),
+                reason: format!(
+                    "the MPS service of {} gives {} to each client; ask for no more, or give \
+                     `partita mps limits --mem none` first",
+                    gpu.label(),
+                    ByteSize(most)
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Whether a server of the service is in a fault, until all affected clients have left. False if it

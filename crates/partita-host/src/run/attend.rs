@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 
-use super::client::Attended;
+use super::client::{self, Attended};
 use super::command::spawn_owner;
 use super::watch::Watch;
 use crate::error::Error;
@@ -48,8 +48,8 @@ pub(super) fn attend(
         watch.iter().for_each(|watch| watch.expect(pid));
         let dir = tenant.dir().to_owned();
         let attended = watch.as_ref().map(|watch| Attended { install, registry, name, dir: &dir, watch });
-        let before = |signal, process| attended.iter().for_each(|one| one.before(signal, process));
-        let status = signals.attend(child, before).map_err(Error::io("waiting for the program"))?;
+        let status = client::attend(attended.as_ref(), signals, child);
+        let status = status.map_err(Error::io("waiting for the program"))?;
         if let Some(error) = watch.as_ref().and_then(Watch::gave_up) {
             return Err(error);
         }

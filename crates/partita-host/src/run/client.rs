@@ -1,8 +1,10 @@
 //! A tenant's program as a client: what happens before a signal ends it, and after it has ended.
 
+use std::cell::Cell;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::ExitStatus;
+use std::process::{Child, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ use crate::mps::incident::What;
 use crate::mps::ready;
 use crate::process::ProcessId;
 use crate::registry::Registry;
-use crate::signals;
+use crate::signals::{self, Signals};
 use crate::system;
 
 /// How often a pause looks whether it is to end.
@@ -48,12 +50,37 @@ pub(super) struct Attended<'a> {
     pub watch: &'a Watch,
 }
 
+/// Waits for a program, and passes signals on. A program that was to die of a signal, and whose
+/// work was ended before that, has died of it, also if it was quicker and exited because of the
+/// lost work.
+///
+/// # Errors
+/// The system's.
+pub(super) fn attend(
+    attended: Option<&Attended<'_>>,
+    signals: &mut Signals,
+    child: &mut Child,
+) -> io::Result<ExitStatus> {
+    let (pid, doomed) = (child.id(), Cell::new(None));
+    let before = |signal, process: ProcessId| {
+        if attended.is_some_and(|one| one.before(signal, process)) && process.pid == pid {
+            doomed.set(Some(signal));
+        }
+    };
+    let status = signals.attend(child, before)?;
+    Ok(match doomed.get() {
+        Some(signal) if !status.success() => ExitStatus::from_raw(signal.as_raw()),
+        _ => status,
+    })
+}
+
 impl Attended<'_> {
     /// Call it before `process` gets a signal. If the process would die of it at once, its GPU work
     /// is ended first, because a client that dies with work in flight takes its neighbours with it.
-    /// A program with a signal handler is left alone: it may want to save its results.
-    pub fn before(&self, signal: Signal, process: ProcessId) {
-        end_work_before(self.watch.service(), signal, process, self.dir);
+    /// A program with a signal handler is left alone: it may want to save its results. Returns
+    /// whether work was ended: the program may see that error, and exit, before the signal comes.
+    pub fn before(&self, signal: Signal, process: ProcessId) -> bool {
+        end_work_before(self.watch.service(), signal, process, self.dir)
     }
 
     /// Call it after the program has ended: reports why, if the service is involved, records it,

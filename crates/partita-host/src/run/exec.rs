@@ -20,7 +20,7 @@ use partita_mps::Service;
 use partita_mps::partition::PartitionName;
 use rustix::process::Signal;
 
-use super::client::Attended;
+use super::client::{self, Attended};
 use super::command::{Place, command_in, hook, spawn};
 use super::watch::Watch;
 use super::{check_outside, clean, exit_code, find_program};
@@ -109,13 +109,12 @@ pub fn exec(
     watch.iter().for_each(|watch| watch.expect(child.id()));
     let dir = &first.dir;
     let attended = watch.as_ref().map(|watch| Attended { install, registry: &registry, name, dir, watch });
-    let before = |signal, process| attended.iter().for_each(|one| one.before(signal, process));
     let process = ProcessId::living(child.id());
     let is_over = AtomicBool::new(false);
     let mut say_of_end = say.clone();
     let status = thread::scope(|scope| {
         let ender = scope.spawn(|| life.end_after(process, service.as_ref(), &is_over, &mut say_of_end));
-        let status = signals.attend(&mut child, before);
+        let status = client::attend(attended.as_ref(), &mut signals, &mut child);
         is_over.store(true, Ordering::Relaxed);
         ender.thread().unpark();
         status
@@ -238,7 +237,7 @@ impl Life<'_> {
         say(&format!("tenant {}: its first program has ended, and this one ends with it", self.name));
         for signal in [Signal::TERM, Signal::KILL] {
             // A client that dies with work in flight takes its neighbours with it.
-            service.iter().for_each(|service| end_work_before(service, signal, process, self.dir));
+            service.iter().for_each(|service| _ = end_work_before(service, signal, process, self.dir));
             // It may end at any moment; then there is no receiver.
             let _ = process.signal(signal);
             let begin = Instant::now();

@@ -6,7 +6,7 @@ use partita::gpu::Gpu;
 use partita::mps::check_may_change;
 use partita::mps::provisioned::{self, PERCENTAGE_VARIABLE, Products};
 use partita::mps::status;
-use partita_core::ByteSize;
+use partita_core::{ByteSize, ParseByteSizeError};
 use partita_mps::provision::{Allotment, Policy, Sms};
 use partita_mps::{ClientPriority, DeviceName, MemoryLimit};
 use serde::Serialize;
@@ -46,9 +46,16 @@ pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
     let of = Of::find(&arguments.gpu)?;
     of.must_run()?;
     let wrong = |error: &dyn std::fmt::Display| Failure::Told(format!("--mem: {error}"));
-    let memory = arguments.mem.as_deref().map(str::parse::<ByteSize>).transpose();
-    let memory = memory.map_err(|error| wrong(&error))?.map(|size| MemoryLimit::from_bytes(size.0));
-    let memory = memory.transpose().map_err(|error| wrong(&error))?;
+    let memory = match arguments.mem.as_deref() {
+        None => None,
+        // MPS has no command that removes one: as much as the largest of the GPUs has is none.
+        Some("none") => {
+            let most = of.gpus.iter().map(|gpu| gpu.facts.memory_total_bytes).max().unwrap_or_default();
+            Some(ByteSize(most.next_multiple_of(1 << 20)))
+        }
+        Some(text) => Some(text.parse().map_err(|error: ParseByteSizeError| wrong(&error))?),
+    };
+    let memory = memory.map(|size| MemoryLimit::from_bytes(size.0)).transpose().map_err(|error| wrong(&error))?;
     let priority = arguments.priority.map(|priority| match priority {
         ClientPriorityArg::Normal => ClientPriority::Normal,
         ClientPriorityArg::Below => ClientPriority::BelowNormal,
