@@ -106,10 +106,11 @@ pub enum AllocationError {
     NoComponents,
     /// A component would have no TPC, and its launches would never run.
     #[error(
-        "component {component} would have no TPC, and its kernels would wait for ever; give it at least 1"
+        "component {} of the chain would have no TPC, and its kernels would wait for ever; give it at least 1",
+        component + 1
     )]
     NoTpc {
-        /// Which one.
+        /// Which one, from 0 on.
         component: usize,
     },
 }

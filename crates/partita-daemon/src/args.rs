@@ -118,7 +118,7 @@ pub struct Serve {
     #[arg(long, env = "PARTITAD_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Listen on TCP too, for those who have a token; a browser shows the page there
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "tokens")]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "tokens", value_parser = address)]
     pub listen: Option<SocketAddr>,
     /// The file with the token of --listen; only its owner may read it
     #[arg(long, value_name = "FILE", requires = "listen", group = "tokens")]
@@ -201,6 +201,10 @@ fn size(text: &str) -> Result<ByteSize, String> {
 
 fn selectors(text: &str) -> Result<Selectors, String> {
     text.parse().map_err(|error: partita::Error| error.to_string())
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give an IP address and a port, such as 127.0.0.1:7878".to_owned())
 }
 
 fn host_name(text: &str) -> Result<String, String> {

@@ -71,9 +71,35 @@ pub fn kill_for(
     user: u32,
 ) -> Result<KillOutcome, Error> {
     check_name(name)?;
-    let tenant = registry.lock()?.tenant_of_user(name, user)?;
+    let found = registry.lock()?.tenant_of_user(name, user);
+    let tenant = match found {
+        Err(missing @ Error::NoSuchTenant { .. }) => {
+            return end_waiting(registry, name, user, grace)?.ok_or(missing);
+        }
+        found => found?,
+    };
     check_may_end(&tenant, user)?;
     end(install, registry, name, &tenant, grace)
+}
+
+/// Ends a `partita run` of the user that waits for room with this name. `None` if there is none.
+fn end_waiting(
+    registry: &Registry,
+    name: &str,
+    user: u32,
+    grace: Duration,
+) -> Result<Option<KillOutcome>, Error> {
+    let waiter = registry.queue()?.into_iter().find(|waiter| waiter.name == name && waiter.user == user);
+    let Some(run) = waiter.map(|waiter| waiter.run) else { return Ok(None) };
+    for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, KILL_LIMIT)] {
+        run.signal(signal).map_err(Error::io(format!("process {}", run.pid)))?;
+        let deadline = Instant::now() + patience;
+        while run.lives() && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+    }
+    let notices = vec![format!("{name} waited for room, and its program had not started")];
+    Ok(Some(KillOutcome { processes: 1, notices }))
 }
 
 /// Whether both the current user and the calling user may end a tenant.

@@ -196,7 +196,7 @@ pub fn short_gpu(label: &str) -> String {
 }
 
 /// A sentence in lines of so many characters, if its words are shorter.
-fn wrapped(text: &str, width: Option<usize>) -> String {
+pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in text.split(' ') {

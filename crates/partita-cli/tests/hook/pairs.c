@@ -6,6 +6,7 @@
  * `pairs calls` prints the calls, `pairs kinds` the kinds of objects. `pairs RACES` prints a line for each failed pair, and one for the
  * sum; PAIRS_OF names one kind of object. */
 #include "cuda.h"
+#include <execinfo.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -394,6 +395,14 @@ static void hang(int signal) {
     _exit(1);
 }
 
+/* Whose code it was, for the message of a fault: a driver need not survive every pair. */
+static void fault(int signal) {
+    void *frames[32];
+    dprintf(2, "%s, %s and %s: signal %d\n", racing[0], racing[1], racing[2], signal);
+    backtrace_symbols_fd(frames, backtrace(frames, 32), 2);
+    _exit(128 + signal);
+}
+
 /* ---- the observer ---- */
 static int observe(int socket) {
     char what;
@@ -461,6 +470,7 @@ int main(int count, char **arguments) {
     const char *only = getenv("PAIRS_OF");
     pthread_t thread;
     signal(SIGALRM, hang);
+    signal(SIGSEGV, fault);
     alarm(120);
     begin_observer(arguments[0]);
     start(0);

@@ -334,7 +334,7 @@ fn compute_units_are_divided_by_hand_or_shared_and_follow_the_tenants() {
     }
     for (words, expected) in [
         (["--tpcs", "1"], "2 components"),
-        (["--tpcs", "0,3"], "component 0"),
+        (["--tpcs", "0,3"], "component 1 of the chain"),
         (["--tpcs", "1,2,3"], "2 components"),
         (["--algorithm", "magic"], "magic"),
     ] {

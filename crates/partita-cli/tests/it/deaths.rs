@@ -343,9 +343,6 @@ fn work_that_was_launched_just_before_the_death_is_held_until_it_has_ended() {
 /// service may stand still for another reason.
 #[test]
 fn a_look_that_waits_is_left_alone() {
-    if is_real() {
-        return;
-    }
     let scene = Scene::new();
     let mut neighbour = scene.neighbour();
     die(&mut scene.dying("sudden-everywhere", "kill", "on"), "kill");

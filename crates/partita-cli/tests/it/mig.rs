@@ -54,6 +54,11 @@ fn instances_are_listed_and_no_tenant_is_made_on_a_gpu_that_is_cut_up() {
 
     let refused = common::refusal(&mut partita(&world, "run --gpu sim:h200 --sm 25% -- true"));
     assert!(refused.contains("cut up by MIG") && refused.contains("CUDA_VISIBLE_DEVICES=MIG-"), "{refused}");
+    // Not one instance in the place of the GPU.
+    for command in ["topology", "prove"] {
+        let refused = common::refusal(&mut partita(&world, &format!("{command} --gpu sim:h200")));
+        assert!(refused.contains("cut up by MIG"), "{refused}");
+    }
     let doctor = partita(&world, "doctor --gpu sim:h200").output().unwrap();
     let said = text(&doctor.stdout);
     assert!(!doctor.status.success(), "{said}");

@@ -167,7 +167,10 @@ fn limits_are_set_by_number_and_by_policy_and_refused_where_they_make_no_sense()
         assert!(refused.contains(words), "{line}: {refused}");
     }
     world.keeper_ok("mps limits --percent 100");
-    assert!(world.gpu("--sm 10%", "census").status().unwrap().success(), "and they run again");
+    let error = common::refusal(&mut world.gpu("--sm 10% --mem 1GiB", "census"));
+    assert!(error.contains("gives 900MiB to each client") && error.contains("--mem none"), "{error}");
+    world.keeper_ok("mps limits --mem none");
+    assert!(world.gpu("--sm 10% --mem 100GiB", "census").status().unwrap().success(), "and they run again");
 }
 
 /// A world whose control program is of CUDA 13.1, which has static partitions.

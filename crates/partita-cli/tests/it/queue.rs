@@ -69,6 +69,11 @@ fn a_waiter_that_dies_holds_nobody_up() {
     // Asked to end, it leaves its place before it ends.
     second.signal(Signal::INT);
     assert_eq!(second.exit_code(), 128 + 2);
+    let mut fourth = waiting(&world, "fourth", "--sm 90%");
+    let ended = world.line("kill fourth");
+    assert!(ended.status.success() && text(&ended.stderr).contains("had not started"), "{ended:?}");
+    assert_eq!(fourth.exit_code(), 128 + 15);
+    world.refused("kill fourth");
     assert_eq!(third.next_line(), "ready");
     assert_eq!(queue(&world), []);
     assert_eq!(names(&world), ["held", "third"]);

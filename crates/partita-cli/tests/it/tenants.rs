@@ -174,6 +174,18 @@ fn kill_ends_every_process_of_the_tenant() {
     assert!(!world.processes().iter().any(|(_, name)| name == "sleep"));
 }
 
+/// Its work is ended first, and a quick program exits because of that before the signal comes.
+#[test]
+fn a_program_that_a_signal_ends_has_its_exit_code() {
+    let world = World::new();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut tenant = Tenant::start(&mut world.gpu("--sm 10%", "loop"));
+        tenant.next_line();
+        tenant.signal(signal);
+        assert_eq!(tenant.exit_code(), 128 + signal.as_raw());
+    }
+}
+
 #[test]
 fn kill_hurts_no_neighbour() {
     let world = World::new();

@@ -74,7 +74,8 @@ impl Chains for Facade {
         let name = &definition.name;
         let failed = |reason: String| Problem::new(Kind::Internal, format!("chain {name}: {reason}"));
         let gpu = definition.gpu.clone().or_else(|| self.gpu.clone());
-        let order = ChainRun { definition: Definition { gpu, ..definition.clone() }, log: None, gpus: Vec::new() };
+        let order =
+            ChainRun { definition: Definition { gpu, ..definition.clone() }, log: None, gpus: Vec::new() };
         let order = serde_json::to_string(&order).map_err(|error| failed(error.to_string()))?;
         // One whose process has died makes room for the new one.
         let before = self.look(name)?.map(|running| (running.supervisor_pid, running.started_unix_s));
@@ -101,8 +102,14 @@ impl Chains for Facade {
             .map_err(|error| failed(format!("{} cannot be started: {error}", self.program.display())))?;
         let deadline = Instant::now() + patience;
         let outcome = loop {
+            // The chain shows itself before it starts its programs.
+            let has_begun = |running: &Running| {
+                running.components.iter().all(|one| one.pid.is_some() || one.incarnation > 0)
+            };
             let is_new = |running: &Running| {
-                running.supervised && Some((running.supervisor_pid, running.started_unix_s)) != before
+                running.supervised
+                    && Some((running.supervisor_pid, running.started_unix_s)) != before
+                    && has_begun(running)
             };
             if let Some(running) = self.look(name)?.filter(is_new) {
                 break Ok(running);

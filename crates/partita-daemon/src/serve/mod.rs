@@ -69,7 +69,9 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let tokens = Tokens::read(arguments.token_file.as_deref(), arguments.read_token_file.as_deref())?;
     arguments.gpu_groups.check_exist().map_err(|reason| anyhow::anyhow!("--gpu-groups: {reason}"))?;
     if !arguments.system && !arguments.gpu_groups.is_empty() {
-        anyhow::bail!("--gpu-groups: without --system each user plans alone, and no group is asked; add --system");
+        anyhow::bail!(
+            "--gpu-groups: without --system each user plans alone, and no group is asked; add --system"
+        );
     }
     let registry = if arguments.system { Registry::open_system()? } else { Registry::open()? };
     let registry = registry.with_lock_limit(LOCK_LIMIT);
@@ -89,8 +91,7 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("the path of this program")?;
     let command = program.with_file_name(partita::install::COMMAND);
     let requests = registry.is_system().then(|| partita::system::socket_in(registry.root()));
-    let chains =
-        Facade::new(registry.clone(), program.clone(), state.join("chains"), arguments.gpu.as_ref());
+    let chains = Facade::new(registry.clone(), program.clone(), state.join("chains"), arguments.gpu.as_ref());
     let keepers = Keepers::new(registry.clone());
     let (ending, ended) = watch::channel(false);
     let site = requests.is_some().then(|| SitePolicy::begin(partita::policy::path())).transpose()?;

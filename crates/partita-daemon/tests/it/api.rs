@@ -204,6 +204,14 @@ fn tenants_are_listed_changed_and_ended_as_by_the_commands() {
     ] {
         daemon.refused(status, "PATCH", path, Some(change));
     }
+    // Messages have the names that were sent.
+    for (sent, name) in
+        [(json!({ "mem": "1GB" }), "mem"), (json!({ "memory_quota_bytes": 0 }), "memory_quota_bytes")]
+    {
+        let problem = daemon.refused(422, "PATCH", path, Some(sent));
+        assert_eq!(problem["field"], format!("/{name}"), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().starts_with(&format!("{name}: ")), "{problem}");
+    }
     daemon.refused(404, "PATCH", "/v1/tenants/nobody", Some(json!({ "sm": "50%" })));
     daemon.refused(400, "DELETE", "/v1/tenants/train?grace_s=100", None);
     daemon.refused(400, "DELETE", "/v1/tenants/train?force=1", None);

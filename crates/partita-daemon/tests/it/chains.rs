@@ -70,9 +70,7 @@ fn a_chain_lives_on_without_the_daemon_and_is_found_again() {
         (&started["name"], &started["gpu"], &started["tpcs"]),
         (&json!("c"), &json!("sim:h200"), &json!(66))
     );
-    eventually("its components are started", || {
-        running(&daemon)["components"].as_array().unwrap().iter().all(|component| component["pid"].is_u64())
-    });
+    assert!(started["components"].as_array().unwrap().iter().all(|component| component["pid"].is_u64()));
     eventually("the keeper of its frames is listed", || daemon.get("/v1/keepers")[0]["chain"] == "c");
     daemon.refused(409, "POST", "/v1/chains/c/start", None);
     daemon.refused(409, "DELETE", "/v1/chains/c", None);
@@ -221,4 +219,10 @@ fn a_chain_that_cannot_start_says_why() {
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("--mem 100TiB") && detail.contains("c.log"), "{detail}");
     assert_eq!(running(&daemon), Value::Null);
+    let mut chain = definition("d");
+    chain["component"][1]["command"] = json!(["./none"]);
+    daemon.ok("POST", "/v1/chains", Some(chain));
+    let problem = daemon.refused(409, "POST", "/v1/chains/d/start", None);
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("./none: no such program"), "{detail}");
 }

@@ -186,6 +186,10 @@ fn the_second_token_reads_and_changes_nothing() {
     let read = world.token_file("read", "fedcba9876543210fedcba9876543210");
     let same = world.refused(["--listen", "127.0.0.1:0", "--token-file", &all, "--read-token-file", &all]);
     assert!(same.contains("--read-token-file") && same.contains("another token"), "{same}");
+    let alone = world.refused(["--gpu-groups", "0=root"]);
+    assert!(alone.contains("--gpu-groups") && alone.contains("add --system"), "{alone}");
+    let named = world.refused(["--listen", "localhost:7878", "--token-file", &all]);
+    assert!(named.contains("an IP address and a port"), "{named}");
     fs::set_permissions(&read, Permissions::from_mode(0o640)).unwrap();
     let shown = world.refused(["--listen", "127.0.0.1:0", "--read-token-file", &read]);
     assert!(shown.contains("--read-token-file") && shown.contains("chmod 600"), "{shown}");
@@ -280,8 +284,10 @@ fn over_tcp_the_token_counts() {
         check_problem(status, &serde_json::from_str(&body).unwrap());
     }
     for path in ["/", "/page/main.js", "/healthz", "/openapi.json", "/docs/"] {
-        let (status, _) = over_tcp(address, &format!("GET {path} HTTP/1.1"));
-        assert!(status == 200 || (path == "/healthz" && status == 503), "{path}: {status}");
+        for method in ["GET", "HEAD"] {
+            let (status, _) = over_tcp(address, &format!("{method} {path} HTTP/1.1"));
+            assert!(status == 200 || (path == "/healthz" && status == 503), "{method} {path}: {status}");
+        }
     }
     let with = "authorization: bearer 0123456789abcdef0123456789abcdef";
     assert_eq!(over_tcp(address, &format!("GET /v1/chains HTTP/1.1\r\n{with}")), (200, "[]".to_owned()));

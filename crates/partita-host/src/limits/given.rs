@@ -92,7 +92,9 @@ impl<'de> Visitor<'de> for Members {
             let limit = LIMITS.iter().find(|limit| is_it(limit) && (self.may)(limit));
             let limit = limit.ok_or_else(|| A::Error::unknown_field(&name, self.expected))?;
             if let Some((_, before)) = seen.iter().find(|(member, _)| *member == limit.member) {
-                return Err(A::Error::custom(format!("`{before}` and `{name}` are one limit; give one of them")));
+                return Err(A::Error::custom(format!(
+                    "`{before}` and `{name}` are one limit; give one of them"
+                )));
             }
             seen.push((limit.member, name.clone()));
             let name = if is_written(limit, &name) { limit.name } else { limit.member };

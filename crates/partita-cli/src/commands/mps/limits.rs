@@ -55,7 +55,8 @@ pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
         }
         Some(text) => Some(text.parse().map_err(|error: ParseByteSizeError| wrong(&error))?),
     };
-    let memory = memory.map(|size| MemoryLimit::from_bytes(size.0)).transpose().map_err(|error| wrong(&error))?;
+    let memory =
+        memory.map(|size| MemoryLimit::from_bytes(size.0)).transpose().map_err(|error| wrong(&error))?;
     let priority = arguments.priority.map(|priority| match priority {
         ClientPriorityArg::Normal => ClientPriority::Normal,
         ClientPriorityArg::Below => ClientPriority::BelowNormal,

@@ -9,7 +9,7 @@ use partita_core::Count;
 use super::reading::{Gpu, Outside, Reading, Tenant, Waiting};
 use super::rows::Row;
 use super::view::{Mode, View};
-use crate::commands::ps::{BY_POLICY, age, short_gpu};
+use crate::commands::ps::{BY_POLICY, age, short_gpu, wrapped};
 use crate::commands::{bytes, quantiles};
 
 /// How a text looks where the terminal can show it.
@@ -78,9 +78,11 @@ pub fn frame(reading: &Reading, rows: &[Row], view: &View, size: Size) -> Vec<Li
         lines.extend(below);
     }
     if let Some(height) = size.rows {
-        lines.truncate(height.saturating_sub(1));
-        lines.resize(height.saturating_sub(1), Line::new());
-        lines.push(prompt(view));
+        let prompt = prompt(view, size.columns);
+        let above = height.saturating_sub(prompt.len());
+        lines.truncate(above);
+        lines.resize(above, Line::new());
+        lines.extend(prompt.into_iter().take(height.max(1)));
     }
     lines.into_iter().map(|line| cut(line, size.columns)).collect()
 }
@@ -113,8 +115,7 @@ fn title(reading: &Reading, view: &View) -> Line {
 }
 
 fn gpu_lines(gpu: &Gpu, rows: &[Row], is_tight: bool) -> Vec<Line> {
-    let label = gpu.gpu.split(" (").next().unwrap_or_default();
-    let label = format!("{:<9} ", shorten(&escape(label), 9));
+    let label = format!("{:<9} ", named(gpu.gpu.split(" (").next().unwrap_or_default()));
     let here = || rows.iter().filter(|row| row.tenant.gpu == gpu.gpu);
     let of_device = here().find_map(|row| row.tenant.sms_of_device);
     // Tenants that take turns have the same SMs.
@@ -145,6 +146,11 @@ fn gpu_lines(gpu: &Gpu, rows: &[Row], is_tight: bool) -> Vec<Line> {
     if is_tight { vec![first] } else { vec![first, second] }
 }
 
+/// Whether there is room for rates of launches: in 80 columns the GPU's name takes their place.
+fn has_rate(size: Size, rows: &[Row]) -> bool {
+    !names_gpus(rows) || size.columns >= WIDE
+}
+
 /// A part of something, in percent.
 fn part(used: Option<u64>, all: Option<u64>) -> Option<f64> {
     let (used, all) = used.zip(all)?;
@@ -159,6 +165,19 @@ fn bar(percent: Option<f64>, width: usize) -> Line {
     let full = if percent > 0.0 { (parts as usize).clamp(1, width) } else { 0 };
     let style = if percent >= FULL_PERCENT { Style::Alarm } else { Style::Bar };
     vec![(style, "|".repeat(full)), (Style::Dim, ".".repeat(width - full))]
+}
+
+/// A GPU's name in nine characters, of which the last ones tell GPUs apart.
+fn named(gpu: &str) -> String {
+    const MOST: usize = 9;
+    let name = short_gpu(gpu);
+    let name = escape(name.split(" (").next().unwrap_or_default()).into_owned();
+    let length = name.chars().count();
+    match name.strip_prefix("sim:") {
+        _ if length <= MOST => name,
+        Some(simulated) if length - 4 <= MOST => simulated.to_owned(),
+        _ => ['…'].into_iter().chain(name.chars().skip(length + 1 - MOST)).collect(),
+    }
 }
 
 /// Whether tenants of several GPUs are shown.
@@ -193,7 +212,8 @@ fn name_width(size: Size, rows: &[Row]) -> usize {
 
 fn head(size: Size, rows: &[Row]) -> String {
     let width = name_width(size, rows);
-    let gpu = if names_gpus(rows) { "  GPU      " } else { "" };
+    let gpu = if names_gpus(rows) { format!("{:<9} ", "GPU") } else { String::new() };
+    let rate = if has_rate(size, rows) { "LAUNCH/S " } else { "" };
     let mut bursts = String::new();
     if size.columns >= WIDE {
         bursts = format!(" {:>11} {:>5}", "BURSTS", "DUTY");
@@ -205,8 +225,8 @@ fn head(size: Size, rows: &[Row]) -> String {
     let time_width = TIME_BAR + 8;
     let memory_width = MEMORY_BAR + 14;
     format!(
-        " {:<width$} {:<6} {:<sms_width$} {:<time_width$} {:<memory_width$} {:>8} {:<7}{bursts}{gpu}  COMMAND",
-        "NAME", "USER", "SMS", "TIME", "MEMORY", "LAUNCH/S", "PRIO"
+        " {:<width$} {:<6} {gpu}{:<sms_width$} {:<time_width$} {:<memory_width$} {rate}{:<7}{bursts}  COMMAND",
+        "NAME", "USER", "SMS", "TIME", "MEMORY", "PRIO"
     )
 }
 
@@ -218,6 +238,9 @@ fn row_line(row: &Row, size: Size, rows: &[Row], is_selected: bool) -> Line {
     let name = shorten(&escape(&tenant.name), width);
     let user = shorten(&escape(&tenant.user), 6);
     let mut line = vec![(style, format!("{marker}{name:<width$}")), (Style::Plain, format!(" {user:<6} "))];
+    if names_gpus(rows) {
+        line.push((Style::Plain, format!("{:<9} ", named(&tenant.gpu))));
+    }
     let sms = tenant.sms.zip(tenant.sms_of_device);
     line.extend(bar(sms.map(|(sms, all)| f64::from(sms) * 100.0 / f64::from(all.max(1))), SMS_BAR));
     line.push((
@@ -236,8 +259,10 @@ fn row_line(row: &Row, size: Size, rows: &[Row], is_selected: bool) -> Line {
     line.push((Style::Plain, format!("{:>8} ", shorten(&time, 8))));
     line.extend(bar(part(tenant.memory_used_bytes, tenant.memory_quota_bytes), MEMORY_BAR));
     line.push((Style::Plain, format!("{:>14} ", shorten(&memory(row), 14))));
-    let rate = row.launches_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
-    line.push((Style::Plain, format!("{:>8} ", shorten(&rate, 8))));
+    if has_rate(size, rows) {
+        let rate = row.launches_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
+        line.push((Style::Plain, format!("{:>8} ", shorten(&rate, 8))));
+    }
     let misses = target(tenant).is_some_and(|(style, _)| style == Style::Alarm) && size.columns < WIDE;
     line.push(match (tenant.stopped, tenant.priority.as_deref()) {
         (Some(true), _) => (Style::Alarm, format!("{:<7}", "stopped")),
@@ -255,9 +280,6 @@ fn row_line(row: &Row, size: Size, rows: &[Row], is_selected: bool) -> Line {
             line.push((Style::Plain, " ".to_owned()));
             line.push((style, format!("{:<TARGET$}", shorten(&target, TARGET))));
         }
-    }
-    if names_gpus(rows) {
-        line.push((Style::Plain, format!("  {:<9}", shorten(&escape(&short_gpu(&tenant.gpu)), 9))));
     }
     let command = tenant.command.as_ref().map_or_else(String::new, |command| command.join(" "));
     let by = if tenant.origin.as_deref() == Some(Origin::Policy.name()) { BY_POLICY } else { "" };
@@ -286,8 +308,8 @@ fn waiting(programs: &[Waiting]) -> Vec<Line> {
         format!(" {:>7} {:<10} {:<9} {:>5} {:>6}  WAITING FOR ROOM", "PID", "USER", "GPU", "AHEAD", "FOR");
     let line = |program: &Waiting| {
         let Waiting { name, user, gpus, ahead, waited_s, pid } = program;
-        let gpus: Vec<String> = gpus.iter().map(|gpu| short_gpu(gpu)).collect();
-        let (user, gpus) = (shorten(&escape(user), 10), shorten(&escape(&gpus.join(",")), 9));
+        let gpus: Vec<String> = gpus.iter().map(|gpu| named(gpu)).collect();
+        let (user, gpus) = (shorten(&escape(user), 10), shorten(&gpus.join(","), 9));
         let text =
             format!(" {pid:>7} {user:<10} {gpus:<9} {ahead:>5} {:>6}  {}", age(*waited_s), escape(name));
         vec![(Style::Plain, text)]
@@ -305,7 +327,7 @@ fn outside(outsiders: &[Outside]) -> Vec<Line> {
     let line = |outsider: &Outside| {
         let memory = outsider.memory_used_bytes.map_or_else(|| "?".to_owned(), bytes);
         let user = shorten(&escape(&outsider.user), 10);
-        let gpu = shorten(&short_gpu(&outsider.gpu), 9);
+        let gpu = named(&outsider.gpu);
         let command = outsider.command.join(" ");
         let text = format!(" {:>7} {user:<10} {gpu:<9} {memory:>9}  {}", outsider.pid, escape(&command));
         vec![(Style::Plain, text)]
@@ -314,9 +336,10 @@ fn outside(outsiders: &[Outside]) -> Vec<Line> {
     [Line::new(), head].into_iter().chain(outsiders.iter().map(line)).collect()
 }
 
-fn prompt(view: &View) -> Line {
+/// The last lines: a message that is longer than a line has several.
+fn prompt(view: &View, columns: usize) -> Vec<Line> {
     let text = match (&view.mode, &view.message) {
-        (Mode::Help, _) => return vec![(Style::Dim, "any key goes back".to_owned())],
+        (Mode::Help, _) => return vec![vec![(Style::Dim, "any key goes back".to_owned())]],
         (Mode::Resize { name, option, text }, _) => {
             let example = if *option == "time" { "30%" } else { "30%, 20tpc, gpc:0" };
             format!("new --{option} of {} ({example}; Esc: none): {text}_", escape(name))
@@ -324,10 +347,12 @@ fn prompt(view: &View) -> Line {
         (Mode::End { name }, _) => format!("end {}? y: yes, any other key: no", escape(name)),
         (Mode::Rows, Some(message)) => escape(message).into_owned(),
         (Mode::Rows, None) => {
-            return vec![(Style::Dim, "up/down select  s sort  r resize  e end  h help  q quit".to_owned())];
+            let keys = "up/down select  s sort  r resize  e end  h help  q quit";
+            return vec![vec![(Style::Dim, keys.to_owned())]];
         }
     };
-    vec![(Style::Bold, text)]
+    let lines = wrapped(&text, Some(columns));
+    lines.lines().map(|line| vec![(Style::Bold, line.to_owned())]).collect()
 }
 
 const HELP: &str = "\

@@ -134,6 +134,29 @@ fn on_paper_every_tenant_and_program_is_there() {
 }
 
 #[test]
+fn gpus_are_told_apart_by_the_ends_of_their_names() {
+    for (gpu, expected) in [
+        ("GPU 12 (NVIDIA H200)", "12"),
+        ("sim:h200 (NVIDIA H200)", "sim:h200"),
+        ("sim:h200:1 (NVIDIA H200)", "h200:1"),
+        ("sim:a100-pcie:13 (x)", "…-pcie:13"),
+    ] {
+        assert_eq!(named(gpu), expected);
+    }
+}
+
+#[test]
+fn a_tenant_has_its_gpu_beside_it_and_a_long_message_is_whole_in_80_columns() {
+    let mut reading = reading();
+    reading.tenants[0].gpu = "sim:h200:1 (NVIDIA H200)".to_owned();
+    let message = "a message ".repeat(20) + "with its remedy at the end";
+    let view = View { message: Some(message), ..View::default() };
+    let text = at_80(&reading, &view);
+    assert!(text.contains("  GPU       SMS") && text.contains(" h200:1 "), "{text}");
+    assert!(text.lines().last().unwrap().ends_with("at the end"), "{text}");
+}
+
+#[test]
 fn a_target_is_shown_with_whether_it_holds() {
     for (holds, unmet, stands) in [
         (Some(true), false, "2.5ms holds"),

@@ -483,6 +483,11 @@ impl World {
             }
             assert!(Instant::now() < deadline, "left behind: {remains:#?}");
             std::thread::sleep(Duration::from_millis(5));
+            if is_real() {
+                // The driver takes a process down after `partita run` has ended: then the next
+                // command removes the tenant.
+                let _ = self.keeper("ps").output();
+            }
         }
     }
 }

@@ -135,7 +135,10 @@ fn work_of_a_killed_container_that_never_ends_is_held_until_no_neighbour_is_left
     // Its compute units stay taken, and the tenant with them.
     let name = scene.pod.name.clone();
     let refused = scene.pod.world.refused(&format!("cdi remove --force {name}"));
-    assert!(refused.contains("has not ended") && refused.contains(&format!("`partita kill {name}`")), "{refused}");
+    assert!(
+        refused.contains("has not ended") && refused.contains(&format!("`partita kill {name}`")),
+        "{refused}"
+    );
     scene.goes_on("a refused removal");
     scene.neighbour = None;
     eventually("it is let go of", || scene.problem().is_empty());
