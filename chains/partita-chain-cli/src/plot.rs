@@ -13,7 +13,7 @@ pub fn plot(arguments: &ChainPlot) -> Result<(), Failure> {
     let history = chain::read_log(&arguments.log)?;
     if history.periods.is_empty() {
         return Err(Failure::Told(format!(
-            "{}: no period has ended yet; one lasts {} ms, and longer while the chain has finished few frames",
+            "{}: no period has ended yet; one lasts {} ms, and longer while few frames are finished",
             arguments.log.display(),
             history.definition.period_ms
         )));

@@ -106,7 +106,7 @@ pub enum AllocationError {
     NoComponents,
     /// A component would have no TPC, and its launches would never run.
     #[error(
-        "component {} of the chain would have no TPC, and its kernels would wait for ever; give it at least 1",
+        "component {} of the chain would have no TPC, and its kernels would wait for ever; give it one",
         component + 1
     )]
     NoTpc {

@@ -139,7 +139,7 @@ pub(crate) fn keep(install: &Install, registry: &Registry, part: &Tenant) -> Res
 /// The same for all tenants for containers that are clients of a service.
 ///
 /// # Errors
-/// As [`keep`].
+/// [`Error::Io`]; those of the registry's lock.
 pub fn keep_all(install: &Install, registry: &Registry, service: &Service) -> Result<(), Error> {
     let tenants = registry.lock()?.tenants()?;
     for part in tenants.iter().filter(|part| part.is_prepared() && part.is_first()) {

@@ -225,7 +225,8 @@ fn head(size: Size, rows: &[Row]) -> String {
     let time_width = TIME_BAR + 8;
     let memory_width = MEMORY_BAR + 14;
     format!(
-        " {:<width$} {:<6} {gpu}{:<sms_width$} {:<time_width$} {:<memory_width$} {rate}{:<7}{bursts}  COMMAND",
+        " {:<width$} {:<6} {gpu}{:<sms_width$} {:<time_width$} {:<memory_width$} \
+         {rate}{:<7}{bursts}  COMMAND",
         "NAME", "USER", "SMS", "TIME", "MEMORY", "PRIO"
     )
 }

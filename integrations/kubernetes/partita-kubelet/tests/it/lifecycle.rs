@@ -108,8 +108,8 @@ async fn a_pod_holds_its_share_until_it_ends() {
     world.assert_nothing();
 }
 
-/// As the kubelet ends a container that does not end by itself. Work that never ends keeps its claim
-/// from ending as long as another pod could lose its work by that.
+/// As the kubelet ends a container that does not end by itself. Work that never ends keeps its
+/// claim from ending as long as another pod could lose its work by that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_is_killed_with_work_in_flight_breaks_no_other() {
     let world = World::with_a_gpu().await;

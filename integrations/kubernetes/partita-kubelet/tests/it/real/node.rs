@@ -52,8 +52,9 @@ impl Node {
         node.cluster.import(&driver_image("it"));
         let programs = container::programs();
         let library = parts().join("libpartita_simcuda.so");
-        let image =
-            Image::shell(PROGRAM, &["sh"]).with(&programs.join("gpu"), "gpu").with(&library, "lib/for-its-libraries.so");
+        let image = Image::shell(PROGRAM, &["sh"])
+            .with(&programs.join("gpu"), "gpu")
+            .with(&library, "lib/for-its-libraries.so");
         node.cluster.import(&image.with(&programs.join("kernels.ptx"), "kernels.ptx"));
         node.partita(&["mps", "start", "--gpu", "sim:h200:0"]);
         node
