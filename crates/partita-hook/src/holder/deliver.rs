@@ -3,7 +3,7 @@
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::vec::Vec;
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use partita_driver::files::Descriptor;
@@ -100,8 +100,10 @@ fn open_directory() -> Option<c_int> {
 pub fn keep(tenant: &'static Tenant) {
     let Some(lifeline) = given_lifeline() else { return };
     let mut end = libc::pollfd { fd: lifeline, events: 0, revents: 0 };
-    // SAFETY: one descriptor, and no wait.
-    let found = unsafe { libc::poll(&raw mut end, 1, 0) };
+    let mut no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let no_mask: *const c_void = core::ptr::null();
+    // SAFETY: one valid structure of each kind; without a mask its size is of no use.
+    let found = unsafe { libc::syscall(libc::SYS_ppoll, &raw mut end, 1, &raw mut no_wait, no_mask, 0) };
     if found > 0 && end.revents & libc::POLLERR != 0 {
         DELIVERED.lock().clear();
         deliver(tenant);
