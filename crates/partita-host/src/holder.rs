@@ -21,7 +21,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use partita_ledger::{
@@ -117,7 +118,7 @@ pub(crate) fn start(install: &Install, tenant: &OwnedTenant, socket: Option<Owne
         Some(socket) => socket,
         None => listen_in(tenant.dir(), OWN).map_err(Error::io("the socket of the tenant's holder"))?,
     };
-    spawn(install, &tenant.meta().name, socket)
+    spawn(install, &tenant.meta().name, socket).map(drop)
 }
 
 /// Starts the holder of a tenant for containers, unless one answers.
@@ -132,8 +133,12 @@ pub(crate) fn keep(install: &Install, registry: &Registry, part: &Tenant) -> Res
     if answers(&part.dir) {
         return Ok(());
     }
-    let socket = listen_in(&part.dir, OF_CONTAINERS);
-    spawn(install, &part.name, socket.map_err(Error::io("the socket of the tenant's holder"))?)
+    let socket =
+        listen_in(&part.dir, OF_CONTAINERS).map_err(Error::io("the socket of the tenant's holder"))?;
+    let mut holder = spawn(install, &part.name, socket)?;
+    // The driver for Kubernetes may outlive it, and keeps no zombie of it.
+    let waiter = thread::Builder::new().name("holder".to_owned());
+    waiter.spawn(move || holder.wait()).map(drop).map_err(Error::io("a thread"))
 }
 
 /// The same for all tenants for containers that are clients of a service.
@@ -150,7 +155,7 @@ pub fn keep_all(install: &Install, registry: &Registry, service: &Service) -> Re
     Ok(())
 }
 
-fn spawn(install: &Install, name: &str, socket: OwnedFd) -> Result<(), Error> {
+fn spawn(install: &Install, name: &str, socket: OwnedFd) -> Result<Child, Error> {
     let program = install.program();
     let mut command = Command::new(program);
     command.args([OsStr::new(DETACH_SUBCOMMAND), OsStr::new("--"), program.as_os_str()]);
@@ -158,7 +163,7 @@ fn spawn(install: &Install, name: &str, socket: OwnedFd) -> Result<(), Error> {
     command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
     // What a terminal or a shell sends to this job is not for it.
     command.process_group(0);
-    command.spawn().map(drop).map_err(Error::io("the tenant's holder"))
+    command.spawn().map_err(Error::io("the tenant's holder"))
 }
 
 /// Who may connect: processes of the tenant's user.
@@ -345,7 +350,7 @@ impl Holder {
                 Ok(connection) => self.connections.push(connection),
                 Err(rustix::io::Errno::AGAIN) => break,
                 // As with too many open files: what waits must not keep this process busy.
-                Err(_) => break std::thread::sleep(LOOK),
+                Err(_) => break thread::sleep(LOOK),
             }
         }
         let is_any_user = self.of_containers.is_some();

@@ -156,6 +156,11 @@ async fn a_pod_that_is_killed_with_work_in_flight_breaks_no_other() {
         assert!(Instant::now() < deadline, "{:?}", world.tenants());
     }
     world.kubelet.unprepare(&two).await;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while world.has_zombies() {
+        assert!(Instant::now() < deadline, "the driver waits for the holders that it started");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     world.assert_nothing();
 }
 

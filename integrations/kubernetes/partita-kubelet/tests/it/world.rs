@@ -233,6 +233,17 @@ impl World {
         files.any(|file| std::fs::read_link(file.path()).is_ok_and(|path| path == lock))
     }
 
+    /// Whether the driver has children that have ended and that it has not waited for.
+    pub fn has_zombies(&self) -> bool {
+        let driver = self.driver.as_ref().unwrap().id().to_string();
+        let is_one = |entry: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+            (fields.next(), fields.next()) == (Some("Z"), Some(&*driver))
+        };
+        std::fs::read_dir("/proc").unwrap().flatten().any(is_one)
+    }
+
     /// What the driver has said.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir().join("log")).unwrap()
