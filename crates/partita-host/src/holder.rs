@@ -232,6 +232,8 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
     let parts = registry.lock()?.tenant(name)?;
     let first = parts.first().ok_or_else(|| Error::io("the tenant")(io::ErrorKind::NotFound.into()))?;
     let run = first.meta()?.run;
+    // What a holder that was killed has shown.
+    let shown = first.dead();
     let of_containers = first.is_prepared().then(|| identity_of(&first.dir)).flatten();
     // A container has as many processes as it likes.
     let _ = partita_mps::detach::raise_open_files();
@@ -244,7 +246,7 @@ pub fn run(install: &Install, name: &str) -> Result<(), Error> {
         of_containers,
         service,
         held: Vec::new(),
-        shown: Vec::new(),
+        shown,
         connections: Vec::new(),
         looked: None,
         servers: Vec::new(),

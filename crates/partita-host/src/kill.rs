@@ -82,7 +82,10 @@ pub fn kill_for(
     end(install, registry, name, &tenant, grace)
 }
 
-/// Ends a `partita run` of the user that waits for room with this name. `None` if there is none.
+/// Ends the user's `partita run` that waits for room under this name. `None` if none waits.
+///
+/// # Errors
+/// [`Error::Child`] if it does not die.
 fn end_waiting(
     registry: &Registry,
     name: &str,
@@ -97,6 +100,9 @@ fn end_waiting(
         while run.lives() && Instant::now() < deadline {
             thread::sleep(POLL);
         }
+    }
+    if run.lives() {
+        return Err(does_not_die(name, run));
     }
     let notices = vec![format!("{name} waited for room, and its program had not started")];
     Ok(Some(KillOutcome { processes: 1, notices }))

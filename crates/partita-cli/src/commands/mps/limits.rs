@@ -48,7 +48,7 @@ pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Told(format!("--mem: {error}"));
     let memory = match arguments.mem.as_deref() {
         None => None,
-        // MPS has no command that removes one: as much as the largest of the GPUs has is none.
+        // MPS cannot remove a limit. One of all the memory that the largest GPU has limits nothing.
         Some("none") => {
             let most = of.gpus.iter().map(|gpu| gpu.facts.memory_total_bytes).max().unwrap_or_default();
             Some(ByteSize(most.next_multiple_of(1 << 20)))
