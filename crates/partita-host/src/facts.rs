@@ -41,6 +41,10 @@ pub struct GpuFacts {
     /// `None` in a cached answer, and where NVML does not report it, as with MIG.
     #[serde(default)]
     pub utilization_percent: Option<u32>,
+    /// The part of that period in which device memory was read or written, in percent. `None` as
+    /// above.
+    #[serde(default)]
+    pub memory_utilization_percent: Option<u32>,
     /// Whether MIG is on; `None` if the GPU does not support it.
     pub mig_enabled: Option<bool>,
     /// The instances into which it is cut up.
@@ -65,6 +69,7 @@ impl GpuFacts {
             memory_total_bytes: 1 << 37,
             memory_used_bytes: 0,
             utilization_percent: None,
+            memory_utilization_percent: None,
             mig_enabled: None,
             mig_instances: Vec::new(),
             compute_mode: "default".to_owned(),
@@ -155,6 +160,7 @@ fn facts(nvml: &Nvml, index: u32) -> Result<GpuFacts, NvmlError> {
     let capability = device.cuda_compute_capability()?;
     let memory = device.memory_info()?;
     let pci = device.pci_info().ok();
+    let rates = device.utilization_rates().ok();
     let number = |value: i32| u32::try_from(value).unwrap_or(0);
     Ok(GpuFacts {
         index,
@@ -165,7 +171,8 @@ fn facts(nvml: &Nvml, index: u32) -> Result<GpuFacts, NvmlError> {
         compute_capability: (number(capability.major), number(capability.minor)),
         memory_total_bytes: memory.total,
         memory_used_bytes: memory.used,
-        utilization_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
+        utilization_percent: rates.as_ref().map(|rates| rates.gpu),
+        memory_utilization_percent: rates.as_ref().map(|rates| rates.memory),
         mig_enabled: device.mig_mode().ok().map(|mode| mode.current != 0),
         mig_instances: instances(&device)?,
         compute_mode: match device.compute_mode()? {

@@ -113,7 +113,9 @@ pub(crate) fn select_to_start(
     selectors: Option<&Selectors>,
     usable: impl Fn(&Gpu) -> bool,
 ) -> Result<SelectedGpus, Error> {
-    let recent = || Recent::here().inventory(recent::now());
+    // The choice of one depends on how busy they are, which is not cached.
+    let chooses = matches!(selectors, Some(Selectors::Any(_)));
+    let recent = || Recent::here().inventory(recent::now()).filter(|_| !chooses);
     select_recent(install, selectors, usable, &recent, &|| gpu::real(install))
 }
 

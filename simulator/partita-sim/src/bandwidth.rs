@@ -48,6 +48,12 @@ impl Pace {
         Self(((u128::from(capacity) << 32) / u128::from(demand)).max(1) as u64)
     }
 
+    /// What passes of a demand at this pace, in the demand's unit.
+    #[inline]
+    pub(crate) fn passes(self, demand: u64) -> u64 {
+        ((u128::from(demand) * u128::from(self.0)) >> 32) as u64
+    }
+
     /// Slowed down by two factors at once.
     #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
@@ -104,6 +110,12 @@ impl Dram {
         let (here, next) = (self.paces[step], self.paces[step + 1]);
         let between = place as u64 & ((1 << BETWEEN) - 1);
         Pace(here - (((here - next) * between) >> BETWEEN))
+    }
+
+    /// How long the traffic of `bytes`, in bytes per millisecond times nanoseconds, takes DRAM at
+    /// its capacity, in nanoseconds.
+    pub(crate) fn busy_ns(&self, traffic: u128) -> Time {
+        Time::try_from(traffic / u128::from(self.capacity)).unwrap_or(Time::MAX)
     }
 
     /// The pace of copies meanwhile.

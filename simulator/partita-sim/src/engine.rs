@@ -117,6 +117,8 @@ pub struct Engine {
     /// Block records not taken yet, with their group.
     pub(crate) records: BTreeMap<u64, (u64, Vec<BlockRecord>)>,
     pub(crate) stats: Stats,
+    /// What passed through DRAM, in bytes per millisecond times nanoseconds.
+    pub(crate) traffic: u128,
 }
 
 /// A group and its streams.
@@ -158,6 +160,7 @@ impl Engine {
             notices: Vec::new(),
             records: BTreeMap::new(),
             stats: Stats::default(),
+            traffic: 0,
         }
     }
 
@@ -413,6 +416,12 @@ impl Engine {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
+    }
+
+    /// For how long DRAM would have carried all traffic until now at its capacity, in nanoseconds.
+    #[must_use]
+    pub fn memory_busy_ns(&self) -> Time {
+        self.dram.busy_ns(self.traffic)
     }
 
     fn new_queue(&mut self, group: GroupId, private: bool) -> Result<u64, UnknownHandle> {

@@ -565,3 +565,43 @@ fn any_gpu_is_the_one_on_which_the_program_fits_best() {
     // The world stops the service of the first GPU alone.
     world.keeper_ok(&format!("mps stop --force --gpu {}", gpus("1")));
 }
+
+/// What NVML reports of the memory of a GPU with one tenant shows what limits that tenant.
+#[test]
+fn any_gpu_is_not_one_whose_memory_is_as_busy_as_the_program_makes_it() {
+    if needs_two_gpus() {
+        return;
+    }
+    let world = two_gpus();
+    let any = if is_real() { "any" } else { "sim:h200:any" };
+    let (program, kernels) = gpu_program();
+    let workloads = world.dir().join("workloads.ptx");
+    std::fs::write(&workloads, partita_abi::workloads::WORKLOADS_MODULE.to_bytes()).unwrap();
+    let words = if is_real() { (kernels, "copy") } else { (&workloads, "fill") };
+    let mut command = partita(&world, &format!("run --name first --gpu {} --sm 50% --", gpus("0")));
+    let mut first = Tenant::start(command.arg(program).arg(words.0).arg(words.1));
+    assert_eq!(first.next_line(), "traffic");
+    let _wide = idle(&world, "wide", "1", "--sm 60%");
+    let told = |last: &str| {
+        let mut command = partita(&world, &format!("run --dry-run --gpu {any} --sm 10% --"));
+        let output = command.arg(program).arg(words.0).arg(last).output().expect("partita runs");
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stderr)
+    };
+    // The first GPU has more room: that counts for a program of which nothing is known.
+    let other = told("other");
+    assert!(other.contains("it would have up to 33 TPCs there"), "{other}");
+    // The same program again goes to the second.
+    let mut tries = 0;
+    loop {
+        let same = told(words.1);
+        if same.contains("something else than compute units limits") {
+            break;
+        }
+        tries += 1;
+        assert!(tries < 600, "{same}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    drop(first);
+    world.keeper_ok(&format!("mps stop --force --gpu {}", gpus("1")));
+}

@@ -48,6 +48,9 @@ fn dcgm(now: &mut Now, host: &str, gpus: &[(&Gpu, Units)]) {
     each("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %)", |gpu| {
         gpu.facts.utilization_percent.map(f64::from)
     });
+    each("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %)", |gpu| {
+        gpu.facts.memory_utilization_percent.map(f64::from)
+    });
     each("DCGM_FI_DEV_FB_TOTAL", "Device memory (in MiB)", |gpu| Some(mib(gpu.facts.memory_total_bytes)));
     each("DCGM_FI_DEV_FB_USED", "Device memory used (in MiB)", |gpu| Some(mib(gpu.facts.memory_used_bytes)));
     each("DCGM_FI_DEV_FB_FREE", "Device memory free (in MiB)", |gpu| {

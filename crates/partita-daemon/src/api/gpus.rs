@@ -48,6 +48,9 @@ pub(super) struct GpuView {
     /// The part of the last moments in which at least one kernel ran, in percent, as NVML reports
     /// it; null if it does not.
     utilization_percent: Option<u32>,
+    /// The part of them in which device memory was read or written, in percent, as NVML reports it;
+    /// null if it does not.
+    memory_utilization_percent: Option<u32>,
     /// Whether MIG is enabled; null if the GPU does not support it.
     mig_enabled: Option<bool>,
     /// Its compute mode.
@@ -76,6 +79,7 @@ impl GpuView {
             sms,
             free_sms,
             utilization_percent: facts.utilization_percent,
+            memory_utilization_percent: facts.memory_utilization_percent,
             mig_enabled: facts.mig_enabled,
             compute_mode: facts.compute_mode.clone(),
             simulated: gpu.sim().is_some(),

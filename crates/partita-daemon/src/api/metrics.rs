@@ -158,6 +158,11 @@ impl Now {
             "The part of the last moments in which at least one kernel ran, as NVML reports it",
             |gpu, _| gpu.facts.utilization_percent.map(|percent| f64::from(percent) / 100.0),
         );
+        each(
+            "gpu_memory_utilization_ratio",
+            "The part of the last moments in which device memory was read or written, as NVML reports it",
+            |gpu, _| gpu.facts.memory_utilization_percent.map(|percent| f64::from(percent) / 100.0),
+        );
     }
 
     fn tenants(&mut self, rows: &[TenantRow]) {

@@ -56,6 +56,7 @@ impl Record {
         for gpu in &mut inventory.gpus {
             gpu.memory_used_bytes = 0;
             gpu.utilization_percent = None;
+            gpu.memory_utilization_percent = None;
             gpu.mig_instances.iter_mut().for_each(|instance| instance.memory_used_bytes = 0);
         }
         let asked_ms = u64::try_from(asked.as_millis()).ok()?;

@@ -58,9 +58,10 @@ pub(super) fn candidates(
         .collect();
     let tenants = registry.lock()?.tenants()?;
     let rules = site::present_rules()?;
-    let offers = measured.iter().map(|(gpu, measured)| offer(gpu, measured, request, &rules, &tenants));
+    let known = Known::of(&tenants, measured.iter().map(|(gpu, _)| gpu));
+    let offers = measured.iter().map(|(gpu, measured)| offer(gpu, measured, request, &rules, &known));
     let offers: Vec<Offer> = offers.collect::<Result<_, _>>()?;
-    let places = rank(&wish(request, &tenants), &offers);
+    let places = rank(&wish(request, &known), &offers);
     if let (true, Some(error)) = (places.is_empty(), first_error) {
         return Err(error);
     }
@@ -107,16 +108,51 @@ pub(super) fn said(reason: &str) -> String {
     format!("--gpu any: {reason}")
 }
 
+/// The tenants, and what the present use of GPUs shows of them.
+struct Known<'a> {
+    tenants: &'a [Tenant],
+    /// What limits the work on a GPU, by its key.
+    gpus: Vec<(String, Limited)>,
+}
+
+impl<'a> Known<'a> {
+    fn of<'g>(tenants: &'a [Tenant], gpus: impl Iterator<Item = &'g Gpu>) -> Self {
+        let limited = |gpu: &Gpu| {
+            let rates = gpu.facts.utilization_percent.zip(gpu.facts.memory_utilization_percent);
+            rates.map_or(Limited::Unknown, |(gpu, memory)| Limited::of_utilization(gpu, memory))
+        };
+        Self { tenants, gpus: gpus.map(|gpu| (gpu.key(), limited(gpu))).collect() }
+    }
+
+    /// What limits a tenant: its own times, else the use of the GPU that it has for itself.
+    fn limited(&self, tenant: &Tenant, record: &Record) -> Limited {
+        let times: Vec<(u32, u64)> =
+            record.levels.iter().map(|level| (level.tpcs, (level.mean_us * 1e3) as u64)).collect();
+        let shares = |other: &Tenant| other.counts() && other.gpu_key == tenant.gpu_key;
+        let is_alone = tenant.counts() && self.tenants.iter().filter(|other| shares(other)).count() == 1;
+        match Limited::of(&times) {
+            Limited::Unknown if is_alone => self
+                .gpus
+                .iter()
+                .find(|(key, _)| *key == tenant.gpu_key)
+                .map_or(Limited::Unknown, |(_, limited)| *limited),
+            shown => shown,
+        }
+    }
+}
+
 /// What is known of the new tenant before it runs: what tenants with the same command line needed.
-fn wish(request: &RunRequest, tenants: &[Tenant]) -> Wish {
+fn wish(request: &RunRequest, known: &Known<'_>) -> Wish {
     let words: Vec<String> = request.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let is_same = |tenant: &&Tenant| tenant.meta.as_ref().is_ok_and(|meta| meta.command == words);
-    let records: Vec<Record> = tenants.iter().filter(is_same).map(Record::of).collect();
+    let records: Vec<(&Tenant, Record)> =
+        known.tenants.iter().filter(is_same).map(|tenant| (tenant, Record::of(tenant))).collect();
     let slo = request.limits.slo.map(|slo| slo.to_string());
-    let same_target = records.iter().filter(|record| slo.is_some() && record.slo == slo);
-    let limited = records.iter().map(limited).find(|limited| *limited != Limited::Unknown);
+    let same_target = records.iter().filter(|(_, record)| slo.is_some() && record.slo == slo);
+    let mut limits = records.iter().map(|(tenant, record)| known.limited(tenant, record));
+    let limited = limits.find(|limited| *limited != Limited::Unknown);
     Wish {
-        enough_tpcs: same_target.filter_map(|record| record.target.as_ref()?.enough_tpcs).max(),
+        enough_tpcs: same_target.filter_map(|(_, record)| record.target.as_ref()?.enough_tpcs).max(),
         shares_rest: request.shares_evenly() || request.limits.goal == Some(Goal::Throughput),
         limited: limited.unwrap_or_default(),
     }
@@ -127,8 +163,9 @@ fn offer(
     measured: &Measured,
     request: &RunRequest,
     rules: &Rules,
-    tenants: &[Tenant],
+    known: &Known<'_>,
 ) -> Result<Offer, Error> {
+    let tenants = known.tenants;
     let (key, label) = (gpu.key(), gpu.label());
     let unproved =
         |reason| Error::Unproved { driver: gpu.driver_version.clone(), gpu: label.clone(), reason };
@@ -145,11 +182,11 @@ fn offer(
         least_tpcs: least.unwrap_or(u32::MAX),
         // A quota that this GPU cannot have is more than all of it.
         least_bytes: wanted.map_or(u64::MAX, |wanted| wanted.quota.map_or(0, |quota| quota.0)),
-        tenants: here().map(neighbour).collect(),
+        tenants: here().map(|tenant| neighbour(tenant, known)).collect(),
     })
 }
 
-fn neighbour(tenant: &Tenant) -> Neighbour {
+fn neighbour(tenant: &Tenant, known: &Known<'_>) -> Neighbour {
     let record = Record::of(tenant);
     let rests = tenant.rests().is_some();
     let least_tpcs = if rests { 1 } else { tenant.promised_tpcs() };
@@ -161,13 +198,8 @@ fn neighbour(tenant: &Tenant) -> Neighbour {
         needs_tpcs: enough.filter(|_| tenant.is_steered()).unwrap_or(0).max(least_tpcs),
         shares_rest: rests || goal,
         duty_permille: meta.and_then(|meta| duty_permille(tenant, meta.started_unix_s)),
-        limited: limited(&record),
+        limited: known.limited(tenant, &record),
     }
-}
-
-fn limited(record: &Record) -> Limited {
-    let times = record.levels.iter().map(|level| (level.tpcs, (level.mean_us * 1e3) as u64));
-    Limited::of(&times.collect::<Vec<_>>())
 }
 
 /// The part of the time since its start inside bursts, in thousandths; `None` where its use cannot

@@ -66,11 +66,14 @@ impl Engine {
             return;
         }
         let (blocks, copies) = self.paces();
+        let mut rate = copies.passes(self.copies.demand);
         if let Some(group) = self.running()
             && let Some(entry) = self.groups.get_mut(group)
         {
+            rate += blocks.passes(entry.group.memory.demand());
             entry.group.run(dt, blocks);
         }
+        self.traffic += u128::from(rate) * u128::from(dt);
         self.copies.run(dt, copies);
         self.now += dt;
     }
@@ -127,12 +130,14 @@ impl Engine {
         let group = &mut entry.group;
         let mut context = Context { spec: &self.spec, layout: &self.layout, seed: self.seed, now: self.now };
         while self.notices.is_empty() {
-            let pace = self.dram.blocks(group.memory.demand());
+            let demand = group.memory.demand();
+            let pace = self.dram.blocks(demand);
             let Some(wait) = group.until_next(pace) else { break };
             let next = context.now.saturating_add(wait);
             if next > until || next >= other {
                 break;
             }
+            self.traffic += u128::from(pace.passes(demand)) * u128::from(wait);
             group.run(wait, pace);
             context.now = next;
             group.settle(&context, &mut self.notices, &mut self.stats);

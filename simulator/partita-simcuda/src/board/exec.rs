@@ -97,6 +97,7 @@ impl Board {
     /// A kernel of the client has started or ended.
     fn busy_changed(&mut self, time: u64, id: ClientId, started: bool) {
         self.busy.change(time, started);
+        self.memory_busy.settle(time, || self.engine.memory_busy_ns());
         if let Some(client) = self.clients.get_mut(&id) {
             client.busy.change(time, started);
         }

@@ -115,6 +115,30 @@ pub(crate) struct Busy {
     last_percent: u32,
 }
 
+/// How much of the time DRAM carried traffic.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryBusy {
+    window_start_ns: u64,
+    busy_start_ns: u64,
+    last_percent: u32,
+}
+
+impl MemoryBusy {
+    /// `busy_ns`: [`Engine::memory_busy_ns`].
+    fn settle(&mut self, now: u64, busy_ns: impl FnOnce() -> u64) {
+        let window = now.saturating_sub(self.window_start_ns);
+        if window >= BUSY_WINDOW_NS {
+            let all = busy_ns();
+            let busy = all.saturating_sub(self.busy_start_ns);
+            *self = Self {
+                window_start_ns: now,
+                busy_start_ns: all,
+                last_percent: (busy.saturating_mul(100) / window).min(100) as u32,
+            };
+        }
+    }
+}
+
 /// Window over which utilization is averaged, as in NVML, in nanoseconds.
 const BUSY_WINDOW_NS: u64 = 166_000_000;
 
@@ -194,6 +218,7 @@ struct Board {
     /// Clients to notify of progress at the end of the pass.
     dirty: HashSet<ClientId>,
     busy: Busy,
+    memory_busy: MemoryBusy,
     /// How many times a client reported a write to the driver's state.
     corruptions: u64,
     smid_virtual: bool,
@@ -238,6 +263,7 @@ impl Board {
             stuck_servers: HashSet::new(),
             dirty: HashSet::new(),
             busy: Busy::default(),
+            memory_busy: MemoryBusy::default(),
             corruptions: 0,
             smid_virtual: std::env::var("PARTITA_SIM_MPS_VIRTUAL_SMID").is_ok_and(|value| value == "1"),
             spec,

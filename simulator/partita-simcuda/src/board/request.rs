@@ -105,6 +105,7 @@ impl Board {
         let overhead = self.ctx_overhead_bytes();
         let now = self.page.now_ns();
         self.busy.settle(now);
+        self.memory_busy.settle(now, || self.engine.memory_busy_ns());
         let processes = self
             .clients
             .values_mut()
@@ -126,6 +127,7 @@ impl Board {
         BoardStatus {
             used_bytes: self.memory.used(),
             busy_percent: self.busy.last_percent,
+            memory_percent: self.memory_busy.last_percent,
             corruptions: self.corruptions,
             processes,
         }

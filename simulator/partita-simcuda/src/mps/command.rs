@@ -52,17 +52,38 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it sets limits, which only root and the owner of the daemon may: one of these
-    /// commands is refused to another user (H200, 580.159.04, 2026-11-23).
-    pub const fn sets_limits(&self) -> bool {
-        matches!(
-            self,
-            Self::SetDefaultPercentage(_)
-                | Self::SetPercentage(..)
-                | Self::SetDefaultMemoryLimit(..)
-                | Self::SetMemoryLimit(..)
-                | Self::SetDefaultPriority(_)
-        )
+    /// Why it is refused to a user who is neither root nor the owner of the daemon: commands that
+    /// change something, but for a server of the user's own (H200, 580.159.04, 2026-11-30;
+    /// `research/bench/results/mps.md`).
+    pub fn refusal(&self, uid: u32) -> Option<String> {
+        match self {
+            Self::Quit(_) => Some("Not enough privilege to execute quit command".to_owned()),
+            Self::StartServer(user) if *user == uid => None,
+            Self::StartServer(_)
+            | Self::ShutdownServer(..)
+            | Self::TerminateClient(..)
+            | Self::SetDefaultPercentage(_)
+            | Self::SetPercentage(..)
+            | Self::SetDefaultMemoryLimit(..)
+            | Self::SetMemoryLimit(..)
+            | Self::SetDefaultPriority(_)
+            | Self::AddPartition(..)
+            | Self::RemovePartition(..) => Some(format!(
+                "Insufficient privileges for UID {uid}. Control deamon settings can only be modified by the \
+                 user who started it or by the root user."
+            )),
+            Self::ServerList
+            | Self::ServerStatus(_)
+            | Self::ClientList(_)
+            | Self::DeviceClientList(_)
+            | Self::Ps(_)
+            | Self::DefaultPercentage
+            | Self::Percentage(_)
+            | Self::DefaultMemoryLimit(_)
+            | Self::MemoryLimit(..)
+            | Self::DefaultPriority
+            | Self::Partitions => None,
+        }
     }
 
     /// Parses a line.

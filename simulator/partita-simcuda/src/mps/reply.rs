@@ -28,9 +28,9 @@ impl Daemon {
         }
         // SAFETY: takes nothing and cannot fail.
         let is_owner = uid == 0 || uid == unsafe { libc::geteuid() };
-        let done = Command::parse(line).and_then(|command| match command.sets_limits() && !is_owner {
-            true => Err(format!("Insufficient privileges for UID {uid}")),
-            false => self.obey(command),
+        let done = Command::parse(line).and_then(|command| match command.refusal(uid) {
+            Some(refusal) if !is_owner => Err(refusal),
+            _ => self.obey(command),
         });
         done.unwrap_or_else(|refusal| refusal)
     }

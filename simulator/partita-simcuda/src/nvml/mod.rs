@@ -147,7 +147,13 @@ impl Device {
     pub fn status(&self) -> BoardStatus {
         match observe(&self.place, &Request::Status) {
             Some(Reply::Status(status)) => status,
-            _ => BoardStatus { used_bytes: 0, busy_percent: 0, corruptions: 0, processes: Vec::new() },
+            _ => BoardStatus {
+                used_bytes: 0,
+                busy_percent: 0,
+                memory_percent: 0,
+                corruptions: 0,
+                processes: Vec::new(),
+            },
         }
     }
 }

@@ -4,7 +4,7 @@
 //! idle figures below and the limits of the catalogue. Good enough to draw a line that moves; no
 //! measurement.
 
-use super::{Device, Handle, NvmlReturn, device, put};
+use super::{BoardStatus, Device, Handle, NvmlReturn, device, put};
 
 /// Power of an idle board, in percent of its limit: about 75 W of 700 W on data centre boards.
 const POWER_IDLE_PERCENT: u32 = 11;
@@ -26,8 +26,14 @@ const CLOCKS_IDLE: u64 = 1;
 pub struct Utilization {
     /// Share of the last period in which a kernel ran, in percent.
     pub gpu: u32,
-    /// Share of the last period in which memory was read or written, in percent. Not modelled: 0.
+    /// Share of the last period in which memory was read or written, in percent.
     pub memory: u32,
+}
+
+impl Utilization {
+    fn of(status: &BoardStatus) -> Self {
+        Self { gpu: status.busy_percent, memory: status.memory_percent }
+    }
 }
 
 /// Between an idle and a busy figure.
@@ -69,7 +75,7 @@ fn clock_mhz(device: &Device, kind: u32) -> Result<u32, NvmlReturn> {
 
 nvml_getters! {
     /// Utilization.
-    fn nvmlDeviceGetUtilizationRates -> Utilization = |device| Utilization { gpu: device.status().busy_percent, memory: 0 };
+    fn nvmlDeviceGetUtilizationRates -> Utilization = |device| Utilization::of(&device.status());
     /// Power drawn, in milliwatts.
     fn nvmlDeviceGetPowerUsage -> u32 = |device| power_mw(&device);
     /// Power limit, in milliwatts.

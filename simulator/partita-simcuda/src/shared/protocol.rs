@@ -445,6 +445,9 @@ pub struct BoardStatus {
     pub used_bytes: u64,
     /// Share of the last period in which a kernel ran, in percent.
     pub busy_percent: u32,
+    /// Share of the last period for which memory at its full speed would have carried the traffic,
+    /// in percent.
+    pub memory_percent: u32,
     /// How often a program wrote into the driver's own state.
     pub corruptions: u64,
     /// Processes, in the order of their connection.

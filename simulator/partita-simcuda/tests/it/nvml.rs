@@ -172,7 +172,10 @@ fn several() {
     assert!(matches!(nvml.device_by_index(3), Err(NvmlError::InvalidArg)));
     // The state of one board is not that of another.
     let processes = vec![process(std::process::id(), 7 * MIB, None)];
-    play_board(&places[1], BoardStatus { used_bytes: 7 * MIB, busy_percent: 0, corruptions: 0, processes });
+    play_board(
+        &places[1],
+        BoardStatus { used_bytes: 7 * MIB, busy_percent: 0, memory_percent: 0, corruptions: 0, processes },
+    );
     let used = |index| nvml.device_by_index(index).unwrap().memory_info().unwrap().used;
     assert_eq!([0, 1, 2].map(used), [0, 7 * MIB, 0]);
 }
@@ -190,14 +193,21 @@ fn busy() {
         vec![process(10, 600 * MIB, None), process(11, 20 * MIB, Some(9)), process(12, MIB, Some(9))];
     play_board(
         &Place::from_env().unwrap(),
-        BoardStatus { used_bytes: 621 * MIB, busy_percent: 80, corruptions: 0, processes },
+        BoardStatus {
+            used_bytes: 621 * MIB,
+            busy_percent: 80,
+            memory_percent: 30,
+            corruptions: 0,
+            processes,
+        },
     );
     let nvml = nvml();
     let device = nvml.device_by_index(0).unwrap();
     let memory = device.memory_info().unwrap();
     let usable = usable_bytes(&Place::from_env().unwrap().spec);
     assert_eq!((memory.used, memory.free), (621 * MIB, usable - 621 * MIB));
-    assert_eq!(device.utilization_rates().unwrap().gpu, 80);
+    let rates = device.utilization_rates().unwrap();
+    assert_eq!((rates.gpu, rates.memory), (80, 30));
     assert_eq!(device.clock_info(Clock::SM).unwrap(), 1980);
     assert!(device.power_usage().unwrap() > 350_000);
     let used = |listed: Vec<nvml_wrapper::struct_wrappers::device::ProcessInfo>| -> Vec<(u32, u64)> {

@@ -7,6 +7,8 @@
  *   gpu PTX census         prints the SMs that blocks of a full grid ran on
  *   gpu PTX rate           prints the GPU's microseconds for 8448 blocks of 200 us, two of which fill
  *                          an SM: the shortest of 20 kernels
+ *   gpu PTX copy           copies 256 MiB of device memory by a kernel, again and again
+ *   gpu WORKLOADS fill     writes as much: nothing is written on the simulator, which takes no time
  *   gpu PTX loop           prints them again and again until it is ended
  *   gpu PTX fault          prints them once, and when it is sent a line, writes where it has no memory
  *   gpu PTX break          prints them once, and when it is sent a line, breaks as the line says:
@@ -94,6 +96,27 @@ static void census(void)
     fflush(stdout);
     free(host);
     free(seen);
+}
+
+/* Copies or writes 256 MiB, again and again. */
+static void traffic(const char *path, int copies)
+{
+    void *module, *kernel;
+    uint64_t from, to, bytes = 256u << 20, words = bytes / 4, step = 1;
+    void *copy[] = { &to, &from, &bytes }, *fill[] = { &to, &words, &step, &step };
+    CALL(cuDeviceGetAttribute, (int *, int, int), &sms, 16, 0);
+    CALL(cuModuleLoad, (void **, const char *), &module, path);
+    CALL(cuModuleGetFunction, (void **, void *, const char *), &kernel, module, copies ? "partita_copy" : "partita_work_chain");
+    CALL(cuMemAlloc_v2, (uint64_t *, size_t), &from, bytes);
+    CALL(cuMemAlloc_v2, (uint64_t *, size_t), &to, bytes);
+    printf("traffic\n");
+    fflush(stdout);
+    for (;;) {
+        for (int i = 0; i < 64; i++)
+            CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+                 kernel, sms * 2, 1, 1, THREADS, 1, 1, 0, NULL, copies ? copy : fill, NULL);
+        CALL(cuCtxSynchronize, (void));
+    }
 }
 
 static void rate(const char *path)
@@ -220,6 +243,8 @@ int main(int count, char **arguments)
     } else if (!strcmp(what, "census")) {
         prepare(arguments[1]);
         census();
+    } else if (!strcmp(what, "copy") || !strcmp(what, "fill")) {
+        traffic(arguments[1], !strcmp(what, "copy"));
     } else if (!strcmp(what, "rate")) {
         rate(arguments[1]);
     } else if (!strcmp(what, "fault")) {

@@ -32,9 +32,12 @@ pub const ACTS: &[Act] = &[
     .then(SERVE),
     Act::new(
         "commands to A's service",
-        r#"eval "$("$PARTITA" sim env)"; echo quit | CUDA_MPS_PIPE_DIRECTORY="$PIPES" timeout 10 nvidia-cuda-mps-control && echo won; true"#,
+        r#"eval "$("$PARTITA" sim env)"; export CUDA_MPS_PIPE_DIRECTORY="$PIPES"
+        say() { echo "$@" | timeout 10 nvidia-cuda-mps-control; }
+        server=$(say get_server_list)
+        for client in $(say get_client_list "$server"); do say terminate_client "$server" "$client"; done
+        say shutdown_server "$server"; say start_server -uid 0; say quit -t 1; say quit; true"#,
     )
-    .only_in_user_mode("whether the driver lets other users end root's service was not measured")
     .then(SERVE),
     Act::new(
         "new limits of A's service",

@@ -93,6 +93,7 @@ fn inventory(uuids: &[&str]) -> Inventory {
         pci: Some(format!("00000000:{index}E:00.0")),
         memory_used_bytes: 77_777,
         utilization_percent: None,
+        memory_utilization_percent: None,
         mig_enabled: Some(false),
         ..GpuFacts::example()
     });

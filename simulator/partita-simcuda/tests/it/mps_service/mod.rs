@@ -230,7 +230,7 @@ pub struct Script {
 impl Script {
     pub fn status(&self) -> BoardStatus {
         let processes = self.processes.clone();
-        BoardStatus { used_bytes: 0, busy_percent: 0, corruptions: 0, processes }
+        BoardStatus { used_bytes: 0, busy_percent: 0, memory_percent: 0, corruptions: 0, processes }
     }
 
     pub fn has_fault(&self, server: u32) -> bool {
