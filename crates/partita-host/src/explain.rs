@@ -176,7 +176,7 @@ fn what_if_in_turns(of: &mut Explanation) {
 fn why_target(of: &mut Explanation) {
     if let Some(target) = &of.target {
         let p99 = target.p99_us.map_or_else(|| "not known".to_owned(), us);
-        let bound = target.bound_us.map_or_else(|| "its own time is not learnt yet".to_owned(), us);
+        let bound = target.bound_us.map_or_else(|| "not known before its own time is learnt".to_owned(), us);
         of.why.push(match (target.holds, target.unmet) {
             (_, true) => format!("the target is missed with all that it can have: p99 {p99}, bound {bound}"),
             (Some(true), _) => format!("the target holds: p99 {p99}, bound {bound}"),

@@ -125,7 +125,7 @@ fn check_outside() -> Result<(), Error> {
 
 /// The file of the program that a command line begins with.
 fn find_program(words: &[OsString], command: &str) -> Result<PathBuf, Error> {
-    let first = words.first().ok_or_else(|| Error::NoProgram {
+    let first = words.first().filter(|word| !word.is_empty()).ok_or_else(|| Error::NoProgram {
         program: command.to_owned(),
         reason: "no program named; give one after `--`".to_owned(),
     })?;

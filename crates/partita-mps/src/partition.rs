@@ -40,7 +40,9 @@ impl FromStr for PartitionName {
             Some((gpu, id)) if gpu.starts_with("GPU-") && is_id(id) => {
                 Ok(Self { gpu_uuid: gpu.to_owned(), id: id.to_owned() })
             }
-            _ => Err(format!("{text:?} is not a partition: use GPU-…/ID, as `lspart` lists them")),
+            _ => Err(format!(
+                "{text:?} is not a partition: use GPU-…/ID, as `partita mps partitions` lists them"
+            )),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use partita::Error;
 use partita::detached::{self, Begun, LogReader, Record, Records, last_lines};
 use partita::install::Install;
+use partita::registry::Registry;
 use partita::signals::Keys;
 use partita_console::{Failure, pause, print, print_bytes, print_json, tell};
 use rustix::process::Signal;
@@ -43,6 +44,12 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Failure> {
 pub fn logs(arguments: &Logs) -> Result<ExitCode, Failure> {
     let records = Records::open()?;
     let run = records.get(&arguments.name)?;
+    if is_of_an_earlier_run(&run)? {
+        tell(&format!(
+            "tenant {0} runs, but not detached; this is the log of its last detached run",
+            run.name
+        ));
+    }
     let mut reader = first_lines(&records, &run, arguments.tail)?;
     while arguments.follow && is_followed(&records, &run, &mut reader)? {
         pause(PERIOD)?;
@@ -54,6 +61,7 @@ pub fn logs(arguments: &Logs) -> Result<ExitCode, Failure> {
 pub fn attach(arguments: &Attach) -> Result<ExitCode, Failure> {
     let records = Records::open()?;
     let run = records.get(&arguments.name)?;
+    refuse_an_earlier_run(&run, "attach")?;
     let keys = Keys::take_over().map_err(Error::io("signal handlers"))?;
     let mut reader = first_lines(&records, &run, Some(ATTACH_LINES))?;
     while is_followed(&records, &run, &mut reader)? {
@@ -72,7 +80,32 @@ pub fn attach(arguments: &Attach) -> Result<ExitCode, Failure> {
 /// Waits for the program's end and ends with its exit code.
 pub fn wait(arguments: &Wait) -> Result<ExitCode, Failure> {
     let records = Records::open()?;
+    refuse_an_earlier_run(&records.get(&arguments.name)?, "wait")?;
     Ok(ExitCode::from(detached::wait(&records, &arguments.name)?.exit_code()?))
+}
+
+/// Whether a tenant of this name runs that is not this run, which has ended.
+fn is_of_an_earlier_run(run: &Record) -> Result<bool, Failure> {
+    let runs = || -> Result<bool, Error> {
+        let tenants = Registry::open()?.lock()?.tenants()?;
+        let user = rustix::process::geteuid().as_raw();
+        let mut of_name = tenants.iter().filter(|tenant| tenant.name == run.name && tenant.user == user);
+        // The tenant of a killed run is still this run's.
+        Ok(of_name.any(|tenant| tenant.meta.as_ref().is_ok_and(|meta| meta.run != run.run)))
+    };
+    Ok(!run.lasts() && runs()?)
+}
+
+/// A script that waits for the tenant that runs would go on with the end of another one.
+fn refuse_an_earlier_run(run: &Record, command: &str) -> Result<(), Failure> {
+    match is_of_an_earlier_run(run)? {
+        true => Err(Failure::Told(format!(
+            "tenant {} runs, but not detached, and `partita {command}` is for detached runs; `partita logs {0}` \
+             has the log of the last one",
+            run.name
+        ))),
+        false => Ok(()),
+    }
 }
 
 fn first_lines(records: &Records, run: &Record, lines: Option<usize>) -> Result<LogReader, Failure> {

@@ -44,6 +44,23 @@ fn output_and_exit_code_stay_after_the_end() {
 }
 
 #[test]
+fn an_earlier_run_is_not_taken_for_the_tenant_that_runs() {
+    let world = World::new();
+    detach(&world, "--name one --sm 10%", "echo old; exit 3");
+    assert_eq!(exit_code(&world, "wait one"), Some(3));
+    let later = world.idle("--name one --sm 10%");
+    for command in ["wait", "attach"] {
+        let said = world.refused(&format!("{command} one"));
+        assert!(said.contains("one runs, but not detached"), "{said}");
+    }
+    let output = world.line("logs one");
+    assert_eq!(text(&output.stdout), "old\n");
+    assert!(text(&output.stderr).contains("the log of its last detached run"), "{output:?}");
+    drop(later);
+    assert_eq!(exit_code(&world, "wait one"), Some(3));
+}
+
+#[test]
 fn it_runs_in_a_session_of_its_own_without_the_callers_streams() {
     let world = World::new();
     // A reader of the caller's streams gets their end although the program goes on.

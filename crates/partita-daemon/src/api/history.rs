@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Shared;
-use super::chains::owned;
+use super::chains::{owned, running};
 use super::extract::{Asked, Input, Name, Output, Segments, header_text};
 use super::streams::Open;
 use crate::caller::Caller;
@@ -86,6 +86,7 @@ pub(super) async fn set_optimizer(
     Input(change): Input<OptimizerChange>,
 ) -> Result<Response, Problem> {
     owned(&app, &name, caller).await?;
+    running(&app, &name).await?;
     let steering = Steering::Algorithm(change.algorithm);
     app.blocking(move |app| app.chains().steer(&name, &steering, caller.user)).await?;
     Ok(axum::http::StatusCode::NO_CONTENT.into_response())

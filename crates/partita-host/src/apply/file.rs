@@ -164,9 +164,14 @@ impl Reader<'_> {
         let wrong = |reason: String| self.refuse(&value.span(), format!("{name}: {reason}"));
         let is_limit = LIMITS.iter().any(|limit| limit.name == name);
         if !is_limit && !OTHERS.contains(&name) {
+            // A tenant reads its own keys itself.
+            const OF_TENANTS: [&str; 3] = ["name", "command", "profile"];
+            if OF_TENANTS.contains(&name) {
+                let reason = format!("a profile has no `{name}`; it belongs below [[tenant]]");
+                return Err(self.refuse(&key.span(), reason));
+            }
             let limits = LIMITS.iter().map(|limit| limit.name);
-            let known: Vec<&str> =
-                ["name", "command", "profile"].into_iter().chain(OTHERS).chain(limits).collect();
+            let known: Vec<&str> = OF_TENANTS.into_iter().chain(OTHERS).chain(limits).collect();
             let reason = format!("there is no option `{name}`; there are {}", known.join(", "));
             return Err(self.refuse(&key.span(), reason));
         }
@@ -300,6 +305,7 @@ command = ["python3", "train.py", "--epochs", "3"]
             (&format!("{tenant}wait = \"2\"\n"), "f:4", "wait: give a time with its unit"),
             (&format!("{tenant}wait = 2\n"), "f:4", "wait: write `true` or a time"),
             (&format!("{tenant}borrow = true\n"), "f:4", "no option `borrow`"),
+            ("[profile.x]\nname = \"y\"\n", "f:2", "a profile has no `name`"),
             (&format!("{tenant}wait = false\n"), "f:4", "wait: write `true`"),
             (&format!("{tenant}shm = \"1GiB\"\n"), "f:4", "no option `shm`"),
             (&format!("{tenant}mem-driver = \"1GiB\"\n"), "f:1", "mem-driver needs mem"),

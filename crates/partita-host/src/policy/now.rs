@@ -40,6 +40,9 @@ pub fn load(path: &Path) -> Result<(Policy, String), Error> {
         file => file.map_err(|error| refuse(error.to_string()))?,
     };
     let about = file.metadata().map_err(|error| refuse(error.to_string()))?;
+    if !about.is_file() {
+        return Err(refuse("it is no file; a policy is a file of TOML".to_owned()));
+    }
     let own = rustix::process::geteuid().as_raw();
     if about.mode() & 0o022 != 0 || (about.uid() != 0 && about.uid() != own) {
         return Err(refuse("others than root can write it; use `chown root` and `chmod 644`".to_owned()));
