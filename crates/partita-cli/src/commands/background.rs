@@ -100,8 +100,8 @@ fn is_of_an_earlier_run(run: &Record) -> Result<bool, Failure> {
 fn refuse_an_earlier_run(run: &Record, command: &str) -> Result<(), Failure> {
     match is_of_an_earlier_run(run)? {
         true => Err(Failure::Told(format!(
-            "tenant {} runs, but not detached, and `partita {command}` is for detached runs; `partita logs {0}` \
-             has the log of the last one",
+            "tenant {0} runs, but not detached, and `partita {command}` is for detached runs; \
+             `partita logs {0}` has the log of the last one",
             run.name
         ))),
         false => Ok(()),
