@@ -577,7 +577,7 @@ fn any_gpu_is_not_one_whose_memory_is_as_busy_as_the_program_makes_it() {
     let (program, kernels) = gpu_program();
     let workloads = world.dir().join("workloads.ptx");
     std::fs::write(&workloads, partita_abi::workloads::WORKLOADS_MODULE.to_bytes()).unwrap();
-    let words = if is_real() { (kernels, "copy") } else { (&workloads, "fill") };
+    let words = if is_real() { (kernels, "copy") } else { (&workloads, "write") };
     let mut command = partita(&world, &format!("run --name first --gpu {} --sm 50% --", gpus("0")));
     let mut first = Tenant::start(command.arg(program).arg(words.0).arg(words.1));
     assert_eq!(first.next_line(), "traffic");

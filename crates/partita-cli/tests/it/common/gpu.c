@@ -8,7 +8,7 @@
  *   gpu PTX rate           prints the GPU's microseconds for 8448 blocks of 200 us, two of which fill
  *                          an SM: the shortest of 20 kernels
  *   gpu PTX copy           copies 256 MiB of device memory by a kernel, again and again
- *   gpu WORKLOADS fill     writes as much: nothing is written on the simulator, which takes no time
+ *   gpu WORKLOADS write    writes as much: nothing is written on the simulator, which takes no time
  *   gpu PTX loop           prints them again and again until it is ended
  *   gpu PTX fault          prints them once, and when it is sent a line, writes where it has no memory
  *   gpu PTX break          prints them once, and when it is sent a line, breaks as the line says:
@@ -103,7 +103,7 @@ static void traffic(const char *path, int copies)
 {
     void *module, *kernel;
     uint64_t from, to, bytes = 256u << 20, words = bytes / 4, step = 1;
-    void *copy[] = { &to, &from, &bytes }, *fill[] = { &to, &words, &step, &step };
+    void *copy[] = { &to, &from, &bytes }, *write[] = { &to, &words, &step, &step };
     CALL(cuDeviceGetAttribute, (int *, int, int), &sms, 16, 0);
     CALL(cuModuleLoad, (void **, const char *), &module, path);
     CALL(cuModuleGetFunction, (void **, void *, const char *), &kernel, module, copies ? "partita_copy" : "partita_work_chain");
@@ -114,7 +114,7 @@ static void traffic(const char *path, int copies)
     for (;;) {
         for (int i = 0; i < 64; i++)
             CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
-                 kernel, sms * 2, 1, 1, THREADS, 1, 1, 0, NULL, copies ? copy : fill, NULL);
+                 kernel, sms * 2, 1, 1, THREADS, 1, 1, 0, NULL, copies ? copy : write, NULL);
         CALL(cuCtxSynchronize, (void));
     }
 }
@@ -243,7 +243,7 @@ int main(int count, char **arguments)
     } else if (!strcmp(what, "census")) {
         prepare(arguments[1]);
         census();
-    } else if (!strcmp(what, "copy") || !strcmp(what, "fill")) {
+    } else if (!strcmp(what, "copy") || !strcmp(what, "write")) {
         traffic(arguments[1], !strcmp(what, "copy"));
     } else if (!strcmp(what, "rate")) {
         rate(arguments[1]);
