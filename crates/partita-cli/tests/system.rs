@@ -224,6 +224,18 @@ fn services_are_roots_and_every_user_sees_them() {
     let said = world.refused(&format!("mps terminate {}", client["pid"]));
     assert!(said.contains("and root end it"), "{said}");
     assert!(second.next_line().starts_with("sms"), "and it goes on");
+    // Their own client is ended through partitad: the driver refuses that of root's service.
+    let mut own = world.partita("run --name own --sm 25% --".split_whitespace());
+    let mut own = Tenant::start(own.arg(program).arg(kernels).arg("loop"));
+    own.next_line();
+    let of_own = |world: &World| -> Option<Value> {
+        let clients: Value = serde_json::from_str(&world.ok("mps clients --json")).unwrap();
+        clients.as_array().unwrap().iter().find(|client| client["tenant"] == "own").cloned()
+    };
+    let client = of_own(&world).expect("a client of the user's");
+    assert!(world.ok(&format!("mps terminate {}", client["pid"])).contains("its work on the GPU is ended"));
+    while own.line().is_some() {}
+    assert!(second.next_line().starts_with("sms"), "and it goes on");
     assert!(world.ok("mps status").contains(": runs (daemon "));
 }
 
@@ -290,8 +302,8 @@ fn partitad_runs_no_other_command_and_acts_for_no_other_user() {
         let said: Vec<u8> = serde_json::from_value(answer["printed"]["stderr"].clone()).unwrap();
         assert_eq!(
             text(&said),
-            "partita: partitad runs only ps, set, kill, explain, top --once --json, run --dry-run and mps \
-             recover for users\n"
+            "partita: partitad runs only ps, set, kill, explain, top --once --json, run --dry-run, mps \
+             recover and mps terminate for users\n"
         );
     }
     for request in ["", "{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{1}"] {

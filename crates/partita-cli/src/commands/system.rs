@@ -31,6 +31,7 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
     let (at, gpu) = match command {
         Cmd::Run(run) => (1, &run.gpu.gpu),
         Cmd::Mps(Mps::Recover(recover)) => (2, &recover.gpu.gpu),
+        Cmd::Mps(Mps::Terminate(terminate)) => (2, &terminate.gpu.gpu),
         _ => (0, &None),
     };
     if let Some(gpu) = gpu
@@ -69,6 +70,8 @@ fn is_forwarded(command: &Cmd) -> bool {
         Cmd::Run(run) => run.dry_run,
         // What works is restarted by root alone.
         Cmd::Mps(Mps::Recover(recover)) => !recover.force,
+        // The driver refuses that of root's service to other users.
+        Cmd::Mps(Mps::Terminate(_)) => true,
         // Frames are made of such looks.
         Cmd::Top(top) => top.once && top.json,
         _ => false,
@@ -93,8 +96,8 @@ fn run(arguments: &[String]) -> u8 {
             crate::dispatch(&command).unwrap_or_else(Failure::report)
         }
         Ok(_) => Failure::Told(
-            "partitad runs only ps, set, kill, explain, top --once --json, run --dry-run and mps recover for \
-             users"
+            "partitad runs only ps, set, kill, explain, top --once --json, run --dry-run, mps recover and mps \
+             terminate for users"
                 .to_owned(),
         )
         .report(),

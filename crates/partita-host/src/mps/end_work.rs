@@ -9,21 +9,27 @@ use rustix::process::Signal;
 use crate::dead;
 use crate::error::Error;
 use crate::process::{ProcessId, user_name};
+use crate::registry;
 
 /// How long each command to the service may take before a signal is sent on.
 const BEFORE_SIGNAL_LIMIT: Duration = Duration::from_secs(3);
 
 /// Refuses to end the work of another user's process, except for root: every user can reach a
-/// service for all users.
+/// service for all users. Whose a process was that has ended is not known, so root ends no work of
+/// such a one for a user.
 ///
 /// # Errors
 /// [`Error::NotOffered`].
 pub fn check_may_end(client: Pid) -> Result<(), Error> {
-    let own = rustix::process::geteuid().as_raw();
+    let own = registry::acting_user();
     match ProcessId::living(client).and_then(ProcessId::user) {
         Some(user) if own != 0 && user != own => Err(Error::NotOffered {
             option: format!("ending the work of process {client}"),
             reason: format!("it belongs to {0}, and only {0} and root end it; ask {0}", user_name(user)),
+        }),
+        None if registry::acts_for_user() => Err(Error::NotOffered {
+            option: format!("ending the work of process {client}"),
+            reason: "the process has ended, and only root ends what it left on the GPU; ask root".to_owned(),
         }),
         _ => Ok(()),
     }
