@@ -96,8 +96,8 @@ fn run(arguments: &[String]) -> u8 {
             crate::dispatch(&command).unwrap_or_else(Failure::report)
         }
         Ok(_) => Failure::Told(
-            "partitad runs only ps, set, kill, explain, top --once --json, run --dry-run, mps recover and mps \
-             terminate for users"
+            "partitad runs only ps, set, kill, explain, top --once --json, run --dry-run, mps recover \
+             and mps terminate for users"
                 .to_owned(),
         )
         .report(),
