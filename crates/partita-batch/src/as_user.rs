@@ -490,10 +490,8 @@ impl Worker {
         let gpus = Selectors::List(self.gpus.iter().map(Gpu::selector).collect());
         let words = ["mps".to_owned(), "terminate".to_owned(), format!("--gpu={gpus}")];
         let words = words.into_iter().chain(own.iter().map(u32::to_string)).collect();
-        let printed = system::command(&self.registry, words)?;
-        if printed.code != 0 {
-            let said = String::from_utf8_lossy(&printed.stderr);
-            return Err(Error::Served { reason: said.trim_end().trim_start_matches("partita: ").to_owned() });
+        if let Some(reason) = system::command(&self.registry, words)?.failure() {
+            return Err(Error::Served { reason });
         }
         outcome.terminated.extend(own);
         Ok(())

@@ -148,6 +148,15 @@ pub struct Printed {
     pub stderr: Vec<u8>,
 }
 
+impl Printed {
+    /// What the command said on stderr, without its name, if it failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let said = String::from_utf8_lossy(&self.stderr);
+        (self.code != 0).then(|| said.trim().trim_start_matches("partita: ").to_owned())
+    }
+}
+
 /// Where `partitad` accepts the requests of commands.
 pub fn socket_in(run_dir: &Path) -> PathBuf {
     run_dir.join(SOCKET)

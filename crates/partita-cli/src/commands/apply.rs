@@ -220,12 +220,10 @@ impl Context {
 
     /// Has `partitad` run a command, whose output is not for the user.
     fn forward(&self, words: Vec<String>) -> Result<(), Failure> {
-        let printed = system::command(&self.registry, words)?;
-        if printed.code == 0 {
-            return Ok(());
+        match system::command(&self.registry, words)?.failure() {
+            Some(reason) => Err(Failure::Told(reason)),
+            None => Ok(()),
         }
-        let said = String::from_utf8_lossy(&printed.stderr);
-        Err(Failure::Told(said.trim().trim_start_matches("partita: ").to_owned()))
     }
 }
 

@@ -10,7 +10,7 @@ use partita::escape::escape;
 use partita::explain::{self, Explanation};
 use partita::registry::Registry;
 use partita::slo::StepRow;
-use partita::system::{self, Printed};
+use partita::system;
 use partita_console::{Failure, print, print_json};
 
 use crate::args::Explain;
@@ -40,14 +40,13 @@ pub fn explain(arguments: &Explain) -> Result<ExitCode, Failure> {
 
 fn by_partitad(registry: &Registry, name: &str) -> Result<Vec<Explanation>, Failure> {
     let words = ["explain", "--json", "--", name].map(str::to_owned);
-    let Printed { code, stdout, stderr } = system::command(registry, words.to_vec())?;
-    let said = String::from_utf8_lossy(&stderr);
-    if code != 0 {
-        return Err(Failure::Told(said.trim().trim_start_matches("partita: ").to_owned()));
+    let printed = system::command(registry, words.to_vec())?;
+    if let Some(reason) = printed.failure() {
+        return Err(Failure::Told(reason));
     }
     let not_json = |error: serde_json::Error| Failure::Told(format!("the answer of partitad: {error}"));
-    let one = serde_json::from_slice(&stdout).map(|one| vec![one]);
-    one.or_else(|_| serde_json::from_slice(&stdout)).map_err(not_json)
+    let one = serde_json::from_slice(&printed.stdout).map(|one| vec![one]);
+    one.or_else(|_| serde_json::from_slice(&printed.stdout)).map_err(not_json)
 }
 
 fn draw(explained: &[Explanation], file: &Path) -> Result<(), Failure> {
