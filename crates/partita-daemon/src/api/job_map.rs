@@ -9,6 +9,7 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use partita::gpu::Gpu;
@@ -29,7 +30,13 @@ type Jobs = BTreeMap<u32, BTreeSet<String>>;
 /// Those of the system; [`io::ErrorKind::PermissionDenied`] if other users could replace its files.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
     if !dir.is_dir() {
-        fs::create_dir_all(dir)?;
+        fs::create_dir_all(dir).map_err(|error| {
+            let reason = match error.kind() {
+                io::ErrorKind::AlreadyExists => "it is not a directory".to_owned(),
+                _ => format!("it cannot be made: {error}"),
+            };
+            io::Error::new(error.kind(), format!("{reason}; name a directory that this user can write"))
+        })?;
         fs::set_permissions(dir, Permissions::from_mode(0o755))?;
     }
     let meta = fs::metadata(dir)?;
@@ -50,11 +57,17 @@ pub async fn map_jobs(app: Shared) {
     let mut before: Option<Jobs> = None;
     let mut is_failing = false;
     loop {
-        let looked = tokio::select! {
+        // Only a driver that hangs is left behind. A write that the end did not wait for could
+        // leave a file behind.
+        let gpus = tokio::select! {
             _ = ended.wait_for(|&ended| ended) => break,
-            looked = update(&app, &dir, before.as_ref()) => looked,
+            gpus = app.gpus() => gpus,
         };
-        match looked {
+        let updated = match gpus {
+            Ok(gpus) => update(&app, gpus, &dir, before.as_ref()).await,
+            Err(problem) => Err(problem),
+        };
+        match updated {
             Ok(now) => (before, is_failing) = (Some(now), false),
             // Once, until it works again.
             Err(problem) if !std::mem::replace(&mut is_failing, true) => {
@@ -71,14 +84,19 @@ pub async fn map_jobs(app: Shared) {
             () = tokio::time::sleep(EVERY) => {}
         }
     }
+    // Every file, because an update that failed may have written some of them.
     let empty = before.iter().flatten().map(|(gpu, _)| (*gpu, BTreeSet::new())).collect();
-    if let Err(error) = write(&dir, before.as_ref(), &empty) {
+    if let Err(error) = write(&dir, None, &empty) {
         tracing::warn!(dir = %dir.display(), %error, "the files of --dcgm-job-map were not removed");
     }
 }
 
-async fn update(app: &Shared, dir: &Path, before: Option<&Jobs>) -> Result<Jobs, Problem> {
-    let gpus = app.gpus().await?;
+async fn update(
+    app: &Shared,
+    gpus: Arc<Vec<Gpu>>,
+    dir: &Path,
+    before: Option<&Jobs>,
+) -> Result<Jobs, Problem> {
     let (dir, before) = (dir.to_owned(), before.cloned());
     app.blocking(move |app| {
         let now = jobs(&gpus, &partita::ps::ps(app.registry())?);
