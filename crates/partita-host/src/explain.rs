@@ -179,6 +179,9 @@ fn why_target(of: &mut Explanation) {
         let bound = target.bound_us.map_or_else(|| "not known before its own time is learnt".to_owned(), us);
         of.why.push(match (target.holds, target.unmet) {
             (_, true) => format!("the target is missed with all that it can have: p99 {p99}, bound {bound}"),
+            (Some(true), _) if target.p99_us > target.bound_us => {
+                format!("the target holds: p99 {p99}, bound {bound}, and the difference is not certain yet")
+            }
             (Some(true), _) => format!("the target holds: p99 {p99}, bound {bound}"),
             (Some(false), _) => format!("the target is violated: p99 {p99}, bound {bound}"),
             (None, _) => format!("whether the target holds is not known: p99 {p99}, bound {bound}"),

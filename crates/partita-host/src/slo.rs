@@ -139,8 +139,8 @@ fn check_turns(asked: &LimitSet, limits: &Limits, isolation: Isolation) -> Resul
     if isolation != Isolation::Own {
         return Err(refuse(
             asked,
-            "in turns only the GPU's own time slices can interrupt a neighbour's kernel; leave out --isolation shared, \
-             and start it on a GPU without tenants that have compute units of their own",
+            "in turns only the GPU's own time slices can interrupt a neighbour's kernel; \
+             leave out --isolation shared",
         ));
     }
     let priority = Priority::from_number(limits.priority);

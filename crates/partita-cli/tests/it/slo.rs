@@ -347,6 +347,20 @@ fn steps_have_targets_too() {
     assert!(world.row("serve")["target"]["p99_us"].as_f64() > Some(150_000.0));
 }
 
+/// What was seen of bursts is no evidence of steps, even if the time is the same.
+#[test]
+fn a_target_of_steps_begins_without_the_bursts() {
+    let world = World::in_memory();
+    let _train = world.idle("--name train --goal throughput");
+    let _serving = serve(&world, "serve", "--sm 33tpc --slo p99=100ms", 10, 200);
+    wait_until("its bursts are known", || world.row("serve")["target"]["holds"] == true);
+    world.ok("set serve --slo step-p99=100ms");
+    wait_until("its steps are known", || world.row("serve")["target"]["holds"] == false);
+    let levels = explain(&world, "serve")["levels"].clone();
+    let means = levels.as_array().unwrap().iter().map(|level| level["mean_us"].as_f64().unwrap());
+    assert!(means.clone().count() > 0 && means.clone().all(|mean_us| mean_us > 150_000.0), "{levels}");
+}
+
 /// One that says that all its bursts are late moves its own TPCs, and no guarantee.
 #[test]
 fn a_tenant_that_lies_harms_no_guarantee() {

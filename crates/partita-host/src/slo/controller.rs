@@ -249,7 +249,13 @@ impl Controller {
             };
             let is_new = part.record.slo != slo;
             if is_new || part.target != target || known.is_none() {
+                let was_of_steps = part.is_of_steps();
                 part.target = target;
+                if part.is_of_steps() != was_of_steps {
+                    // What the law has seen of bursts says nothing of steps, so it starts again.
+                    self.next_id += 1;
+                    part.id = self.next_id;
+                }
                 if is_new {
                     let is_of_steps =
                         |slo: &Option<String>| slo.as_ref().is_some_and(|slo| slo.starts_with("step-"));
