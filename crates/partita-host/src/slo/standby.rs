@@ -2,6 +2,8 @@
 //! [`control_all`], a thread of `partitad` in system mode. Both run one loop.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +20,8 @@ use crate::registry::{Registry, SLO_RECORD, SLO_RECORD_BYTES_MAX};
 const SEEK: Duration = Duration::from_millis(250);
 /// Looks between two looks at the record.
 const RECORD_LOOKS: u32 = 8;
+/// So many of these looks without the tenant's directory, and its user is told.
+const MISSING_LOOKS: u32 = 2;
 
 /// A thread that ends with this value.
 #[derive(Debug)]
@@ -28,7 +32,7 @@ pub struct Standby {
 
 impl Standby {
     /// Begins for a tenant on these GPUs, whose directory is `dir`. `say` gets what its user should
-    /// know of the target.
+    /// know of the target, and of the directory if it is removed.
     #[must_use]
     pub fn begin(
         registry: &Registry,
@@ -42,7 +46,7 @@ impl Standby {
             let (ending, registry) = (Arc::clone(&ending), registry.clone());
             // In system mode `partitad` controls, and this thread only reports.
             let gpu_keys = if registry.is_client() { Vec::new() } else { gpu_keys };
-            let mut reporter = Reporter { name: name.to_owned(), dir, told_ms: 0, say };
+            let mut reporter = Reporter { name: name.to_owned(), dir, told_ms: 0, missing: 0, say };
             let run = move || {
                 let mut looks = 0u32;
                 let is_over = || {
@@ -114,11 +118,14 @@ struct Reporter<S> {
     dir: PathBuf,
     /// When what was told last happened.
     told_ms: u64,
+    /// How many looks in a row found no directory.
+    missing: u32,
     say: S,
 }
 
 impl<S: FnMut(&str)> Reporter<S> {
     fn tell(&mut self) {
+        self.tell_of_directory();
         let file = self.dir.join(SLO_RECORD);
         let Ok(record) = files::read_json::<Record>(&file, SLO_RECORD_BYTES_MAX) else { return };
         let told_ms = self.told_ms;
@@ -126,6 +133,21 @@ impl<S: FnMut(&str)> Reporter<S> {
         for step in news.filter(|step| step.is_about_target()) {
             (self.say)(&format!("target of {}: {}", self.name, step.why));
             self.told_ms = step.at_unix_ms;
+        }
+    }
+
+    /// A tenant whose program has ended loses its directory too, so one look is not enough.
+    fn tell_of_directory(&mut self) {
+        let is_missing =
+            fs::symlink_metadata(&self.dir).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        self.missing = if is_missing { self.missing.saturating_add(1) } else { 0 };
+        if self.missing == MISSING_LOOKS {
+            (self.say)(&format!(
+                "{} was removed while {} runs: it keeps its limits, but other commands do not see it and may \
+                 give others what it holds; end it and start it again",
+                self.dir.display(),
+                self.name
+            ));
         }
     }
 }
