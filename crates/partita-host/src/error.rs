@@ -248,7 +248,7 @@ pub enum Error {
     #[error("{0}")]
     Mps(#[from] partita_mps::MpsError),
     /// The policy of the site cannot be read.
-    #[error("the policy {}: {reason}; `partita policy check` checks it", path.display())]
+    #[error("the policy {}: {reason}; correct it, and check it with `partita policy check`", path.display())]
     Policy {
         /// Its file.
         path: PathBuf,

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use partita::Error;
 use partita::policy::{self, Hours, Policy, Programs, Who};
 use partita_console::{Failure, print, tell};
 
@@ -20,7 +21,11 @@ pub fn policy(verb: &PolicyVerb) -> Result<ExitCode, Failure> {
                 let said = format!("there is no {}: no policy holds\n", path.display());
                 return print(&said).map(|()| ExitCode::SUCCESS);
             }
-            let (policy, _) = policy::load(&path)?;
+            let (policy, _) = policy::load(&path).map_err(|error| match error {
+                // Without the advice to check it.
+                Error::Policy { path, reason } => Failure::Told(format!("{}: {reason}", path.display())),
+                error => error.into(),
+            })?;
             let unknown = policy::unknown_names(&policy);
             unknown.iter().for_each(|line| tell(&format!("{}: {line}", path.display())));
             if !unknown.is_empty() {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
 
-use super::{Escaped, Outside, Policy, Programs, Reservation, Rule, Who};
+use super::{Escaped, Hours, Moment, Outside, Policy, Programs, Reservation, Rule, Who};
 
 /// A mistake in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -22,6 +22,7 @@ pub struct PolicyError {
 }
 
 type Text = Spanned<String>;
+type Names = Option<Spanned<Vec<Text>>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,10 +48,8 @@ struct Defaults {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleEntry {
-    #[serde(default)]
-    users: Vec<Text>,
-    #[serde(default)]
-    groups: Vec<Text>,
+    users: Names,
+    groups: Names,
     when: Option<Text>,
     sm_max: Option<Text>,
     mem_max: Option<Text>,
@@ -60,10 +59,8 @@ struct RuleEntry {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReservationEntry {
-    #[serde(default)]
-    users: Vec<Text>,
-    #[serde(default)]
-    groups: Vec<Text>,
+    users: Names,
+    groups: Names,
     when: Option<Text>,
     gpu: Option<Text>,
     sm: Option<Text>,
@@ -76,20 +73,16 @@ struct OutsideEntry {
     programs: Text,
     sm: Option<Text>,
     mem: Option<Text>,
-    #[serde(default)]
-    users: Vec<Text>,
-    #[serde(default)]
-    groups: Vec<Text>,
+    users: Names,
+    groups: Names,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EscapedEntry {
     programs: Text,
-    #[serde(default)]
-    users: Vec<Text>,
-    #[serde(default)]
-    groups: Vec<Text>,
+    users: Names,
+    groups: Names,
 }
 
 /// The text of a file, for the lines of its mistakes.
@@ -127,18 +120,23 @@ impl Source<'_> {
         }
     }
 
-    fn who(&self, users: &[Text], groups: &[Text]) -> Result<Who, PolicyError> {
-        for (key, names) in [("users", users), ("groups", groups)] {
-            if let Some(name) = names.iter().find(|name| name.get_ref().trim().is_empty()) {
-                return Err(self.mistake(
-                    name.span().start,
-                    key,
-                    "a name is empty; leave the key out for all users",
-                ));
-            }
+    fn who(&self, users: &Names, groups: &Names) -> Result<Who, PolicyError> {
+        Ok(Who { users: self.names("users", users)?, groups: self.names("groups", groups)? })
+    }
+
+    /// An empty list could mean everyone or no one, so it is a mistake.
+    fn names(&self, key: &str, names: &Names) -> Result<Vec<String>, PolicyError> {
+        let Some(names) = names else { return Ok(Vec::new()) };
+        let empty = |at, what| {
+            Err(self.mistake(at, key, format!("{what} is empty; name someone, or leave the key out")))
+        };
+        if names.get_ref().is_empty() {
+            return empty(names.span().start, "the list");
         }
-        let names = |names: &[Text]| names.iter().map(|name| name.get_ref().clone()).collect();
-        Ok(Who { users: names(users), groups: names(groups) })
+        if let Some(name) = names.get_ref().iter().find(|name| name.get_ref().trim().is_empty()) {
+            return empty(name.span().start, "a name");
+        }
+        Ok(names.get_ref().iter().map(|name| name.get_ref().clone()).collect())
     }
 }
 
@@ -152,20 +150,19 @@ impl Policy {
         let file: File = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             // The parser names the field; a line of several keys has several.
-            let reason = error.message().replace('\n', "; ");
+            let reason = plain(&error.message().replace('\n', "; "));
             PolicyError { line: source.line(at), key: key_at(text, at), reason }
         })?;
         let Defaults { sm, mem, place } = &file.default;
+        let reservations =
+            file.reservation.iter().map(|entry| source.reservation(entry)).collect::<Result<Vec<_>, _>>()?;
+        check_sums(&reservations)?;
         Ok(Self {
             default_share: sm.as_ref().map(|sm| source.share("sm", sm)).transpose()?,
             default_memory: source.memory("mem", mem.as_ref())?,
             default_place: source.read_some("place", place.as_ref())?,
             rules: file.rule.iter().map(|entry| source.rule(entry)).collect::<Result<_, _>>()?,
-            reservations: file
-                .reservation
-                .iter()
-                .map(|entry| source.reservation(entry))
-                .collect::<Result<_, _>>()?,
+            reservations,
             outside: file
                 .outside
                 .as_ref()
@@ -280,9 +277,68 @@ impl Source<'_> {
     }
 
     /// Whose programs are left alone; `None` if nobody is named.
-    fn exempt(&self, users: &[Text], groups: &[Text]) -> Result<Option<Who>, PolicyError> {
+    fn exempt(&self, users: &Names, groups: &Names) -> Result<Option<Who>, PolicyError> {
         Ok(Some(self.who(users, groups)?).filter(|who| !who.is_everyone()))
     }
+}
+
+/// Refuses percentages that no GPU can keep at the same time. Numbers of SMs and bytes are compared
+/// with a GPU as something is planned on it.
+fn check_sums(reservations: &[Reservation]) -> Result<(), PolicyError> {
+    let share: fn(&Reservation) -> Option<u32> = |entry| match entry.share {
+        Some(Share::Percent(part)) => Some(part),
+        _ => None,
+    };
+    let memory: fn(&Reservation) -> Option<u32> = |entry| match entry.memory {
+        Some(Quota::Percent(part)) => Some(part),
+        _ => None,
+    };
+    // A sum is greatest at the moment at which one of the entries begins.
+    let begins = reservations.iter().filter_map(|entry| entry.hours).flat_map(Hours::begins);
+    let moments: Vec<Moment> = std::iter::once(Moment { day: 0, minute: 0 }).chain(begins).collect();
+    let mut gpus: Vec<&Option<String>> = reservations.iter().map(|entry| &entry.gpu).collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    for ((key, part), moment) in [("sm", share), ("mem", memory)]
+        .into_iter()
+        .flat_map(|key| moments.iter().map(move |moment| (key, *moment)))
+    {
+        for gpu in &gpus {
+            let is_there = |entry: &&Reservation| {
+                (entry.gpu.is_none() || entry.gpu == **gpu)
+                    && entry.hours.is_none_or(|hours| hours.has(moment))
+                    && part(entry).is_some()
+            };
+            let there: Vec<&Reservation> = reservations.iter().filter(is_there).collect();
+            let sum: u64 = there.iter().filter_map(|entry| part(entry)).map(u64::from).sum();
+            let Some((last, before)) = there.split_last().filter(|_| sum > 100_000) else { continue };
+            let others: Vec<String> = before.iter().map(|entry| entry.line.to_string()).collect();
+            let reason = format!(
+                "with the reservations of line {} this is {}% of one GPU at the same time; keep at most 100%",
+                others.join(", "),
+                sum as f64 / 1000.0
+            );
+            return Err(PolicyError { line: last.line, key: Some(key.to_owned()), reason });
+        }
+    }
+    Ok(())
+}
+
+/// A message of the parser in the words of the file's author.
+fn plain(message: &str) -> String {
+    let Some((found, expected)) =
+        message.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected "))
+    else {
+        return message.replace("unknown field", "unknown key").replace("missing field", "missing key");
+    };
+    let remedy = match (found, expected) {
+        ("map", "a sequence") => "there may be several of this table; write its name in [[ ]]",
+        (_, "a sequence") => "a list belongs here; write it as [\"a\", \"b\"]",
+        (_, "a string") => "a text belongs here; write it in quotes",
+        _ => "a table belongs here; write its name in [ ], and its keys below",
+    };
+    let found = found.replace("map", "a table").replace("sequence", "a list");
+    format!("this is {found}: {remedy}")
 }
 
 /// The key that stands at this place of a file.

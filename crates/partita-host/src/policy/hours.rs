@@ -39,6 +39,12 @@ pub struct ParseHoursError {
 }
 
 impl Hours {
+    /// The moments at which they begin.
+    pub(super) fn begins(self) -> impl Iterator<Item = Moment> {
+        let days = (0..).zip(self.days).filter(|(_, is_on)| *is_on);
+        days.map(move |(day, _)| Moment { day, minute: self.from })
+    }
+
     /// Whether a moment is within them.
     pub fn has(&self, moment: Moment) -> bool {
         let on = |day: u8| self.days[usize::from(day % 7)];

@@ -51,9 +51,14 @@ fn a_mistake_is_named_with_its_line_and_its_key() {
         ("[default]\nsm = \"50\"", 2, "sm", "no unit"),
         ("[default]\nsm = \"tpc:0-9\"", 2, "sm", "no places"),
         ("[default]\n\nmem = \"40\"", 3, "mem", "no unit"),
-        ("[default]\nmemory = \"40GiB\"", 2, "memory", "unknown field"),
-        ("[defaults]\nmem = \"40GiB\"", 1, "defaults", "unknown field"),
-        ("[default]\nsm = 50", 2, "sm", "invalid type"),
+        ("[default]\nmemory = \"40GiB\"", 2, "memory", "unknown key"),
+        ("[defaults]\nmem = \"40GiB\"", 1, "defaults", "unknown key"),
+        ("[default]\nsm = 50", 2, "sm", "this is integer `50`: a text belongs here; write it in quotes"),
+        ("[rule]\nsm_max = \"5%\"", 1, "rule", "write its name in [[ ]]"),
+        ("default = 3", 1, "default", "write its name in [ ]"),
+        ("[[rule]]\nusers = \"a\"\nsm_max = \"5%\"", 2, "users", "a list belongs here"),
+        ("[[rule]]\nusers = []\nsm_max = \"5%\"", 2, "users", "the list is empty"),
+        ("[outside]\nsm = \"5%\"", 1, "outside", "missing key `programs`"),
         ("[default]\nsm = \"50%\"\nsm = \"40%\"", 3, "sm", "duplicate key"),
         ("[[rule]]\nusers = [\"a\"]", 1, "rule", "limits nothing"),
         ("[[rule]]\nsm_max = \"5%\"\nwhen = \"noon\"", 3, "when", "mon, tue"),
@@ -72,6 +77,32 @@ fn a_mistake_is_named_with_its_line_and_its_key() {
         assert!(said.contains(reason) && !said.contains('\n'), "{text:?}: {said}");
     }
     assert_eq!(Policy::parse("[default]\nsm = \n").unwrap_err().line, 2);
+}
+
+#[test]
+fn reservations_add_up_to_one_gpu_at_most() {
+    let entry = |user: &str, rest: &str| format!("[[reservation]]\nusers = [\"{user}\"]\n{rest}\n");
+    let parse = |entries: &[String]| Policy::parse(&entries.concat());
+    let a = entry("a", "sm = \"60%\"");
+    let refused = parse(&[a.clone(), entry("b", "sm = \"50%\"")]).unwrap_err();
+    assert_eq!((refused.line, refused.key.as_deref()), (4, Some("sm")));
+    let said = refused.to_string();
+    assert!(said.contains("line 1") && said.contains("110%"), "{said}");
+    parse(&[a.clone(), entry("b", "sm = \"40%\"")]).unwrap();
+    // Only GPU 1 has both.
+    let on = |gpu: u32| entry("b", &format!("gpu = \"{gpu}\"\nsm = \"50%\""));
+    parse(&[a.clone(), on(1)]).unwrap_err();
+    parse(&[on(0), on(1), on(1)]).unwrap();
+    parse(&[on(1), on(1), on(0), on(1)]).unwrap_err();
+    // At the same time or not.
+    let at = |hours: &str| entry("c", &format!("when = \"{hours}\"\nmem = \"70%\""));
+    parse(&[at("08:00-12:00"), at("12:00-18:00"), a]).unwrap();
+    let refused = parse(&[at("mon-fri 22:00-06:00"), at("sat 05:00-07:00")]).unwrap_err();
+    assert_eq!((refused.line, refused.key.as_deref()), (5, Some("mem")));
+    parse(&[at("mon-thu 22:00-06:00"), at("sat 05:00-07:00")]).unwrap();
+    // Numbers are compared with a GPU, which is not known here.
+    let many = || entry("d", "sm = \"100tpc\"\nmem = \"900GiB\"");
+    parse(&[many(), many()]).unwrap();
 }
 
 #[test]
