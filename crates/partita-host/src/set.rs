@@ -74,6 +74,8 @@ pub struct SetOutcome {
     pub tpcs: String,
     /// How many SMs they have.
     pub sms: u32,
+    /// Its share as it was asked for, and how far it borrows: `10%..40tpc`.
+    pub sm: Option<String>,
     /// Its memory quota in bytes, if it has one.
     pub memory_quota_bytes: Option<u64>,
     /// Its use of it, in bytes.
@@ -348,22 +350,26 @@ impl<'a> Change<'a> {
             }
         }
         let set = TpcSet::from_words(now.set);
+        let before = part.meta.as_ref().ok();
+        let limits = LimitSet {
+            share: share.or_else(|| before?.share.as_ref()?.parse().ok()),
+            place: place.or_else(|| before.map(|meta| meta.place)),
+            slo: steering.slo.or(slo),
+            goal: steering.goal.or(goal),
+            ..LimitSet::of(Some(&now), None)
+        };
         Ok(SetOutcome {
             name: part.name.clone(),
             gpu: part.gpu_label().to_owned(),
             tpcs: set.to_string(),
             sms: set.len() * now.sms_per_tpc,
+            sm: limits.sm(),
             memory_quota_bytes: memory::promise(&now),
             time: time::row(part, &now),
             clusters: PartitionRow::of(&now).ok().and_then(|row| row.clusters),
             moves: planned.iter().flat_map(|planned| &planned.moves).map(MoveRow::from).collect(),
             memory_used_bytes: part.usage()?.totals().map_or(0, |totals| totals.used),
-            limits: LimitSet {
-                place: place.or_else(|| part.meta.as_ref().ok().map(|meta| meta.place)),
-                slo: steering.slo.or(slo),
-                goal: steering.goal.or(goal),
-                ..LimitSet::of(Some(&now), None)
-            },
+            limits,
         })
     }
 }

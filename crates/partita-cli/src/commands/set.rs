@@ -71,6 +71,7 @@ fn outcome_text(now: &SetOutcome, names_gpu: bool, asked: &LimitSet) -> String {
     let quota = now
         .memory_quota_bytes
         .map_or("no memory quota".to_owned(), |quota| format!("{} of memory", bytes(quota)));
+    let ceiling = now.limits.up_to.map_or_else(String::new, |most| format!(", borrows up to {most}"));
     let time = now
         .time
         .map_or_else(String::new, |time| format!(", {}% of its time ({})", time.share_percent, time.policy));
@@ -79,7 +80,7 @@ fn outcome_text(now: &SetOutcome, names_gpu: bool, asked: &LimitSet) -> String {
     let others = others.filter_map(|limit| Some(format!(", {} {}", limit.name, limit.text(&now.limits)?)));
     let moves: String = now.moves.iter().map(move_text).collect();
     format!(
-        "{}: {} SMs (tpc:{}), {quota}{time}{}\n{moves}",
+        "{}: {} SMs (tpc:{}){ceiling}, {quota}{time}{}\n{moves}",
         whose(now, names_gpu),
         now.sms,
         now.tpcs,

@@ -270,7 +270,8 @@ impl TenantChange {
         })?;
         if limits.memory == Some(ByteSize(0).into()) {
             let name = self.limits.0.name_of("mem").unwrap_or("mem");
-            return Err(invalid(name, Error::QuotaZero.to_string()));
+            let reason = "a program without device memory cannot start; give at least 1MiB, or leave it out";
+            return Err(invalid(name, reason.to_owned()));
         }
         if self.limits.0.is_empty() && !self.compact {
             return Err(Problem::new(Kind::Invalid, "nothing to change; give sm, mem or another limit"));
@@ -289,6 +290,8 @@ pub(super) struct LimitsView {
     tpcs: String,
     /// How many SMs they have.
     sms: u32,
+    /// Its share as it was asked for, and how far it borrows: `10%..40tpc`.
+    sm: Option<String>,
     /// Its quota, in bytes.
     memory_quota_bytes: Option<u64>,
     /// What it holds of it, in bytes.
@@ -305,6 +308,7 @@ impl From<SetOutcome> for LimitsView {
             gpu: now.gpu,
             tpcs: now.tpcs,
             sms: now.sms,
+            sm: now.sm,
             memory_quota_bytes: now.memory_quota_bytes,
             memory_used_bytes: now.memory_used_bytes,
             time_share_percent: now.time.map(|time| time.share_percent),

@@ -92,9 +92,10 @@ impl<'de> Visitor<'de> for Members {
             let limit = LIMITS.iter().find(|limit| is_it(limit) && (self.may)(limit));
             let limit = limit.ok_or_else(|| A::Error::unknown_field(&name, self.expected))?;
             if let Some((_, before)) = seen.iter().find(|(member, _)| *member == limit.member) {
-                return Err(A::Error::custom(format!(
-                    "`{before}` and `{name}` are one limit; give one of them"
-                )));
+                return Err(A::Error::custom(match *before == name {
+                    true => format!("`{name}` is given twice; give it once"),
+                    false => format!("`{before}` and `{name}` are one limit; give one of them"),
+                }));
             }
             seen.push((limit.member, name.clone()));
             let name = if is_written(limit, &name) { limit.name } else { limit.member };
@@ -127,6 +128,14 @@ impl LimitSet {
     /// The serializer's.
     pub fn in_ps<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         self.members(to, |limit| !matches!(limit.shown, Shown::Not))
+    }
+
+    /// The members of `partita run --dry-run --json`, likewise: every limit.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn in_plan<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.members(to, |_| true)
     }
 
     /// The members of `GET /v1/tenants`, likewise.

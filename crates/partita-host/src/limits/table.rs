@@ -109,6 +109,11 @@ impl LimitSet {
         self.put(limits);
     }
 
+    /// Compute units as users write them, with how far they borrow: `10%..40tpc`.
+    pub fn sm(&self) -> Option<String> {
+        (SM.read)(self)
+    }
+
     /// What a tenant has, from its ledger and its `meta.json`. What a damaged file would say is
     /// missing.
     pub fn of(limits: Option<&Limits>, meta: Option<&Meta>) -> Self {
@@ -375,6 +380,7 @@ pub static LIMITS: &[Limit] = &[
             about: "Its compute units, as `--sm` takes them.",
         }),
         batch: true,
+        shown: Shown::InRest("Its share as it was asked for, and how far it borrows: `10%..40tpc`."),
         field: SM,
         ..PLAIN
     },

@@ -268,7 +268,7 @@ pub struct DryRun {
     /// The tenants that would make room.
     pub moves: Vec<MoveRow>,
     /// Its limits.
-    #[serde(flatten, serialize_with = "LimitSet::in_ps")]
+    #[serde(flatten, serialize_with = "LimitSet::in_plan")]
     pub limits: LimitSet,
     /// Those that it was asked for, or that the policy of the site gave it.
     #[serde(skip)]

@@ -37,7 +37,8 @@ fn text(row: &TenantRow) -> String {
     let unknown = || "?".to_owned();
     let limits = &row.limits;
     let of_tenant = |value: Option<String>| Some(value.unwrap_or_else(unknown));
-    line("SMs", of_tenant(row.sms.zip(row.sms_of_device).map(|(sms, all)| format!("{sms}/{all}"))));
+    let ceiling = row.limits.up_to.map(|most| format!(", borrows up to {most}")).unwrap_or_default();
+    line("SMs", of_tenant(row.sms.zip(row.sms_of_device).map(|(sms, all)| format!("{sms}/{all}{ceiling}"))));
     line("TPCs", of_tenant(tpcs(row)));
     line("GPCs", Some(row.gpcs.as_deref().map_or_else(|| "not proved on this GPU".to_owned(), gpcs)));
     line(
