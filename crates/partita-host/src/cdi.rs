@@ -337,7 +337,15 @@ fn write(
 fn put(spec: &Spec, dir: &Path) -> Result<PathBuf, Error> {
     let json = serde_json::to_vec_pretty(spec)
         .map_err(|error| Error::io("the CDI device")(io::Error::other(error)))?;
-    fs::create_dir_all(dir).map_err(Error::io(dir.display().to_string()))?;
+    fs::create_dir_all(dir).map_err(|error| Error::Refused {
+        what: format!("--output {}", dir.display()),
+        reason: match error.kind() {
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                "it is not a directory; name a directory for CDI files".to_owned()
+            }
+            _ => format!("cannot make this directory: {error}; name one that you can write"),
+        },
+    })?;
     let path = dir.join(file_name(&spec.devices[0].name));
     replace(&path, &json, "cdi-device-half-written")?;
     points::reached("cdi-written");

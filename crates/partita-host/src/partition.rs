@@ -375,15 +375,17 @@ fn level(tenants: &[Tenant]) -> Result<(), Error> {
 
 /// The refusal with the commands by which the caller can make room.
 pub(crate) fn refused(error: PlanError, topology: &Topology, tenants: &[Tenant], gpu_key: &str) -> Error {
-    let access = |name: &str| {
+    let own = |name: &str| {
         let mut here = tenants.iter().filter(|tenant| tenant.gpu_key == gpu_key && tenant.name == name);
-        match here.find(|tenant| tenant.user == acting_user() && tenant.is_own()) {
-            Some(tenant) if time::takes_turns(tenant) => Access::End,
-            Some(_) => Access::Shrink,
-            None => Access::Nothing,
-        }
+        here.find(|tenant| tenant.user == acting_user() && tenant.is_own())
     };
-    Error::Plan { reason: error.with_remedy(topology, access).to_string() }
+    let access = |name: &str| match own(name) {
+        Some(tenant) if time::takes_turns(tenant) => Access::End,
+        Some(_) => Access::Shrink,
+        None => Access::Nothing,
+    };
+    let end = |name: &str| own(name).map_or("kill", Tenant::end_command);
+    Error::Plan { reason: error.with_remedy(topology, access, end).to_string() }
 }
 
 fn alone(plan: Plan) -> Compaction {

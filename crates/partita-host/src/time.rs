@@ -59,9 +59,9 @@ fn is_timed(limits: &Limits) -> bool {
 /// The turns that the caller's tenants on a GPU take.
 struct Turns<'a> {
     /// Those with a share of time, and their shares.
-    timed: Vec<(&'a str, TimeShare)>,
+    timed: Vec<(&'a Tenant, TimeShare)>,
     /// One with a priority instead.
-    by_priority: Option<&'a str>,
+    by_priority: Option<&'a Tenant>,
     /// The time that is not promised.
     left: TimeShare,
 }
@@ -74,10 +74,10 @@ impl<'a> Turns<'a> {
         for tenant in tenants.filter(|tenant| tenant.is_kept_here()) {
             let limits = tenant.limits()?;
             if limits.takes_turns() && is_timed(limits) {
-                turns.timed.push((&tenant.name, TimeShare(limits.time_permille)));
+                turns.timed.push((tenant, TimeShare(limits.time_permille)));
                 turns.left.0 = turns.left.0.saturating_sub(limits.time_permille);
             } else if limits.takes_turns() && tenant.is_own() {
-                turns.by_priority = Some(&tenant.name);
+                turns.by_priority = Some(tenant);
             }
         }
         Ok(turns)
@@ -85,9 +85,10 @@ impl<'a> Turns<'a> {
 
     /// The command that takes so much from the largest share.
     fn make_room(&self, missing: impl Fn(TimeShare) -> u32) -> Option<String> {
-        let (name, share) = self.timed.iter().max_by_key(|(_, share)| share.0)?;
+        let (tenant, share) = self.timed.iter().max_by_key(|(_, share)| share.0)?;
+        let name = &tenant.name;
         Some(match share.0.checked_sub(missing(*share)) {
-            None | Some(0) => format!("`partita kill {name}`"),
+            None | Some(0) => format!("`partita {} {name}`", tenant.end_command()),
             Some(rest) => format!("`partita set {name} --time {}`", TimeShare(rest)),
         })
     }
@@ -177,7 +178,8 @@ pub(crate) fn join<'a>(tenants: impl Iterator<Item = &'a Tenant> + Clone) -> Opt
 /// tenant of the caller takes turns there.
 pub(crate) fn instead_of_units<'a>(tenants: impl Iterator<Item = &'a Tenant>) -> Option<String> {
     let turns = Turns::of(tenants).ok()?;
-    let name = turns.by_priority.or_else(|| turns.timed.first().map(|(name, _)| *name))?;
+    let first = turns.timed.first().map(|(tenant, _)| *tenant);
+    let name = &turns.by_priority.or(first)?.name;
     Some(format!("to take turns with tenant `{name}`, use {} instead of --sm", turns.way_in()?))
 }
 
@@ -194,23 +196,27 @@ pub(crate) fn check_sum<'a>(
     let turns = Turns::of(others)?;
     match (is_timed(wanted), turns.by_priority, turns.timed.first()) {
         // As of compute units, in all three cases: it fits when others end.
-        (true, Some(name), _) => Err(Error::Plan {
+        (true, Some(tenant), _) => Err(Error::Plan {
             reason: format!(
                 "--time {} is refused: tenant `{name}` takes turns on {gpu} by a priority, and so must all \
-                 others there; use `--priority low` instead, or end it with `partita kill {name}`",
-                TimeShare(wanted.time_permille)
+                 others there; use `--priority low` instead, or end it with `partita {} {name}`",
+                TimeShare(wanted.time_permille),
+                tenant.end_command(),
+                name = tenant.name
             ),
         }),
-        (false, _, Some((name, _))) => Err(Error::Plan {
+        (false, _, Some((tenant, _))) => Err(Error::Plan {
             reason: format!(
-                "--priority alone is refused: tenant `{name}` takes turns on {gpu} by a share of time, and \
+                "--priority alone is refused: tenant `{}` takes turns on {gpu} by a share of time, and \
                  so must all others there; add {}",
+                tenant.name,
                 turns.way_in().unwrap_or_default()
             ),
         }),
         (true, None, Some(_)) if wanted.time_permille > turns.left.0 => {
-            let promised =
-                |(name, share): &(&str, TimeShare)| format!("tenant `{name}` was promised {share}");
+            let promised = |(tenant, share): &(&Tenant, TimeShare)| {
+                format!("tenant `{}` was promised {share}", tenant.name)
+            };
             let holders: Vec<String> = turns.timed.iter().map(promised).collect();
             let less = match turns.left {
                 TimeShare(0) => String::new(),

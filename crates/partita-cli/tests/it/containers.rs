@@ -186,6 +186,9 @@ fn a_tenant_is_removed_when_its_last_slot_is_free() {
     let devices = world.dir().join("devices");
     let at = format!("--output {}", devices.display());
     world.ok(&format!("cdi prepare serve --gpu sim:h200 --sm 10% {at}"));
+    // It has no program that `partita kill` could end.
+    let said = world.refused("run --sm 100% -- true");
+    assert!(said.contains("`partita cdi remove serve`"), "{said}");
     let file = fs::read(devices.join("partita.dev-tenant-serve.json")).unwrap();
     let device: serde_json::Value = serde_json::from_slice(&file).unwrap();
     let mounts = device["devices"][0]["containerEdits"]["mounts"].as_array().unwrap();

@@ -3,6 +3,7 @@
 use crate::common;
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use common::{Tenant, World, tpcs};
@@ -289,4 +290,55 @@ fn answers_repeat_what_was_asked_for() {
     assert_eq!((&now[0]["name"], &now[0]["memory_quota_bytes"]), (&"low".into(), &(5u64 << 30).into()));
     let ended: serde_json::Value = serde_json::from_str(&world.ok("kill low --json")).unwrap();
     assert_eq!(ended[0]["name"], "low");
+}
+
+/// Its limits go on, and what else can be done about it is the user's to decide.
+#[test]
+fn a_directory_that_is_removed_while_its_tenant_runs_is_reported() {
+    let world = World::new();
+    let mut command = world.partita("run --name gone --sm 10% -- sh -c".split(' '));
+    // A message that never comes ends the test with the program.
+    command.arg("echo ready; exec sleep 60");
+    let mut tenant = Tenant::start(&mut command);
+    assert_eq!(tenant.next_line(), "ready");
+    let dir = world.gpu_dir().join("gone");
+    std::fs::remove_dir_all(&dir).unwrap();
+    let lines = BufReader::new(tenant.child.stderr.take().unwrap()).lines();
+    let said: Vec<String> =
+        lines.map_while(Result::ok).take_while(|line| !line.contains("removed")).collect();
+    assert!(tenant.child.try_wait().unwrap().is_none(), "{said:?}");
+}
+
+#[test]
+fn how_far_a_tenant_borrows_is_shown() {
+    let world = World::in_memory();
+    let planned: serde_json::Value =
+        serde_json::from_str(&world.ok("run --dry-run --json --sm 10%..60%")).unwrap();
+    assert_eq!((&planned["sm"], &planned["time"]), (&"10%..60%".into(), &serde_json::Value::Null));
+    let _tenant = world.idle("--name wide --sm 10%..60%");
+    assert_eq!(world.row("wide")["sm"], "10%..39tpc");
+    assert!(world.ok("ps wide").contains("12/132, borrows up to 39tpc\n"), "{}", world.ok("ps wide"));
+    let said = world.ok("set wide --sm 20%..50%");
+    assert!(said.contains("26 SMs") && said.contains("), borrows up to 33tpc, "), "{said}");
+    let said: serde_json::Value = serde_json::from_str(&world.ok("set wide --sm 20%..40% --json")).unwrap();
+    assert_eq!(said[0]["sm"], "20%..26tpc");
+    let said = world.ok("set wide --sm 20%");
+    assert!(!said.contains("borrows"), "{said}");
+    assert_eq!(world.row("wide")["sm"], "20%");
+}
+
+/// What a refusal proposes, the user can type, and then the program fits.
+#[test]
+fn the_command_that_makes_room_makes_enough() {
+    let world = World::new();
+    let proposed = |said: &str| {
+        let (_, command) = said.rsplit_once("`partita ").unwrap();
+        command.split_once('`').unwrap().0.to_owned()
+    };
+    let _wide = world.idle("--name wide --sm 10% --mem 138GiB");
+    let said = world.refused("run --sm 10% --mem 20GiB -- true");
+    let command = proposed(&said);
+    assert!(command.starts_with("set wide --mem ") && !command.ends_with("KiB"), "{said}");
+    world.ok(&command);
+    world.ok("run --sm 10% --mem 20GiB -- true");
 }

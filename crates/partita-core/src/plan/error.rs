@@ -178,8 +178,13 @@ pub enum Remedy {
     Unknown,
     /// The request fits after all of these, in any order.
     Shrink(Vec<Resize>),
-    /// Smaller shares do not suffice; this is the largest tenant that the caller may end.
-    End(String),
+    /// Smaller shares do not suffice.
+    End {
+        /// The largest tenant that the caller may end.
+        tenant: String,
+        /// The command of Partita that ends it: `kill`, or `cdi remove`.
+        command: &'static str,
+    },
     /// The caller may end none of the holders.
     Ask,
 }
@@ -196,7 +201,9 @@ impl fmt::Display for Remedy {
                 }
                 Ok(())
             }
-            Self::End(tenant) => write!(f, "end a tenant with `partita kill {tenant}`"),
+            Self::End { tenant, command } => {
+                write!(f, "end a tenant with `partita {command} {tenant}`")
+            }
             Self::Ask => f.write_str("ask the owner of a tenant to shrink or end it"),
         }
     }

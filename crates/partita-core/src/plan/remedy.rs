@@ -21,9 +21,15 @@ pub enum Access {
 
 impl PlanError {
     /// The same with the commands that make room for the request, as far as the caller has access
-    /// to the holders of these names.
+    /// to the holders of these names. `end` names the command of Partita that ends one of them.
     #[must_use]
-    pub fn with_remedy(mut self, topology: &Topology, access: impl Fn(&str) -> Access) -> Self {
+    pub fn with_remedy(
+        mut self,
+        topology: &Topology,
+        access: impl Fn(&str) -> Access,
+        end: impl Fn(&str) -> &'static str,
+    ) -> Self {
+        let end_one = |holders: &[Holder]| end_one(holders, &access, &end);
         let can_shrink = |holder: &Holder| access(&holder.name) == Access::Shrink;
         match &mut self {
             Self::NotEnough(error) => {
@@ -31,7 +37,8 @@ impl PlanError {
                 // More than the device has: no room helps.
                 if error.wanted_tpcs <= topology.tpc_count() {
                     let write = |tpcs| in_form(error.asked, tpcs, topology);
-                    error.remedy = by_count(&error.holders, missing, access, write);
+                    error.remedy = by_count(&error.holders, missing, &access, write)
+                        .unwrap_or_else(|| end_one(&error.holders));
                 }
             }
             Self::NoneFree(error) => {
@@ -39,7 +46,8 @@ impl PlanError {
                 // Half of the largest tenant.
                 let missing = largest.map(|holder| holder.set.len()).max().unwrap_or(0) / 2;
                 let write = |tpcs| in_form(Share::Percent(0), tpcs, topology);
-                error.remedy = by_count(&error.holders, missing.max(1), access, write);
+                error.remedy = by_count(&error.holders, missing.max(1), &access, write)
+                    .unwrap_or_else(|| end_one(&error.holders));
             }
             Self::Taken(error) => {
                 let rest = |holder: &Holder| holder.set - error.named;
@@ -49,7 +57,7 @@ impl PlanError {
                     can.then(|| Resize { tenant: holder.name.clone(), share })
                 };
                 let resizes: Option<Vec<_>> = error.conflicts.iter().map(resize).collect();
-                error.remedy = resizes.map_or_else(|| end_one(&error.conflicts, access), Remedy::Shrink);
+                error.remedy = resizes.map_or_else(|| end_one(&error.conflicts), Remedy::Shrink);
             }
             Self::Share(_) | Self::UnknownTenant { .. } | Self::Deadlock { .. } => {}
         }
@@ -75,13 +83,14 @@ fn in_form(asked: Share, tpcs: u32, topology: &Topology) -> Share {
     .unwrap_or(Share::Tpcs(tpcs))
 }
 
-/// The fewest tenants that can give up `missing` TPCs and keep one each: the largest first.
+/// The fewest tenants that can give up `missing` TPCs and keep one each, the largest first; `None`
+/// if all of them together cannot.
 fn by_count(
     holders: &[Holder],
     mut missing: u32,
     access: impl Fn(&str) -> Access,
     write: impl Fn(u32) -> Share,
-) -> Remedy {
+) -> Option<Remedy> {
     let mut can_shrink: Vec<&Holder> =
         holders.iter().filter(|holder| access(&holder.name) == Access::Shrink).collect();
     can_shrink.sort_by_key(|holder| core::cmp::Reverse(holder.set.len()));
@@ -93,12 +102,19 @@ fn by_count(
             missing -= given;
         }
     }
-    if missing == 0 { Remedy::Shrink(resizes) } else { end_one(holders, access) }
+    (missing == 0).then_some(Remedy::Shrink(resizes))
 }
 
 /// The end of the largest tenant that the caller may end.
-fn end_one(holders: &[Holder], access: impl Fn(&str) -> Access) -> Remedy {
+fn end_one(
+    holders: &[Holder],
+    access: impl Fn(&str) -> Access,
+    end: impl Fn(&str) -> &'static str,
+) -> Remedy {
     let can_end = holders.iter().filter(|holder| access(&holder.name) != Access::Nothing);
     let largest = can_end.max_by_key(|holder| holder.set.len());
-    largest.map_or(Remedy::Ask, |largest| Remedy::End(largest.name.clone()))
+    largest.map_or(Remedy::Ask, |largest| Remedy::End {
+        tenant: largest.name.clone(),
+        command: end(&largest.name),
+    })
 }

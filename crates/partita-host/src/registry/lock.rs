@@ -240,6 +240,7 @@ impl<'a> RegistryLock<'a> {
     /// # Errors
     /// As [`RegistryLock::tenant`].
     pub fn tenant_of_user(&self, name: &str, user: u32) -> Result<Vec<Tenant>, Error> {
+        check_name(name)?;
         let (mut parts, tenants): (Vec<_>, Vec<_>) =
             self.tenants()?.into_iter().partition(|tenant| tenant.name == name);
         let users: BTreeSet<u32> = parts.iter().map(|part| part.user).collect();

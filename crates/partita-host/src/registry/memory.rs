@@ -190,9 +190,11 @@ fn remedy(others: &[&Tenant], claims: &[Claim], missing: u64) -> String {
     let Some((tenant, promised)) = promises.max_by_key(|(_, bytes)| *bytes) else {
         return "ask the owner of a tenant to lower its --mem or to end it".to_owned();
     };
-    match promised.checked_sub(missing).filter(|rest| *rest > 0 && *rest >= used(tenant)) {
+    // In whole MiB, which can be read.
+    let rest = promised.saturating_sub(missing) >> 20 << 20;
+    match Some(rest).filter(|rest| *rest > 0 && *rest >= used(tenant)) {
         Some(rest) => format!("make room with `partita set {} --mem {}`", tenant.name, ByteSize(rest)),
-        None => format!("end a tenant with `partita kill {}`", tenant.name),
+        None => format!("end a tenant with `partita {} {}`", tenant.end_command(), tenant.name),
     }
 }
 
@@ -260,7 +262,8 @@ fn fits(
         }
         To::Rest(bytes) | To::Unheld(bytes) => bytes,
     };
-    let most = most(total, others, before, claim, reserves)?;
+    // What the driver lacks comes on top of what is asked for.
+    let most = most(total, others, before, claim, reserves).map_err(|lacks| lacks.saturating_add(bytes))?;
     if bytes <= most { Ok(()) } else { Err(bytes - most) }
 }
 

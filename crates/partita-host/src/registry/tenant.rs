@@ -414,9 +414,14 @@ impl Tenant {
             Some((end, _)) => format!("{}…", &what[..end]),
             None => what,
         };
-        let command = if self.is_prepared() { "cdi remove" } else { "kill" };
+        let command = self.end_command();
         let (name, user) = (self.name.clone(), user_name(self.user));
         Error::NameInUse { name, user, gpu, what, command }
+    }
+
+    /// The command of Partita that ends it.
+    pub(crate) fn end_command(&self) -> &'static str {
+        if self.is_prepared() { "cdi remove" } else { "kill" }
     }
 
     /// Checks that this process may change it: no user, not even root, changes another user's.

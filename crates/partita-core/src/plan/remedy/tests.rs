@@ -50,12 +50,12 @@ proptest! {
             1 => Access::End,
             _ => Access::Shrink,
         };
-        let remedy = remedy_of(&error.clone().with_remedy(&topology, access));
+        let remedy = remedy_of(&error.clone().with_remedy(&topology, access, |_| "kill"));
         match &remedy {
             Remedy::Shrink(all) => {
                 prop_assert!(all.iter().all(|resize| access(&resize.tenant) == Access::Shrink));
             }
-            Remedy::End(name) => prop_assert!(access(name) != Access::Nothing),
+            Remedy::End { tenant, .. } => prop_assert!(access(tenant) != Access::Nothing),
             Remedy::Ask => {}
             Remedy::Unknown => prop_assert!(false, "{error}"),
         }
@@ -77,7 +77,7 @@ proptest! {
         match all_free(&topology, &tenants) {
             Ok(share) => prop_assert!(plan(&topology, &tenants, share).is_ok()),
             Err(error) => {
-                let remedy = remedy_of(&error.with_remedy(&topology, |_| Access::Shrink));
+                let remedy = remedy_of(&error.with_remedy(&topology, |_| Access::Shrink, |_| "kill"));
                 follow(&topology, &mut tenants, &remedy);
                 prop_assert_eq!(all_free(&topology, &tenants).is_ok(), matches!(remedy, Remedy::Shrink(_)));
             }
@@ -91,7 +91,7 @@ fn refusals_name_the_command_that_makes_room() {
     let all = [Present { name: "a".into(), set: h200.all() }];
     let says = |tenants: &[Present], asked: &str, may: Access| {
         let share: Share = asked.parse().unwrap();
-        plan(&h200, tenants, share).unwrap_err().with_remedy(&h200, |_| may).to_string()
+        plan(&h200, tenants, share).unwrap_err().with_remedy(&h200, |_| may, |_| "kill").to_string()
     };
     let ends: Vec<(&str, Access, &str)> = [
         ("10%", Access::Shrink, "; make room with `partita set a --sm 92%`"),
@@ -108,7 +108,8 @@ fn refusals_name_the_command_that_makes_room() {
         let said = says(&all, asked, may);
         assert!(said.ends_with(end), "{said}");
     }
-    let none = all_free(&h200, &all).unwrap_err().with_remedy(&h200, |_| Access::Shrink).to_string();
+    let none =
+        all_free(&h200, &all).unwrap_err().with_remedy(&h200, |_| Access::Shrink, |_| "kill").to_string();
     assert_eq!(
         none,
         "none of 66 TPCs is free; tenant `a` holds 66 TPCs (0-65); make room with `partita set a --sm 50%`"
