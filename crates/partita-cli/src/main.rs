@@ -17,7 +17,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let program = Arguments::command().version(env!("PARTITA_VERSION"));
-    let arguments: Arguments = match partita_console::parse(&program, std::env::args_os()) {
+    let words: Vec<_> = std::env::args_os().collect();
+    let note = |mistake: &str| commands::info::note_mistake(&words, mistake);
+    let arguments: Arguments = match partita_console::parse_or(&program, &words, note) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };

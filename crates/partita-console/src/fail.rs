@@ -78,12 +78,23 @@ pub fn parse<A: FromArgMatches>(
     program: &Command,
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<A, ExitCode> {
-    let words: Vec<OsString> = words.into_iter().collect();
-    let parsed = program.clone().try_get_matches_from(&words);
+    parse_or(program, &words.into_iter().collect::<Vec<_>>(), |_| {})
+}
+
+/// The same; `note` gets the mistake too.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_or<A: FromArgMatches>(
+    program: &Command,
+    words: &[OsString],
+    note: impl FnOnce(&str),
+) -> Result<A, ExitCode> {
+    let parsed = program.clone().try_get_matches_from(words);
     let arguments = parsed.and_then(|matches| A::from_arg_matches(&matches));
     arguments.map_err(|error| {
         let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-        usage(&error, program, &words)
+        usage(&error, program, &words, note)
     })
 }
 
@@ -93,7 +104,7 @@ fn name_of(program: &Command) -> &str {
     called.unwrap_or(program.get_name())
 }
 
-fn usage(error: &clap::Error, program: &Command, words: &[String]) -> ExitCode {
+fn usage(error: &clap::Error, program: &Command, words: &[String], note: impl FnOnce(&str)) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print() {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -124,7 +135,9 @@ fn usage(error: &clap::Error, program: &Command, words: &[String]) -> ExitCode {
             {
                 line = format!("{line}; did you mean {meant}?");
             }
-            tell_as(name_of(program), &format!("{line}; see `{}`", help_command(program, words)));
+            let line = format!("{line}; see `{}`", help_command(program, words));
+            tell_as(name_of(program), &line);
+            note(&line);
             ExitCode::from(OWN_ERROR)
         }
     }

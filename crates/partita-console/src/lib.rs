@@ -9,7 +9,7 @@ mod output;
 pub mod pages;
 mod table;
 
-pub use fail::{Failure, parse, tell};
+pub use fail::{Failure, parse, parse_or, tell};
 pub use gpu::{GpuOption, GpusOption, select, select_several, selector, selectors};
 pub use internal::Internal;
 pub use output::{pause, print, print_bytes, print_json, print_json_on, print_on};

@@ -2,14 +2,13 @@
 
 import ctypes
 import threading
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, SupportsIndex, Tuple, Union
 
 from ._error import Error
 from ._install import library
-from ._tenant import numbers
+from ._tenant import TPCS_MAX, numbers
 
-_TPCS_MAX = 256
-_Words = ctypes.c_uint64 * (_TPCS_MAX // 64)
+_Words = ctypes.c_uint64 * (TPCS_MAX // 64)
 _lock = threading.Lock()
 _loaded: Dict[str, ctypes.CDLL] = {}
 # The masks of each stream, innermost last.
@@ -48,13 +47,22 @@ def _handle(stream: Any) -> Optional[int]:
 
 
 def _tpcs(tpcs: Union[str, Iterable[int]]) -> Tuple[int, ...]:
-    found = tuple(sorted(set(numbers(tpcs) if isinstance(tpcs, str) else tpcs)))
+    given: Any = tpcs
+    if isinstance(tpcs, str):
+        given = numbers(tpcs) if tpcs else ()
+    if not isinstance(given, Iterable):
+        raise TypeError(f"tpcs is {given!r}; give numbers, as [0, 1], or a text, as '0-9,12'")
+    found = set()
+    for tpc in given:
+        if not isinstance(tpc, SupportsIndex):
+            raise TypeError(f"tpcs has {tpc!r}, which is no number; write [0, 1] or '0-9,12'")
+        number = tpc.__index__()
+        if not 0 <= number < TPCS_MAX:
+            raise ValueError(f"there is no TPC {number}; name TPCs from 0 to {TPCS_MAX - 1}")
+        found.add(number)
     if not found:
         raise ValueError("tpcs is empty: a launch without a TPC would never end; name at least one")
-    if found[0] < 0 or found[-1] >= _TPCS_MAX:
-        wrong = found[0] if found[0] < 0 else found[-1]
-        raise ValueError(f"there is no TPC {wrong}; name TPCs from 0 to {_TPCS_MAX - 1}")
-    return found
+    return tuple(sorted(found))
 
 
 class mask:

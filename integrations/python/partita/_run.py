@@ -6,7 +6,7 @@ import select
 import shutil
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence, Union
 
 from ._command import Size
 from ._command import options as words_of
@@ -74,6 +74,11 @@ class Process(Named, _Popen):
         """See :func:`run`; `words` are options of ``partita run``."""
         if isinstance(command, (str, bytes, os.PathLike)):
             raise TypeError("command must be a list of words, as ['python3', 'serve.py']")
+        if not isinstance(command, Iterable):
+            raise TypeError(f"command is {command!r}; give a list of words, as ['python3', 'serve.py']")
+        command = list(command)
+        if wrong := [word for word in command if not isinstance(word, (str, bytes, os.PathLike))]:
+            raise TypeError(f"command has {wrong[0]!r}, which is no word; give texts, as ['sleep', '1']")
         for name in ("args", "executable", "shell"):
             if name in popen:
                 raise TypeError(f"{name} is not supported: give the program and its arguments as a list")

@@ -127,15 +127,23 @@ class Tenant(Named):
         return self.parts[0].memory_quota_bytes
 
 
-def numbers(text: str) -> Tuple[int, ...]:
-    """The numbers of a text like ``0-3,7``.
+# TPCs of a device at most.
+TPCS_MAX = 256
 
-    :raises ValueError: if it is something else.
+
+def numbers(text: str) -> Tuple[int, ...]:
+    """The numbers of TPCs in a text like ``0-3,7``.
+
+    :raises ValueError: if it is something else, or no device has one of them.
     """
     found: List[int] = []
     for word in text.split(","):
         first, dash, last = word.partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise ValueError(f"tpcs={text!r} is not a list of numbers; write it as '0-9,12'")
         begin, end = int(first), int(last if dash else first)
+        if end >= TPCS_MAX:
+            raise ValueError(f"there is no TPC {end}; name TPCs from 0 to {TPCS_MAX - 1}")
         if begin > end:
             raise ValueError(f"{word!r} is no range of numbers; write the smaller one first")
         found.extend(range(begin, end + 1))

@@ -100,6 +100,15 @@ class Mask(Case):
         for tpcs in ((), [-1], [256], "3-1", "a", ""):
             with self.assertRaises(ValueError):
                 partita.mask(self.gpu.stream(), tpcs=tpcs)
+        for text in ("0-", "0,", "gpc:0", "10%"):
+            with self.assertRaisesRegex(ValueError, "not a list of numbers"):
+                partita.mask(self.gpu.stream(), tpcs=text)
+        # At once, without a list of them.
+        with self.assertRaisesRegex(ValueError, "no TPC 100000000000"):
+            partita.mask(self.gpu.stream(), tpcs="0-100000000000")
+        for wrong in (3, ["a"], [0.5]):
+            with self.assertRaisesRegex(TypeError, "tpcs"):
+                partita.mask(self.gpu.stream(), tpcs=wrong)
         with self.assertRaisesRegex(partita.Error, "default stream"), partita.mask(0, tpcs=[1]):
             pass
         # A TPC that this GPU does not have.

@@ -40,8 +40,8 @@ class Run(Case):
             for command, why in ((["no-such-program"], "no-such-program"), ([], "")):
                 with self.assertRaisesRegex(partita.Error, why):
                     partita.run(command, stderr=stderr)
-            # The parser of the command line refuses this one before the file of --info is known.
-            with self.assertRaisesRegex(partita.Error, "exit code 125.*standard error"):
+            # So are mistakes that the parser of the command line finds.
+            with self.assertRaisesRegex(partita.Error, "urgent.*--priority.*high, normal, low"):
                 partita.run(["true"], priority="urgent", stderr=stderr)
             with partita.run(["sleep", "100"], sm="60%", mem="1GiB", name="taken") as process:
                 for limits, why in (({"sm": "60%"}, "does not fit"), ({"name": "taken"}, "taken")):

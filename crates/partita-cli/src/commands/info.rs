@@ -1,12 +1,13 @@
 //! `partita run --info`: how programs that call `partita run` learn whether it has started.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use partita_console::{Failure, tell};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The file of `--info`, for one line. The program does not inherit it.
 pub struct Info {
@@ -34,5 +35,15 @@ impl Info {
         if let Err(error) = self.file.write_all(format!("{line}\n").as_bytes()) {
             tell(&format!("--info {}: {error}; the program runs without it", self.path.display()));
         }
+    }
+}
+
+/// Writes a mistake in these words of a command line to the file that `--info=` names in them. It
+/// is on standard error in any case.
+pub fn note_mistake(words: &[OsString], mistake: &str) {
+    let options = words.iter().take_while(|word| *word != "--");
+    let path = options.filter_map(|word| word.to_str()?.strip_prefix("--info=")).next();
+    if let Some(Ok(info)) = path.map(|path| Info::open(Path::new(path))) {
+        info.write(&json!({ "error": mistake }));
     }
 }

@@ -11,7 +11,7 @@ pub mod doctor;
 pub mod exec;
 pub mod explain;
 pub mod generate;
-mod info;
+pub mod info;
 pub mod kill;
 pub mod mig;
 pub mod mps;

@@ -43,6 +43,11 @@ fn info_has_the_start_or_the_refusal() {
     let nowhere = format!("--info={}", world.dir().join("none/info").display());
     let refused = refusal(&mut world.partita(["run", &nowhere, "--", "true"]));
     assert!(refused.contains("none/info: ") && refused.contains("name a file"), "{refused}");
+    // A mistake in the words comes before any run.
+    let mut run = world.partita(["run", &option, "--priority", "mid", "--", "true"]);
+    let refused = refusal(&mut run);
+    assert!(refused.contains("--priority"), "{refused}");
+    assert_eq!(line(), json!({ "error": refused }));
     let output = world.partita(["run", &option, "--dry-run"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{}", text(&output.stderr));
 }
