@@ -139,18 +139,10 @@ pub(crate) fn make_after_others(
     say: &mut dyn FnMut(&str),
 ) -> Result<OwnedTenant, Error> {
     let begin = Instant::now();
-    let mut waits_for = None;
+    let mut is_said = false;
     let mut is_last = false;
     loop {
         let made = make();
-        if let (Ok(_), Some(name)) = (&made, waits_for.take())
-            && begin.elapsed() > SAID_AFTER
-        {
-            say(&format!(
-                "the start waited {:.1} s for tenant {name}, of which something had not ended",
-                begin.elapsed().as_secs_f64()
-            ));
-        }
         let error = match made {
             Err(error @ (Error::NameInUse { .. } | Error::Plan { .. } | Error::MemoryPromised { .. })) => {
                 error
@@ -170,7 +162,13 @@ pub(crate) fn make_after_others(
             continue;
         };
         is_last = false;
-        waits_for = Some(leaves.meta()?.name.clone());
+        if begin.elapsed() > SAID_AFTER && !std::mem::replace(&mut is_said, true) {
+            say(&format!(
+                "waiting up to {} s for tenant {}, of which something has not ended",
+                LEAVING_LIMIT.as_secs(),
+                leaves.meta()?.name
+            ));
+        }
         thread::sleep(LEAVING_LOOK);
     }
 }

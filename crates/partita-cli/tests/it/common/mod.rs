@@ -705,6 +705,14 @@ pub fn succeeds(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
+/// Standard error without the notice of a start that waits for a tenant that has not ended.
+pub fn without_wait(stderr: &str) -> &str {
+    match stderr.split_once('\n') {
+        Some((first, rest)) if first.starts_with("partita: waiting up to 10 s for tenant ") => rest,
+        _ => stderr,
+    }
+}
+
 /// Runs a command that Partita refuses: exit code 125, nothing on stdout, one line on stderr.
 pub fn refusal(command: &mut Command) -> String {
     refusal_by(125, command)
@@ -716,6 +724,7 @@ pub fn refusal_by(code: i32, command: &mut Command) -> String {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{command:?}: {output:?}");
     assert_eq!(text(&output.stdout), "", "{command:?}");
+    let stderr = without_wait(&stderr);
     assert_eq!(stderr.lines().count(), 1, "{command:?}: {stderr}");
     let line = stderr.trim_end().strip_prefix("partita: ").unwrap_or_else(|| panic!("{stderr}"));
     line.to_owned()

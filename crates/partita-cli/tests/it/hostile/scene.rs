@@ -14,7 +14,7 @@ use partita_testing::{ATTACKER, Users, VICTIM, is_long, succeed};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-use crate::common::{self, Answering, PATIENCE, World, gpu_program, text, with_env_of};
+use crate::common::{self, Answering, PATIENCE, World, gpu_program, text, with_env_of, without_wait};
 
 /// The bound of each command of a victim. They take milliseconds, and wait a second for other
 /// users' locks.
@@ -329,6 +329,7 @@ impl Scene {
             End::Well => assert!(output.status.success(), "{what}: {output:?}"),
             End::Refused(reason) | End::RefusedOfB(reason) => {
                 assert_eq!(output.status.code(), Some(125), "{what}: {output:?}");
+                let complaint = without_wait(&complaint);
                 assert!(complaint.lines().count() == 1 && complaint.contains(reason), "{what}: {complaint}");
             }
         }
