@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use partita_console::{Internal, complete};
 
 /// Run chains of components that pass on frames in GPU memory
@@ -147,6 +147,7 @@ pub struct ChainWatch {
 
 /// Arguments of `chain steer`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("division").required(true).args(["tpcs", "algorithm"]))]
 #[command(after_help = "\
 Components may share TPCs: their numbers may add up to more than the chain has.
 
@@ -158,13 +159,7 @@ pub struct ChainSteer {
     #[arg(add = complete::listed())]
     pub name: String,
     /// TPCs of each component, in the chain's order
-    #[arg(
-        long,
-        value_name = "N,N…",
-        value_delimiter = ',',
-        required_unless_present = "algorithm",
-        conflicts_with = "algorithm"
-    )]
+    #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     pub tpcs: Option<Vec<u32>>,
     /// The algorithm that divides them from now on
     #[arg(long, value_enum)]

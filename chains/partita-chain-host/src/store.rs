@@ -266,7 +266,10 @@ impl Files {
 /// # Errors
 /// [`Error::Io`], or as [`Definition::from_toml`].
 pub fn read_file(path: &Path) -> Result<(Definition, String), Error> {
-    let text = read(path).map_err(Error::io(path.display().to_string()))?;
+    let text = read(path).map_err(|error| Error::Refused {
+        what: path.display().to_string(),
+        reason: format!("{error}; name a file of TOML, as `partita chain define --example` prints one"),
+    })?;
     Ok((parse(path, &text)?, text))
 }
 

@@ -249,7 +249,7 @@ enum Reason {
     Empty,
     #[error("it has no unit")]
     NoUnit,
-    #[error("it is not a percentage above 0% and up to 100%")]
+    #[error("it is not a percentage above 0% and up to 100%, as 50%")]
     NoPercentage,
     #[error("it is negative")]
     Negative,

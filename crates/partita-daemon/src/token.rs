@@ -43,7 +43,9 @@ impl Token {
         })?;
         let meta = file.metadata().map_err(|error| refuse(error.to_string()))?;
         if !meta.is_file() {
-            return Err(refuse("it is not a file".to_owned()));
+            return Err(refuse(
+                "it is not a file; name a file with a token, which only you can read".to_owned(),
+            ));
         }
         let user = rustix::process::geteuid().as_raw();
         if meta.uid() != user && meta.uid() != 0 {

@@ -42,6 +42,13 @@ impl FromStr for Selectors {
                 return Ok(of(Some(device)));
             }
         }
+        let is_all = |one: &&str| matches!(one.rsplit(':').next(), Some("all" | "any"));
+        if let Some(one) = text.split(',').find(is_all).filter(|one| *one != text) {
+            return Err(Error::NotOffered {
+                option: format!("--gpu {text}"),
+                reason: format!("`{one}` stands alone; write it alone, or list GPUs as 0,1"),
+            });
+        }
         let mut list = text.split(',').map(str::parse).collect::<Result<Vec<Selector>, Error>>()?;
         if let Some(Selector::Sim(device, _)) = list.first().cloned() {
             for selector in &mut list {

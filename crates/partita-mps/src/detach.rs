@@ -65,8 +65,12 @@ pub fn parse_cpus(text: &str) -> Result<Vec<usize>, String> {
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (number(first).ok_or_else(refuse)?, number(last).ok_or_else(refuse)?);
-        if first > last || last >= rustix::thread::CpuSet::MAX_CPU {
+        if first > last {
             return Err(refuse());
+        }
+        let most = rustix::thread::CpuSet::MAX_CPU - 1;
+        if last > most {
+            return Err(format!("there is no processor {last}: the greatest number is {most}; use 0,2-5"));
         }
         cpus.extend(first..=last);
     }

@@ -15,7 +15,7 @@ use partita::limits::{Given, LIMITS};
 use partita::process::user_name;
 use partita::registry::Registry;
 use partita::set::{self, SetRequest, Whose};
-use partita::{Error, queue, system};
+use partita::{queue, system};
 use partita_console::{Failure, print, print_json, tell};
 use serde::Serialize;
 
@@ -48,8 +48,10 @@ struct Context {
 /// Makes the tenants as the file describes them.
 pub fn apply(arguments: &Apply) -> Result<ExitCode, Failure> {
     let shown = arguments.file.display().to_string();
-    let file = arguments.file.canonicalize().map_err(Error::io(shown.clone()))?;
-    let text = std::fs::read_to_string(&file).map_err(Error::io(shown.clone()))?;
+    let unreadable =
+        |error| Failure::Told(format!("{shown}: {error}; name a file of TOML, as in `partita apply --help`"));
+    let file = arguments.file.canonicalize().map_err(unreadable)?;
+    let text = std::fs::read_to_string(&file).map_err(unreadable)?;
     let wanted = apply::read(&shown, &text)?;
     let context = Context {
         install: Install::of_this_program()?,

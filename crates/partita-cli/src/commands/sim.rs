@@ -51,7 +51,12 @@ fn burn(arguments: &SimBurn) -> Result<ExitCode, Failure> {
 /// The failure of a sample program, which is useless outside of tenants.
 fn of_sample(reason: &str) -> Failure {
     let is_in_tenant = std::env::var_os(LEDGER_VARIABLE).is_some();
-    let remedy = if is_in_tenant { "" } else { "; run it in a tenant: `partita run -- partita sim …`" };
+    // A full quota is no lack of a tenant.
+    let remedy = if is_in_tenant || reason.contains("OUT_OF_MEMORY") {
+        ""
+    } else {
+        "; run it in a tenant: `partita run -- partita sim …`"
+    };
     Failure::Told(format!("{reason}{remedy}"))
 }
 

@@ -61,7 +61,10 @@ fn a_core_limit_is_a_mask_where_the_board_was_proved() {
         assert_eq!(sms(&container).len(), count, "{policy}");
     }
     let reason = container("small", "1").refused();
-    assert!(reason.contains("less than one TPC") && reason.contains("the least here is 2%"), "{reason}");
+    assert!(
+        reason.contains("less than one of the 66 TPCs") && reason.contains("ask for 2% or more"),
+        "{reason}"
+    );
 }
 
 #[test]

@@ -204,11 +204,16 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
             Ok(Query(value)) => Ok(Self(value)),
             Err(QueryRejection::FailedToDeserializeQueryString(error)) => Err(Problem::new(
                 Kind::BadRequest,
-                format!("the query: {}; see /docs for its form", short(&error.body_text())),
+                format!("the query: {}; see /docs for its form", short(query_reason(&error.body_text()))),
             )),
             Err(error) => Err(Problem::new(Kind::BadRequest, error.body_text())),
         }
     }
+}
+
+/// The reason without the words of the library before it.
+fn query_reason(text: &str) -> &str {
+    text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text)
 }
 
 /// A header's text; `None` if it is missing.

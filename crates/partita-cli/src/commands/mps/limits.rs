@@ -46,14 +46,22 @@ pub fn limits(arguments: &MpsLimits) -> Result<(), Failure> {
     let of = Of::find(&arguments.gpu)?;
     of.must_run()?;
     let wrong = |error: &dyn std::fmt::Display| Failure::Told(format!("--mem: {error}"));
+    let most = of.gpus.iter().map(|gpu| gpu.facts.memory_total_bytes).max().unwrap_or_default();
+    let most = ByteSize(most.next_multiple_of(1 << 20));
     let memory = match arguments.mem.as_deref() {
         None => None,
         // MPS cannot remove a limit. One of all the memory that the largest GPU has limits nothing.
-        Some("none") => {
-            let most = of.gpus.iter().map(|gpu| gpu.facts.memory_total_bytes).max().unwrap_or_default();
-            Some(ByteSize(most.next_multiple_of(1 << 20)))
+        Some("none") => Some(most),
+        Some(text) => {
+            let size: ByteSize = text.parse().map_err(|error: ParseByteSizeError| wrong(&error))?;
+            if size.0 > most.0 {
+                let has = most.approximate();
+                return Err(wrong(&format!(
+                    "{size} is more than {has}, the memory of a GPU; `none` sets no limit"
+                )));
+            }
+            Some(size)
         }
-        Some(text) => Some(text.parse().map_err(|error: ParseByteSizeError| wrong(&error))?),
     };
     let memory =
         memory.map(|size| MemoryLimit::from_bytes(size.0)).transpose().map_err(|error| wrong(&error))?;

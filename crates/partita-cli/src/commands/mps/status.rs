@@ -8,7 +8,7 @@ use partita_mps::{Pid, ServerStatus};
 use serde::Serialize;
 
 use super::Of;
-use partita_console::{Failure, Table, print, print_json};
+use partita_console::{Failure, Table, print, print_json, tell};
 
 use crate::args::{MpsShow, MpsStatus};
 use crate::commands::bytes;
@@ -119,6 +119,10 @@ pub fn clients(arguments: &MpsShow) -> Result<(), Failure> {
         .collect();
     if arguments.json {
         return print_json(&rows);
+    }
+    // An empty table would not say why.
+    if let Err(failure) = of.must_run() {
+        tell(&failure.to_string());
     }
     let mut table = Table::new(&[">PID", ">ID", ">SERVER", "TENANT", "DEVICE", "COMMAND"]);
     let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());

@@ -117,6 +117,8 @@ impl View {
 
     fn command(&mut self, key: Key, rows: &[Row]) -> Option<Action> {
         let place = self.place(rows);
+        // What a key is about stays selected, also where no arrow has chosen it.
+        self.select(rows, place);
         let selected = rows.get(place);
         self.message = None;
         match key {

@@ -256,11 +256,17 @@ impl Wanted {
             }
         };
         let topology = &measured.topology;
-        let chosen = choose(topology, present, percent, hash).map_err(|error| {
-            let fits = |percent: &u32| Share::Percent(percent * 1000).tpcs_wanted(topology).is_ok();
+        let fits = |percent: &u32| Share::Percent(percent * 1000).tpcs_wanted(topology).is_ok();
+        if !fits(&percent) {
             let least = (percent..100).find(fits).unwrap_or(100);
-            format!("a core limit of {percent}% cannot be enforced: {error}; the least here is {least}%")
-        })?;
+            let tpcs = topology.tpc_count();
+            return Err(format!(
+                "a core limit of {percent}% cannot be enforced: it is less than one of the {tpcs} TPCs of \
+                 this GPU; ask for {least}% or more"
+            ));
+        }
+        let chosen = choose(topology, present, percent, hash)
+            .map_err(|error| format!("a core limit of {percent}% cannot be enforced: {error}"))?;
         let limits = &mut made.limits;
         if measured.gpcs_proved {
             limits.flags &= !FLAG_GPCS_UNPROVED;
