@@ -27,7 +27,7 @@ fn server(install: &Install, gpu: &Gpu, service: &Service) -> Option<Check> {
     let State::Running { .. } = service.state().ok()? else { return None };
     let server = service.control().server_list().ok()?.first().copied()?;
     Some(match canary::send(install, gpu, service, LAUNCH_LIMIT).ok()? {
-        Found::Works(took) => {
+        Found::Works { took, .. } => {
             Check::ok(NAME, format!("server {server} ran a test kernel within {} ms", took.as_millis()))
         }
         Found::Stuck(_) => Check {

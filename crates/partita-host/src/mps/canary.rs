@@ -36,14 +36,19 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(1);
 /// What the process prints before it launches.
 const LAUNCHES: &str = "launches";
 
-/// What a canary found.
+/// What a job that launches as a client of a service found.
 #[derive(Debug)]
 pub enum Found {
-    /// The service runs kernels; a launch took this long.
-    Works(Duration),
-    /// The client's context or its launch was not done in time.
+    /// The service runs kernels.
+    Works {
+        /// What the job printed after its launches.
+        line: String,
+        /// How long these took.
+        took: Duration,
+    },
+    /// The client's context or its launches were not done in time.
     Stuck(Waiting),
-    /// The process never became a client, or its launch failed.
+    /// The process never became a client, or its launches failed, such as by a neighbour's fault.
     Unknown {
         /// Why.
         reason: String,
@@ -72,17 +77,12 @@ impl Waiting {
         self.server
     }
 
-    /// Waits up to `limit` more.
+    /// Waits up to `limit` for the job's next line, and `limit` for the one after that if the first
+    /// one says that the launches begin.
     ///
     /// # Errors
     /// [`Error::Interrupted`].
-    pub fn again(self, limit: Duration) -> Result<Found, Error> {
-        Ok(self.line(limit)?.into())
-    }
-
-    /// Waits up to `limit` for the next line, and `limit` for the one after that if the first one
-    /// says that the launches begin.
-    fn line(mut self, limit: Duration) -> Result<Answer, Error> {
+    pub fn again(mut self, limit: Duration) -> Result<Found, Error> {
         loop {
             match self.job.line_within(limit) {
                 Ok(Some(line)) if line == LAUNCHES => self.launched = Some(Instant::now()),
@@ -90,11 +90,11 @@ impl Waiting {
                     let took = self.launched.map_or(Duration::ZERO, |since| since.elapsed());
                     self.job.leave();
                     return Ok(match failure(&line) {
-                        Some(reason) => Answer::Unknown { reason },
-                        None => Answer::Line { line, took },
+                        Some(reason) => Found::Unknown { reason },
+                        None => Found::Works { line, took },
                     });
                 }
-                Ok(None) => return Ok(Answer::Late(self)),
+                Ok(None) => return Ok(Found::Stuck(self)),
                 Err(error) => return unknown(error),
             }
         }
@@ -127,28 +127,7 @@ impl Waiting {
 /// # Errors
 /// [`Error::Child`] if there can be no process; [`Error::Interrupted`].
 pub fn send(install: &Install, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Found, Error> {
-    Ok(answer(Job::new(install, JOB, &())?, gpu, service, limit)?.into())
-}
-
-/// What a job that launches as a client of a service has answered.
-#[derive(Debug)]
-pub(super) enum Answer {
-    /// The first line after its launches, and how long they took.
-    Line { line: String, took: Duration },
-    /// Its context or its launches take too long.
-    Late(Waiting),
-    /// It never became a client, or its launches failed, such as by a neighbour's fault.
-    Unknown { reason: String },
-}
-
-impl From<Answer> for Found {
-    fn from(answer: Answer) -> Self {
-        match answer {
-            Answer::Line { took, .. } => Self::Works(took),
-            Answer::Late(waiting) => Self::Stuck(waiting),
-            Answer::Unknown { reason } => Self::Unknown { reason },
-        }
-    }
+    ask(Job::new(install, JOB, &())?, gpu, service, limit)
 }
 
 /// Why a job failed, if that is its result.
@@ -159,10 +138,10 @@ fn failure(line: &str) -> Option<String> {
     }
 }
 
-fn unknown(error: JobError) -> Result<Answer, Error> {
+fn unknown(error: JobError) -> Result<Found, Error> {
     match error {
         JobError::Interrupted { signal } => Err(Error::Interrupted { signal }),
-        other => Ok(Answer::Unknown { reason: other.to_string() }),
+        other => Ok(Found::Unknown { reason: other.to_string() }),
     }
 }
 
@@ -171,7 +150,7 @@ fn unknown(error: JobError) -> Result<Answer, Error> {
 ///
 /// # Errors
 /// As [`send`].
-pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Answer, Error> {
+pub(super) fn ask(job: Job, gpu: &Gpu, service: &Service, limit: Duration) -> Result<Found, Error> {
     let mut job = job.envs(gpu.variables()).envs(service.client_env()).limit(LIFE_LIMIT).start()?;
     let started = Instant::now();
     let pid = job.pid();
@@ -194,15 +173,15 @@ pub(super) fn answer(job: Job, gpu: &Gpu, service: &Service, limit: Duration) ->
             && since.elapsed() >= limit.max(CONTEXT_LIMIT)
         {
             job.spare();
-            return Ok(Answer::Late(Waiting { job, server: Some(server), launched: None }));
+            return Ok(Found::Stuck(Waiting { job, server: Some(server), launched: None }));
         }
     }
     job.spare();
     let known = joined.map(|(server, _)| server);
     let waiting = Waiting { job, server: known, launched: Some(Instant::now()) };
-    Ok(match waiting.line(limit)? {
-        Answer::Late(late) => Answer::Late(Waiting { server: server().or(known), ..late }),
-        answer => answer,
+    Ok(match waiting.again(limit)? {
+        Found::Stuck(late) => Found::Stuck(Waiting { server: server().or(known), ..late }),
+        found => found,
     })
 }
 

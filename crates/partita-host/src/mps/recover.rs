@@ -66,7 +66,7 @@ pub fn recover(
 /// The canary that waits for a stuck service.
 fn stuck(found: Found) -> Result<Option<Waiting>, Error> {
     match found {
-        Found::Works(_) => Ok(None),
+        Found::Works { .. } => Ok(None),
         Found::Stuck(waiting) => Ok(Some(waiting)),
         Found::Unknown { reason } => Err(MpsError::NoCanary { reason }.into()),
     }

@@ -14,7 +14,7 @@ use partita_mps::lock::lock_within;
 use partita_mps::{Pid, Service};
 use serde::{Deserialize, Serialize};
 
-use super::canary::{Answer, Waiting, answer, say_launches};
+use super::canary::{Found, Waiting, ask, say_launches};
 use crate::calibration::{Cache, Measured};
 use crate::child::Job;
 use crate::error::Error;
@@ -89,15 +89,15 @@ pub fn look(
     if !lock_within(&turn, TURN_LIMIT).is_ok_and(|is_locked| is_locked) || !is_wanted() {
         return Ok((Vacancy::Unanswered, None));
     }
-    let vacancy = match answer(Job::new(install, JOB, &request)?, gpu, service, LIMIT)? {
-        Answer::Line { line, .. } if line == FREE => Vacancy::Free,
-        Answer::Line { line, .. } if line == TAKEN => Vacancy::Taken,
-        Answer::Line { line, .. } if line == UNTOLD => Vacancy::Untold,
-        Answer::Late(look) => {
+    let vacancy = match ask(Job::new(install, JOB, &request)?, gpu, service, LIMIT)? {
+        Found::Works { line, .. } if line == FREE => Vacancy::Free,
+        Found::Works { line, .. } if line == TAKEN => Vacancy::Taken,
+        Found::Works { line, .. } if line == UNTOLD => Vacancy::Untold,
+        Found::Stuck(look) => {
             let vacancy = if look.has_launched() { Vacancy::Taken } else { Vacancy::Unanswered };
             return Ok((vacancy, Some(look)));
         }
-        Answer::Line { .. } | Answer::Unknown { .. } => Vacancy::Unanswered,
+        Found::Works { .. } | Found::Unknown { .. } => Vacancy::Unanswered,
     };
     Ok((vacancy, None))
 }

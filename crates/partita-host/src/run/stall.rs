@@ -147,7 +147,7 @@ impl Stall {
         let tenant = &noter.tenant;
         let (server, waiting) = match (found, self.stuck) {
             (Ok(Found::Stuck(waiting)), None) if let Some(server) = waiting.server() => (server, waiting),
-            (Ok(Found::Works(_)), Some((server, _))) => {
+            (Ok(Found::Works { .. }), Some((server, _))) => {
                 self.stuck = None;
                 noter.note(What::Canary { server, works: true });
                 return say(&format!("tenant {tenant}: the MPS service runs kernels again"));
@@ -187,7 +187,7 @@ impl Stall {
 fn restart(waiting: Waiting, noter: &Noter, server: Pid) -> Result<(), Error> {
     match waiting.again(RESTART_LIMIT)? {
         Found::Stuck(_) => recover::end_server(&noter.service, &noter.tenant, server, RestartCause::Stuck),
-        Found::Works(_) | Found::Unknown { .. } => Ok(()),
+        Found::Works { .. } | Found::Unknown { .. } => Ok(()),
     }
 }
 
