@@ -14,6 +14,7 @@ mod interpret;
 mod kernels;
 mod mps;
 mod phys;
+pub mod program;
 mod ranges;
 mod request;
 mod serve;

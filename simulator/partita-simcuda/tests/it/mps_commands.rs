@@ -20,7 +20,7 @@ fn failures_come_as_scripted_and_are_distinguished() {
     let service = |dirs: &Dirs| {
         let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
         let uuid = uuid_text(device_uuid(&dirs.place()));
-        Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid)
+        Service::new(ControlBinary::at(&PROGRAM).unwrap(), service_dirs, &uuid)
             .with_env("PARTITA_SIM_MPS_SCRIPT", &script)
     };
     let service = service(&dirs);
@@ -67,7 +67,7 @@ fn newer_commands_are_found_by_trying() {
     let script = dirs.temp.path().join("script");
     let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
     let uuid = uuid_text(device_uuid(&dirs.place()));
-    let service = Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid)
+    let service = Service::new(ControlBinary::at(&PROGRAM).unwrap(), service_dirs, &uuid)
         .with_env("PARTITA_SIM_MPS_SCRIPT", &script);
     let daemon = Daemon { dirs, pid: service.ensure().unwrap().pid };
     let control = service.control();
@@ -97,7 +97,7 @@ fn every_classic_command_is_understood_by_both_sides() {
     let dirs = Dirs::new();
     let uuid = uuid_text(device_uuid(&dirs.place()));
     let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
-    let service = Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid);
+    let service = Service::new(ControlBinary::at(&PROGRAM).unwrap(), service_dirs, &uuid);
     let daemon = Daemon { dirs, pid: service.ensure().unwrap().pid };
     let control = service.control();
     // SAFETY: takes no arguments.
@@ -144,7 +144,7 @@ fn partitas_own_control_of_the_service_works_with_it() {
     let place = dirs.place();
     let uuid = uuid_text(device_uuid(&place));
     let service_dirs = ServiceDirs::new(dirs.temp.path()).unwrap();
-    let service = Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid);
+    let service = Service::new(ControlBinary::at(&PROGRAM).unwrap(), service_dirs, &uuid);
     let ensured = service.ensure().unwrap();
     // Ends the daemon even if the test fails.
     let daemon = Daemon { dirs, pid: ensured.pid };

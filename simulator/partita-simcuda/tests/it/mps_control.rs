@@ -68,7 +68,7 @@ fn a_daemon_starts_once_answers_and_leaves_nothing_running() {
 #[test]
 fn commands_come_by_lines_too() {
     let daemon = Daemon::start();
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(&*PROGRAM);
     daemon.dirs.environment(&mut command);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let lines =
@@ -182,7 +182,7 @@ fn before_volta_sixteen_clients_share_a_context_and_have_no_limits() {
 fn the_server_program_reports_its_version() {
     let dirs = Dirs::new();
     let server = dirs.temp.path().join("nvidia-cuda-mps-server");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_partita-sim-mps-control"), &server).unwrap();
+    std::os::unix::fs::symlink(&*PROGRAM, &server).unwrap();
     let run = |arguments: &[&str]| std::process::Command::new(&server).args(arguments).output().unwrap();
     let said = String::from_utf8(run(&["-v"]).stdout).unwrap();
     assert!(said.contains("Server") && said.contains("Binary version: 13000"), "{said}");
@@ -292,7 +292,7 @@ fn a_killed_daemon_takes_its_server_along_and_can_be_replaced() {
 #[test]
 fn a_daemon_without_its_directories_says_why() {
     let dirs = Dirs::new();
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(&*PROGRAM);
     dirs.environment(&mut command);
     let output = command.arg("-d").env("CUDA_MPS_LOG_DIRECTORY", "/dev/null/log").output().unwrap();
     assert!(!output.status.success());

@@ -58,8 +58,7 @@ fn a_server_for_all_users_takes_them_at_the_same_time() {
     let dirs = Dirs::new();
     let service_dirs = ServiceDirs::new(&dirs.temp.path().join("all")).unwrap();
     let uuid = uuid_text(device_uuid(&dirs.place()));
-    let service =
-        Service::new(ControlBinary::at(PROGRAM.as_ref()).unwrap(), service_dirs, &uuid).for_all_users();
+    let service = Service::new(ControlBinary::at(&PROGRAM).unwrap(), service_dirs, &uuid).for_all_users();
     std::fs::set_permissions(dirs.temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     service.ensure().unwrap();
     let pipe = service.dirs().pipe();
@@ -93,8 +92,8 @@ fn a_server_for_all_users_takes_them_at_the_same_time() {
 #[test]
 #[ignore = "run by another test in a process of another user"]
 fn joining_process() {
-    let Ok(binary) = ControlBinary::at(PROGRAM.as_ref()) else {
-        println!("SKIPPED: another user cannot run {PROGRAM}");
+    let Ok(binary) = ControlBinary::at(&PROGRAM) else {
+        println!("SKIPPED: another user cannot run {}", PROGRAM.display());
         return;
     };
     let service_dirs = ServiceDirs::new(std::env::var_os("TEST_SERVICE").unwrap().as_ref()).unwrap();

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use common::World;
+use partita_testing::build;
 
 /// A program that takes instructions.
 struct Program {
@@ -69,7 +70,7 @@ impl Service {
     }
 
     fn control(&self, world: &World) -> Command {
-        let mut command = world.command(env!("CARGO_BIN_EXE_partita-sim-mps-control"));
+        let mut command = world.command(build().join("partita-sim-mps-control"));
         command.env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe).env("CUDA_MPS_LOG_DIRECTORY", &self.log);
         command
     }

@@ -21,7 +21,7 @@ pub fn parts() -> &'static Path {
             return std::path::absolute(dir).unwrap();
         }
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
-        let packages = ["partita-cli", "partita-hook", "partita-simcuda", "partita-simcuda-so"];
+        let packages = ["partita-cli", "partita-hook", "partita-simcuda-so"];
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet"]).args(packages.iter().flat_map(|name| ["-p", name]));
         // The main workspace has its own target directory.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ use partita_simcuda::shared::place::Place;
 use partita_simcuda::shared::protocol::{BoardStatus, MpsIdentity, ProcessStatus, Reply, Request};
 use partita_simcuda::shared::socket::{self, Received};
 
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_partita-sim-mps-control");
+pub static PROGRAM: LazyLock<PathBuf> =
+    LazyLock::new(|| partita_testing::build().join("partita-sim-mps-control"));
 
 /// Directories of one service and its board.
 pub struct Dirs {
@@ -53,7 +54,7 @@ impl Dirs {
     }
 
     pub fn control(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(&*PROGRAM);
         self.environment(&mut command);
         command.args(arguments).stdin(Stdio::null()).output().unwrap()
     }
@@ -81,7 +82,7 @@ impl Daemon {
 
     pub fn start_as(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let dirs = Dirs::new();
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(&*PROGRAM);
         dirs.environment(&mut command);
         let output = command.args(arguments).envs(environment.iter().copied()).output().unwrap();
         assert!(output.status.success(), "{output:?}");

@@ -1,12 +1,12 @@
-//! The simulated board. The first program that opens the simulated device starts it; it exits by
-//! itself.
+//! The program of the board. The first program that opens the simulated device starts it; it exits
+//! by itself.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-use partita_simcuda::board;
-use partita_simcuda::shared::place::{GPUS_MAX, Place};
+use crate::board;
+use crate::shared::place::{GPUS_MAX, Place};
 
 const USAGE: &str =
     "usage: partita-simgpu --device NAME --dir DIR [--index N] [--instance N] [--foreground | --ensure]
@@ -116,7 +116,8 @@ fn silence() {
     }
 }
 
-fn main() -> ExitCode {
+/// `partita-simgpu`, with the arguments of this process.
+pub fn main() -> ExitCode {
     close_inherited();
     let prepared =
         arguments().and_then(|arguments| Ok((speed()?, arguments))).and_then(|(speed, arguments)| {

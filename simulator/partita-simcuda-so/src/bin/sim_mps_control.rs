@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    partita_simcuda::mps::control::main()
+    simcuda::mps::control::main()
 }
