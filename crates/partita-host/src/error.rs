@@ -16,7 +16,7 @@ pub const OWN_ERROR: u8 = 125;
 #[non_exhaustive]
 pub enum Error {
     /// The system refused something that normally works.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", remedy_of(source))]
     Io {
         /// The failed action, with its path.
         what: String,
@@ -316,6 +316,16 @@ pub enum Error {
 
 fn asked(wanted: &Option<ByteSize>) -> String {
     wanted.map_or_else(String::new, |wanted| format!("--mem {wanted}: "))
+}
+
+/// What helps where the system refuses to write; empty where that depends on what was done.
+fn remedy_of(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => "; make room on this file system",
+        io::ErrorKind::QuotaExceeded => "; the user's disk quota is used up: make room in it",
+        io::ErrorKind::ReadOnlyFilesystem => "; name a place on a file system that can be written",
+        _ => "",
+    }
 }
 
 impl Error {

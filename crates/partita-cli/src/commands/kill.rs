@@ -25,7 +25,12 @@ pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
     let registry = Registry::open()?;
     let grace = Duration::from_secs(arguments.grace.into());
-    let (mut first_failure, mut ended) = (None, Vec::new());
+    let (mut first_code, mut ended) = (None, Vec::new());
+    // Each failure is reported in its turn; the exit code is that of the first.
+    let mut report = |failure: Failure| {
+        let code = failure.report();
+        first_code.get_or_insert(code);
+    };
     for name in &arguments.names {
         match kill::kill(&install, &registry, name, grace) {
             Ok(outcome) => {
@@ -40,16 +45,14 @@ pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
                 if let Err(failure) =
                     print(&format!("{name}: ended ({})\n", Count(outcome.processes, "process")))
                 {
-                    first_failure.get_or_insert(failure);
+                    report(failure);
                 }
             }
-            // The exit code is that of the first failure; later ones are only printed.
-            Err(error) if first_failure.is_none() => first_failure = Some(error.into()),
-            Err(error) => tell(&error.to_string()),
+            Err(error) => report(error.into()),
         }
     }
     if arguments.json {
         print_json(&ended)?;
     }
-    first_failure.map_or(Ok(ExitCode::SUCCESS), Err)
+    Ok(first_code.unwrap_or(ExitCode::SUCCESS))
 }

@@ -8,7 +8,6 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
@@ -93,8 +92,11 @@ impl<S: Subscriber> Layer<S> for LeftOut {
 
 /// Starts the log.
 pub(super) fn start(filter: &str, format: LogFormat) -> anyhow::Result<LeftOut> {
-    let filter: Targets = filter.parse().with_context(|| {
-        format!("--log {filter}: it is not understood; write info, or info,partita_daemon=debug")
+    let filter: Targets = filter.parse().map_err(|_| {
+        anyhow::anyhow!(
+            "--log {filter}: it is not understood; levels are error, warn, info, debug and trace: write info, or \
+             info,partita_daemon=debug"
+        )
     })?;
     let left_out = LeftOut::default();
     let log = tracing_subscriber::registry().with(filter);
