@@ -45,9 +45,10 @@ impl Caller {
             return Ok(());
         }
         let name = partita::process::user_name(owner);
+        let who = if owner == 0 { "root".to_owned() } else { format!("{name} and root") };
         Err(Problem::new(
             Kind::Forbidden,
-            format!("{what} belongs to {name}: only {name} and root may change or end it"),
+            format!("{what} belongs to {name}: only {who} may change or end it"),
         ))
     }
 }

@@ -134,8 +134,8 @@ pub enum Error {
     },
     /// A tenant of this name lives.
     #[error(
-        "name {name} is in use by {user}'s tenant on {gpu} ({what}): choose another --name, or end it with \
-         `partita {command} {name}`"
+        "name {name} is in use by {user}'s tenant on {gpu} ({what}): choose another --name{}",
+        command.map_or_else(String::new, |command| format!(", or end it with `partita {command} {name}`"))
     )]
     NameInUse {
         /// The name.
@@ -146,8 +146,8 @@ pub enum Error {
         gpu: String,
         /// What it runs.
         what: String,
-        /// The command that ends it.
-        command: &'static str,
+        /// The command that ends it, if the user may do that.
+        command: Option<&'static str>,
     },
     /// No tenant of this name lives.
     #[error("there is no tenant {name}: {present}")]
@@ -180,7 +180,8 @@ pub enum Error {
     },
     /// The tenant belongs to another user.
     #[error(
-        "tenant {name} belongs to {user}: only {user} changes it, and only {user} and root end it; ask {user}, or run this as {user}"
+        "tenant {name} belongs to {user}: only {user} and, in system mode, root change it, and only {user} \
+         and root end it; ask {user}, or run this as {user}"
     )]
     NotYours {
         /// The name.

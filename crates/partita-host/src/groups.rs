@@ -81,6 +81,13 @@ impl GpuGroups {
         }
     }
 
+    /// The GPUs among those that are named which are not among these.
+    pub fn without_gpu(&self, gpus: &[Gpu]) -> Vec<String> {
+        let is_here = |selector: &Selector| gpus.iter().any(|gpu| names(selector, gpu));
+        let missing = self.0.iter().filter(|(selector, _)| !is_here(selector));
+        missing.map(|(selector, _)| selector.to_string()).collect()
+    }
+
     /// Refuses a GPU to a user who is in none of its groups. Root may use every GPU.
     ///
     /// # Errors
@@ -102,12 +109,15 @@ impl GpuGroups {
     }
 
     fn groups_of(&self, gpu: &Gpu) -> Option<&[String]> {
-        let names = |selector: &Selector| match selector {
-            Selector::Index(index) => gpu.sim().is_none() && gpu.facts.index == *index,
-            Selector::Uuid(uuid) => gpu.sim().is_none() && gpu.facts.uuid.starts_with(uuid),
-            Selector::Sim(..) => gpu.selector() == *selector,
-        };
-        self.0.iter().find(|(selector, _)| names(selector)).map(|(_, groups)| groups.as_slice())
+        self.0.iter().find(|(selector, _)| names(selector, gpu)).map(|(_, groups)| groups.as_slice())
+    }
+}
+
+fn names(selector: &Selector, gpu: &Gpu) -> bool {
+    match selector {
+        Selector::Index(index) => gpu.sim().is_none() && gpu.facts.index == *index,
+        Selector::Uuid(uuid) => gpu.sim().is_none() && gpu.facts.uuid.starts_with(uuid),
+        Selector::Sim(..) => gpu.selector() == *selector,
     }
 }
 
@@ -148,6 +158,8 @@ mod tests {
         let groups: GpuGroups = "1=vision GPU-ab=speech".parse().unwrap();
         let of = |gpu: &Gpu| groups.groups_of(gpu).map(|groups| groups.join(","));
         assert_eq!(of(&gpu(0, "GPU-00")), None);
+        assert_eq!(groups.without_gpu(&[gpu(0, "GPU-ab"), gpu(1, "GPU-cd")]), Vec::<String>::new());
+        assert_eq!(groups.without_gpu(&[gpu(0, "GPU-00")]), ["1", "GPU-ab"]);
         assert_eq!(of(&gpu(1, "GPU-00")).as_deref(), Some("vision"));
         assert_eq!(of(&gpu(0, "GPU-abcd")).as_deref(), Some("speech"));
     }

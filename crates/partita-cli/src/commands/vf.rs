@@ -191,7 +191,7 @@ fn change_text(change: &VfChange) -> String {
     text.push_str(match (change.steps.is_empty(), change.is_applied) {
         (true, _) => "nothing to change\n",
         (false, false) => "nothing was changed: this is a plan\n",
-        (false, true) if change.is_continued => "done; this completed a change that was interrupted\n",
+        (false, true) if change.is_continued => "done; a change that was interrupted is settled by this\n",
         (false, true) => "done\n",
     });
     text

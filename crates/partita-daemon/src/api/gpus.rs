@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use axum::extract::State;
 use partita::gpu::{Gpu, Selector};
+use partita::groups::GpuGroups;
 use partita::ps::TenantRow;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -124,11 +125,32 @@ pub(super) async fn topology(
     Segments(gpu): Segments<String>,
 ) -> Result<Output<partita::topology::Chart>, Problem> {
     let gpu = find(&app, &gpu).await?;
+    partita::run::check_usable(&gpu).map_err(Problem::from)?;
     let begin = Instant::now();
     let chart = app.blocking(move |app| {
         partita::topology::examine(app.install(), &gpu, false, begin).map_err(Problem::from)
     });
     Ok(Output(chart.await?))
+}
+
+/// Logs which names in `--gpu-groups` no served GPU has: a typing mistake there leaves a GPU open
+/// to every user. A GPU that has failed is no reason not to start.
+pub async fn check_groups(app: Shared, groups: GpuGroups) {
+    if groups.is_empty() {
+        return;
+    }
+    match app.gpus().await {
+        Ok(gpus) => {
+            for gpu in groups.without_gpu(&gpus) {
+                tracing::warn!(
+                    gpu,
+                    "--gpu-groups names a GPU that is not served here, and so restricts none; `partita \
+                     devices` lists the GPUs"
+                );
+            }
+        }
+        Err(problem) => tracing::warn!(detail = problem.detail, "--gpu-groups: the GPUs are not known"),
+    }
 }
 
 /// The served GPU that a path names.

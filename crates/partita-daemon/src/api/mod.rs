@@ -47,6 +47,7 @@ use utoipa_axum::routes;
 pub use app::{App, Parts};
 pub use document::openapi_text;
 pub use escapes::audit;
+pub use gpus::check_groups;
 pub use job_map::{make_dir, map_jobs};
 pub use live::sample;
 pub use targets::decisions;

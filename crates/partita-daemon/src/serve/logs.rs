@@ -94,8 +94,8 @@ impl<S: Subscriber> Layer<S> for LeftOut {
 pub(super) fn start(filter: &str, format: LogFormat) -> anyhow::Result<LeftOut> {
     let filter: Targets = filter.parse().map_err(|_| {
         anyhow::anyhow!(
-            "--log {filter}: it is not understood; levels are error, warn, info, debug and trace: write info, or \
-             info,partita_daemon=debug"
+            "--log {filter}: it is not understood; levels are error, warn, info, debug and trace: write \
+             info, or info,partita_daemon=debug"
         )
     })?;
     let left_out = LeftOut::default();

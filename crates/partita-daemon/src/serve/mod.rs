@@ -153,6 +153,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         Err(error) => tracing::warn!(%error, "tenants of user mode"),
     }
     app.look_at_health();
+    let groups = arguments.gpu_groups.clone();
+    tokio::spawn(api::check_groups(Arc::clone(&app), groups));
     let following = tokio::spawn(api::follow(Arc::clone(&app)));
     let auditing = tokio::spawn(api::audit(Arc::clone(&app)));
     let sampling = tokio::spawn(api::sample(Arc::clone(&app)));

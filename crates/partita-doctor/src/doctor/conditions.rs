@@ -16,7 +16,10 @@ pub(super) fn checks(install: &Install, gpu: &Gpu) -> Vec<Check> {
     let gpus = std::slice::from_ref(gpu);
     let service = Registry::open().and_then(|registry| mps::service(install, &registry, gpus)).ok();
     let all_users = service.as_ref().is_some_and(Service::is_for_all_users);
-    let machine = mps::machine::machine(gpus, all_users, is_ours);
+    // Root's servers do not show their variables to users.
+    let running = service.as_ref().filter(|service| matches!(service.state(), Ok(State::Running { .. })));
+    let own = running.and_then(|service| service.control().server_list().ok()).unwrap_or_default();
+    let machine = mps::machine::machine(gpus, all_users, |server| own.contains(&server) || is_ours(server));
     let server = service.and_then(|service| server(install, gpu, &service));
     judge(&machine).into_iter().map(of_condition).chain(server).collect()
 }

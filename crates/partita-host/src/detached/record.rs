@@ -82,7 +82,10 @@ impl Records {
     /// Makes their directory.
     pub(super) fn create(&self) -> Result<(), Error> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-        made.map_err(Error::io(self.dir.display().to_string()))
+        made.map_err(|error| Error::Refused {
+            what: self.dir.display().to_string(),
+            reason: format!("{error}; name a directory that you can write in PARTITA_STATE_DIR"),
+        })
     }
 
     /// Begins the record of a run of this process, and its log. Those of the last run of this name

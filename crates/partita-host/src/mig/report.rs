@@ -119,7 +119,7 @@ pub struct MigChange {
     pub steps: Vec<StepRow>,
     /// Whether the steps were done.
     pub is_applied: bool,
-    /// Whether it completed a change that was interrupted.
+    /// Whether it completed, undid or replaced a change that was interrupted.
     pub is_continued: bool,
 }
 

@@ -414,7 +414,8 @@ impl Tenant {
             Some((end, _)) => format!("{}…", &what[..end]),
             None => what,
         };
-        let command = self.end_command();
+        let user = acting_user();
+        let command = (self.user == user || user == 0).then(|| self.end_command());
         let (name, user) = (self.name.clone(), user_name(self.user));
         Error::NameInUse { name, user, gpu, what, command }
     }
