@@ -125,7 +125,8 @@ pub(super) async fn topology(
     Segments(gpu): Segments<String>,
 ) -> Result<Output<partita::topology::Chart>, Problem> {
     let gpu = find(&app, &gpu).await?;
-    partita::run::check_usable(&gpu).map_err(Problem::from)?;
+    let refuse = |error: partita::Error| Problem::new(Kind::Conflict, error.to_string());
+    partita::run::check_usable(&gpu).map_err(refuse)?;
     let begin = Instant::now();
     let chart = app.blocking(move |app| {
         partita::topology::examine(app.install(), &gpu, false, begin).map_err(Problem::from)

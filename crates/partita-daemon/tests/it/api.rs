@@ -130,6 +130,19 @@ fn gpus_are_those_that_are_served() {
     assert_eq!(health["healthy"], true, "{health}");
 }
 
+#[test]
+fn a_gpu_that_mig_divides_has_no_topology() {
+    if needs_simulator("MIG is turned on") {
+        return;
+    }
+    let world = World::new();
+    let mut command = world.partitad::<&str>([]);
+    command.env("PARTITA_SIM_MIG", "3g.71gb,1g.18gb");
+    let daemon = Daemon::start(&mut command, &world.socket(), &world.dir().join("log"));
+    let problem = daemon.refused(409, "GET", "/v1/gpus/0/topology", None);
+    assert!(problem["detail"].as_str().unwrap().contains("cut up by MIG"), "{problem}");
+}
+
 /// A tenant that does nothing.
 struct Tenant(Child);
 
