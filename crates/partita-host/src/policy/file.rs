@@ -8,6 +8,7 @@ use thiserror::Error;
 use toml::Spanned;
 
 use super::{Escaped, Hours, Moment, Outside, Policy, Programs, Reservation, Rule, Who};
+use crate::gpu::Selector;
 
 /// A mistake in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -226,8 +227,7 @@ impl Source<'_> {
         if sm.is_none() && mem.is_none() {
             return Err(self.mistake(at, "reservation", "it keeps nothing; add sm or mem"));
         }
-        let gpu_is =
-            |text: &Text| self.read::<crate::gpu::Selector>("gpu", text).map(|_| text.get_ref().clone());
+        let gpu_is = |text: &Text| self.read::<Selector>("gpu", text).map(|_| text.get_ref().clone());
         Ok(Reservation {
             line: self.line(at),
             who,
@@ -296,29 +296,23 @@ fn check_sums(reservations: &[Reservation]) -> Result<(), PolicyError> {
     // A sum is greatest at the moment at which one of the entries begins.
     let begins = reservations.iter().filter_map(|entry| entry.hours).flat_map(Hours::begins);
     let moments: Vec<Moment> = std::iter::once(Moment { day: 0, minute: 0 }).chain(begins).collect();
-    let mut gpus: Vec<&Option<String>> = reservations.iter().map(|entry| &entry.gpu).collect();
-    gpus.sort_unstable();
-    gpus.dedup();
-    for ((key, part), moment) in [("sm", share), ("mem", memory)]
-        .into_iter()
-        .flat_map(|key| moments.iter().map(move |moment| (key, *moment)))
-    {
-        for gpu in &gpus {
-            let is_there = |entry: &&Reservation| {
-                (entry.gpu.is_none() || entry.gpu == **gpu)
-                    && entry.hours.is_none_or(|hours| hours.has(moment))
-                    && part(entry).is_some()
-            };
-            let there: Vec<&Reservation> = reservations.iter().filter(is_there).collect();
-            let sum: u64 = there.iter().filter_map(|entry| part(entry)).map(u64::from).sum();
-            let Some((last, before)) = there.split_last().filter(|_| sum > 100_000) else { continue };
-            let others: Vec<String> = before.iter().map(|entry| entry.line.to_string()).collect();
+    let named = reservations.iter().filter_map(|entry| entry.gpu.as_ref()?.parse().ok());
+    let gpus: Vec<Option<Selector>> = std::iter::once(None).chain(named.map(Some)).collect();
+    for (key, part) in [("sm", share), ("mem", memory)] {
+        for (moment, gpu) in moments.iter().flat_map(|moment| gpus.iter().map(move |gpu| (*moment, gpu))) {
+            let holds = |entry: &&Reservation| entry.holds(moment, |selector| gpu.as_ref() == Some(selector));
+            let there = reservations.iter().filter(holds);
+            let parts: Vec<(usize, u64)> =
+                there.filter_map(|entry| Some((entry.line, part(entry)?.into()))).collect();
+            let sum: u64 = parts.iter().map(|(_, part)| part).sum();
+            let Some(((line, _), before)) = parts.split_last().filter(|_| sum > 100_000) else { continue };
+            let others: Vec<String> = before.iter().map(|(line, _)| line.to_string()).collect();
             let reason = format!(
                 "with the reservations of line {} this is {}% of one GPU at the same time; keep at most 100%",
                 others.join(", "),
                 sum as f64 / 1000.0
             );
-            return Err(PolicyError { line: last.line, key: Some(key.to_owned()), reason });
+            return Err(PolicyError { line: *line, key: Some(key.to_owned()), reason });
         }
     }
     Ok(())
