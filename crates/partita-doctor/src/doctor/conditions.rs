@@ -20,15 +20,14 @@ pub(super) fn checks(install: &Install, gpu: &Gpu) -> Vec<Check> {
     let running = service.as_ref().filter(|service| matches!(service.state(), Ok(State::Running { .. })));
     let own = running.and_then(|service| service.control().server_list().ok()).unwrap_or_default();
     let machine = mps::machine::machine(gpus, all_users, |server| own.contains(&server) || is_ours(server));
-    let server = service.and_then(|service| server(install, gpu, &service));
+    let server =
+        service.as_ref().zip(own.first()).and_then(|(service, pid)| server(install, gpu, service, *pid));
     judge(&machine).into_iter().map(of_condition).chain(server).collect()
 }
 
-/// Whether the server of the service runs kernels, if it has one.
-fn server(install: &Install, gpu: &Gpu, service: &Service) -> Option<Check> {
+/// Whether a server of the service runs kernels.
+fn server(install: &Install, gpu: &Gpu, service: &Service, server: Pid) -> Option<Check> {
     const NAME: &str = "mps server";
-    let State::Running { .. } = service.state().ok()? else { return None };
-    let server = service.control().server_list().ok()?.first().copied()?;
     Some(match canary::send(install, gpu, service, LAUNCH_LIMIT).ok()? {
         Found::Works { took, .. } => {
             Check::ok(NAME, format!("server {server} ran a test kernel within {} ms", took.as_millis()))
