@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterable, List, Optional, SupportsIndex, Tuple, Un
 
 from ._error import Error
 from ._install import library
-from ._tenant import TPCS_MAX, numbers
+from ._tenant import TPCS_MAX, numbers, tpc
 
 _Words = ctypes.c_uint64 * (TPCS_MAX // 64)
 _lock = threading.Lock()
@@ -53,13 +53,10 @@ def _tpcs(tpcs: Union[str, Iterable[int]]) -> Tuple[int, ...]:
     if not isinstance(given, Iterable):
         raise TypeError(f"tpcs is {given!r}; give numbers, as [0, 1], or a text, as '0-9,12'")
     found = set()
-    for tpc in given:
-        if not isinstance(tpc, SupportsIndex):
-            raise TypeError(f"tpcs has {tpc!r}, which is no number; write [0, 1] or '0-9,12'")
-        number = tpc.__index__()
-        if not 0 <= number < TPCS_MAX:
-            raise ValueError(f"there is no TPC {number}; name TPCs from 0 to {TPCS_MAX - 1}")
-        found.add(number)
+    for number in given:
+        if not isinstance(number, SupportsIndex):
+            raise TypeError(f"tpcs has {number!r}, which is no number; write [0, 1] or '0-9,12'")
+        found.add(tpc(number.__index__()))
     if not found:
         raise ValueError("tpcs is empty: a launch without a TPC would never end; name at least one")
     return tuple(sorted(found))

@@ -72,10 +72,8 @@ class Process(Named, _Popen):
 
     def __init__(self, command: Sequence[Word], words: Sequence[str], **popen: Any) -> None:
         """See :func:`run`; `words` are options of ``partita run``."""
-        if isinstance(command, (str, bytes, os.PathLike)):
+        if isinstance(command, (str, bytes, os.PathLike)) or not isinstance(command, Iterable):
             raise TypeError("command must be a list of words, as ['python3', 'serve.py']")
-        if not isinstance(command, Iterable):
-            raise TypeError(f"command is {command!r}; give a list of words, as ['python3', 'serve.py']")
         command = list(command)
         if wrong := [word for word in command if not isinstance(word, (str, bytes, os.PathLike))]:
             raise TypeError(f"command has {wrong[0]!r}, which is no word; give texts, as ['sleep', '1']")

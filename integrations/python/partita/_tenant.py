@@ -131,6 +131,16 @@ class Tenant(Named):
 TPCS_MAX = 256
 
 
+def tpc(number: int) -> int:
+    """The number of a TPC, as it is.
+
+    :raises ValueError: if no device has it.
+    """
+    if not 0 <= number < TPCS_MAX:
+        raise ValueError(f"there is no TPC {number}; name TPCs from 0 to {TPCS_MAX - 1}")
+    return number
+
+
 def numbers(text: str) -> Tuple[int, ...]:
     """The numbers of TPCs in a text like ``0-3,7``.
 
@@ -141,9 +151,7 @@ def numbers(text: str) -> Tuple[int, ...]:
         first, dash, last = word.partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
             raise ValueError(f"tpcs={text!r} is not a list of numbers; write it as '0-9,12'")
-        begin, end = int(first), int(last if dash else first)
-        if end >= TPCS_MAX:
-            raise ValueError(f"there is no TPC {end}; name TPCs from 0 to {TPCS_MAX - 1}")
+        begin, end = int(first), tpc(int(last if dash else first))
         if begin > end:
             raise ValueError(f"{word!r} is no range of numbers; write the smaller one first")
         found.extend(range(begin, end + 1))
