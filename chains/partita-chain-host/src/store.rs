@@ -264,7 +264,7 @@ impl Files {
 /// Reads the definition in a file.
 ///
 /// # Errors
-/// [`Error::Io`], or as [`Definition::from_toml`].
+/// [`Error::Refused`] for a file that cannot be read; as [`Definition::from_toml`].
 pub fn read_file(path: &Path) -> Result<(Definition, String), Error> {
     let text = read(path).map_err(|error| Error::Refused {
         what: path.display().to_string(),

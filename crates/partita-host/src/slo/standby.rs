@@ -20,7 +20,7 @@ use crate::registry::{Registry, SLO_RECORD, SLO_RECORD_BYTES_MAX};
 const SEEK: Duration = Duration::from_millis(250);
 /// Looks between two looks at the record.
 const RECORD_LOOKS: u32 = 8;
-/// So many of these looks without the tenant's directory, and its user is told.
+/// The user gets a message when this many of these looks in a row find no directory.
 const MISSING_LOOKS: u32 = 2;
 
 /// A thread that ends with this value.
