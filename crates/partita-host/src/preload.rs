@@ -1,7 +1,7 @@
 //! The library in every program of the machine: its line in `/etc/ld.so.preload`.
 //!
 //! That file concerns each program that starts. The library is checked before its line is written,
-//! the file is replaced as a whole, and no other line of it changes. A line that names a missing
+//! the file is replaced as a whole, and every other library in it stays. A line that names a missing
 //! file makes every program print an error, so a package removes the line before the library.
 
 use std::fs::File;
@@ -49,7 +49,7 @@ pub struct Status {
 /// [`Error::PartMissing`], [`Error::Policy`], [`Error::Io`].
 pub fn status(install: &Install, file: &Path) -> Result<Status, Error> {
     let library = install.part(install::HOOK)?;
-    let enabled = read(file)?.lines().any(|line| is_line_of(line, &library));
+    let enabled = words(&read(file)?).any(|word| Path::new(word) == library);
     let programs = crate::policy::load(&crate::policy::path())?.0.outside.programs;
     Ok(Status { file: file.to_owned(), library, enabled, programs })
 }
@@ -66,9 +66,9 @@ pub fn enable(install: &Install, file: &Path) -> Result<bool, Error> {
     check_loads(&library, Some(&library))?;
     let _lock = lock(file)?;
     let before = read(file)?;
-    if let Some(other) = before.lines().find(|line| is_ours(line) && !is_line_of(line, &library)) {
+    if let Some(other) = words(&before).find(|word| is_ours(word) && Path::new(word) != library) {
         let reason = format!(
-            "it names {other}, the library of another installation of Partita; remove that line with \
+            "it names {other}, the library of another installation of Partita; remove that with \
              `partita preload disable` of that installation, or by hand if it is gone"
         );
         return Err(refused(file, reason));
@@ -84,8 +84,7 @@ pub fn enable(install: &Install, file: &Path) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Makes no program load the library from now on, and removes lines with one that is gone. False if
-/// there was none.
+/// Makes no program load the library from now on, nor one that is gone. False if there was none.
 ///
 /// # Errors
 /// [`Error::Refused`]; [`Error::Io`].
@@ -94,9 +93,9 @@ pub fn disable(install: &Install, file: &Path) -> Result<bool, Error> {
     let library = install.part(install::HOOK).ok();
     let _lock = lock(file)?;
     let before = read(file)?;
-    let is_own = |line: &str| {
-        library.as_ref().is_some_and(|library| is_line_of(line, library))
-            || (is_ours(line) && !Path::new(line.trim()).exists())
+    let is_own = |word: &str| {
+        library.as_ref().is_some_and(|library| Path::new(word) == library)
+            || (is_ours(word) && !Path::new(word).exists())
     };
     let Some(after) = without(&before, is_own) else { return Ok(false) };
     write(file, &after)?;
@@ -177,32 +176,45 @@ fn write(file: &Path, text: &str) -> Result<(), Error> {
     files::replace(file, text.as_bytes(), mode, Durable::Yes).map_err(failed())
 }
 
-/// Whether a line names this library and nothing else.
-fn is_line_of(line: &str, library: &Path) -> bool {
-    Path::new(line.trim()) == library
+/// The libraries that a text names, as the linker reads it.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    fn of_line(line: &str) -> impl Iterator<Item = &str> {
+        line.split('#').next().unwrap_or_default().split([' ', '\t', ':'])
+    }
+    text.lines().flat_map(of_line).filter(|word| !word.is_empty())
 }
 
-/// Whether a line names the library of some installation of Partita and nothing else.
-fn is_ours(line: &str) -> bool {
-    let line = line.trim();
-    line.starts_with('/')
-        && !line.contains([' ', '\t', ':'])
-        && Path::new(line).file_name().is_some_and(|name| name == install::HOOK)
+/// Whether a word names the library of some installation of Partita.
+fn is_ours(word: &str) -> bool {
+    word.starts_with('/') && Path::new(word).file_name().is_some_and(|name| name == install::HOOK)
 }
 
-/// The text with a line for the library at its end; `None` if it has one.
+/// The text with a line for the library at its end; `None` if it names it.
 fn with(text: &str, library: &Path) -> Option<String> {
-    if text.lines().any(|line| is_line_of(line, library)) {
+    if words(text).any(|word| Path::new(word) == library) {
         return None;
     }
     let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     Some(format!("{text}{gap}{}\n", library.display()))
 }
 
-/// The text without its lines for which `leaves` is true; `None` if it has no such line.
+/// The text without the words for which `leaves` is true, and without lines that named nothing
+/// else; `None` if it has no such word.
 fn without(text: &str, leaves: impl Fn(&str) -> bool) -> Option<String> {
-    let rest: String = text.split_inclusive('\n').filter(|line| !leaves(line)).collect();
-    (rest.len() < text.len()).then_some(rest)
+    let rest = |line: &str| {
+        let kept: Vec<&str> = words(line).filter(|word| !leaves(word)).collect();
+        if kept.len() == words(line).count() {
+            return line.to_owned();
+        }
+        let comment = line.find('#').map_or("", |at| line[at..].trim_end_matches('\n'));
+        match (kept.is_empty(), comment.is_empty()) {
+            (true, true) => String::new(),
+            (true, false) => format!("{comment}\n"),
+            (false, true) => format!("{}\n", kept.join(" ")),
+            (false, false) => format!("{} {comment}\n", kept.join(" ")),
+        }
+    };
+    words(text).any(&leaves).then(|| text.split_inclusive('\n').map(rest).collect())
 }
 
 /// Every user's programs run what is in the library, so nobody but root may change it.
@@ -279,31 +291,38 @@ mod tests {
     const LIBRARY: &str = "/usr/lib/partita/libpartita.so";
 
     #[test]
-    fn only_the_own_line_comes_and_goes() {
+    fn only_the_own_library_comes_and_goes() {
         let library = Path::new(LIBRARY);
+        let is_own = |word: &str| word == LIBRARY;
         for before in
-            ["", "/usr/lib/other.so\n", "# kept\n/a.so /b.so\n\n", "/a.so:/usr/lib/partita/libpartita.so\n"]
+            ["", "/usr/lib/other.so\n", "# kept\n/a.so /b.so\n\n", "# /usr/lib/partita/libpartita.so\n"]
         {
             let after = with(before, library).unwrap();
             assert_eq!(after, format!("{before}{LIBRARY}\n"));
             assert_eq!(with(&after, library), None, "twice");
-            assert_eq!(without(&after, |line| is_line_of(line, library)).unwrap(), before);
-            assert_eq!(without(before, |line| is_line_of(line, library)), None);
+            assert_eq!(without(&after, is_own).unwrap(), before);
+            assert_eq!(without(before, is_own), None);
         }
         assert_eq!(with("/a.so", library).unwrap(), format!("/a.so\n{LIBRARY}\n"), "a line without an end");
-        let between = format!("/a.so\n  {LIBRARY}\n/b.so");
-        assert_eq!(without(&between, |line| is_line_of(line, library)).unwrap(), "/a.so\n/b.so");
+        for (before, after) in [
+            ("/a.so\n  LIBRARY\n/b.so", "/a.so\n/b.so"),
+            ("/a.so:LIBRARY\n", "/a.so\n"),
+            ("/a.so LIBRARY\t/b.so # why\n/c.so\n", "/a.so /b.so # why\n/c.so\n"),
+            ("LIBRARY # why\n", "# why\n"),
+        ] {
+            let before = before.replace("LIBRARY", LIBRARY);
+            assert_eq!(with(&before, library), None, "{before:?}");
+            assert_eq!(without(&before, is_own).unwrap(), after, "{before:?}");
+        }
     }
 
     #[test]
-    fn a_line_of_another_installation_is_known() {
-        for line in [LIBRARY, "  /opt/partita/lib/libpartita.so "] {
-            assert!(is_ours(line), "{line}");
+    fn a_library_of_another_installation_is_known() {
+        for text in [LIBRARY, "  /opt/partita/lib/libpartita.so ", "/a.so /b/libpartita.so"] {
+            assert!(words(text).any(is_ours), "{text}");
         }
-        for line in
-            ["", "/usr/lib/libpartita.so.1", "libpartita.so", "/a.so /b/libpartita.so", "#/b/libpartita.so"]
-        {
-            assert!(!is_ours(line), "{line}");
+        for text in ["", "/usr/lib/libpartita.so.1", "libpartita.so", "#/b/libpartita.so"] {
+            assert!(!words(text).any(is_ours), "{text}");
         }
     }
 
