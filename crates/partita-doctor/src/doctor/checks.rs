@@ -29,7 +29,7 @@ const JOB_LIMIT: Duration = Duration::from_secs(60);
 /// What checks need in addition to the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// The launch layout, calibrated.
+    /// The launch layout, calibrated, of a whole GPU.
     Layout,
     /// Tenants for trials.
     Sandbox,
@@ -57,7 +57,8 @@ impl<'a> Findings<'a> {
     fn missing(&mut self, need: Need) -> Option<String> {
         let unless = |there: bool, reason: &str| (!there).then(|| reason.to_owned());
         match need {
-            Need::Layout => unless(self.measured.is_some(), "the launch layout is not proved"),
+            Need::Layout => unless(self.measured.is_some(), "the launch layout is not proved")
+                .or_else(|| unless(self.gpu.facts.mig_enabled != Some(true), "the GPU is divided by MIG")),
             Need::Sandbox => {
                 if let (None, Some(measured)) = (&self.sandbox, &self.measured) {
                     let made = Sandbox::new(self.install, self.gpu, measured);
@@ -315,7 +316,7 @@ fn mode() -> Result<Check, Error> {
         return Ok(Check::failed(
             NAME,
             format!("{line}; but partitad does not answer, so no new tenant starts"),
-            "start it with `systemctl start partitad`, or `partitad --system` as root",
+            "start it with `systemctl restart partitad`, or `partitad --system` as root",
         ));
     }
     Ok(match mode::left_in_user_mode(&registry)? {
