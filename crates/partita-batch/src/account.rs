@@ -26,6 +26,10 @@ impl Account {
     /// The reason, if there is no such user, or if it is a user other than the caller and the
     /// caller is not root.
     pub fn of(owner: &Owner) -> Result<Self, Trouble> {
+        if let Owner::Ids { user: u32::MAX, .. } = owner {
+            // For the kernel it means «no change».
+            return Err(Trouble::node(format!("user {}: this is no user's number", u32::MAX)));
+        }
         let (found, who) = match owner {
             Owner::Ids { user, .. } => (User::from_uid(Uid::from_raw(*user)), format!("user {user}")),
             Owner::Name(name) => (User::from_name(name), format!("user {name}")),

@@ -262,8 +262,8 @@ fn other_version(registry: &Registry) -> Error {
 /// That `partitad` does not serve.
 fn gone(registry: &Registry, error: &io::Error) -> Error {
     let reason = format!(
-        "{error}; tenants keep running, and root starts it again with `partitad --system` or \
-         `systemctl start partitad`"
+        "{error}; tenants keep running, and root starts it again with `systemctl restart partitad` or \
+         `partitad --system`"
     );
     failed(registry, reason)
 }

@@ -69,7 +69,9 @@ pub enum MpsError {
         waited_s: u64,
     },
     /// No daemon answers in this directory.
-    #[error("no MPS daemon runs in {}: start it with `partita mps start`", .pipe.display())]
+    #[error(
+        "no MPS daemon runs in {}: start it with `partita mps start`, in system mode as root", .pipe.display()
+    )]
     NotRunning {
         /// The pipe directory.
         pipe: PathBuf,
