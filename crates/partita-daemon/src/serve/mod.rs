@@ -74,6 +74,19 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         );
     }
     let registry = if arguments.system { Registry::open_system()? } else { Registry::open()? };
+    if !arguments.system && registry.is_system() {
+        let root = registry.root().display();
+        match registry.is_client() {
+            true => bail!(
+                "{root} is in system mode, where root's partitad serves every user ({}); for one of your own, set \
+                 PARTITA_RUN_DIR to a directory of your own",
+                partita_chain_host::daemon::socket_of(&registry, 0).display()
+            ),
+            false => {
+                bail!("{root} is in system mode; add --system, or set PARTITA_RUN_DIR to another directory")
+            }
+        }
+    }
     let registry = registry.with_lock_limit(LOCK_LIMIT);
     let steered = registry.is_system().then(|| registry.clone());
     let planned = registry.clone();
