@@ -33,7 +33,7 @@ impl Control {
     pub(super) fn new(
         file: ChainFile,
         limits: &[CString],
-        tenant: &Path,
+        dir: &Path,
         definition: &Definition,
         ending: &Arc<AtomicBool>,
         shared: &Arc<Shared>,
@@ -42,7 +42,7 @@ impl Control {
             file,
             limits,
             Arc::clone(ending),
-            SteeringRequests::of(tenant),
+            SteeringRequests::of(dir),
             Duration::from_millis(definition.period_ms.into()),
             Arc::clone(shared),
         )?;

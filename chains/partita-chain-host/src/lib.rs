@@ -15,6 +15,7 @@ mod definition;
 pub mod joint;
 mod log;
 mod news;
+mod place;
 mod plant;
 mod shared;
 mod show;

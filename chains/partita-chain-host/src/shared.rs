@@ -19,7 +19,8 @@ const WRITE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Shared {
     inner: Mutex<Inner>,
-    tenant: PathBuf,
+    /// The chain's directory.
+    dir: PathBuf,
     began: Instant,
 }
 
@@ -45,10 +46,10 @@ impl Inner {
 }
 
 impl Shared {
-    pub(super) fn new(state: ChainState, tenant: &Path, log: Option<&Path>) -> Result<Self, Error> {
+    pub(super) fn new(state: ChainState, dir: &Path, log: Option<&Path>) -> Result<Self, Error> {
         let log = log.map(|path| Log::begin(path, &state.definition)).transpose()?;
         let inner = Inner { state, written: None, log, log_ended: None };
-        Ok(Self { inner: Mutex::new(inner), tenant: tenant.to_owned(), began: Instant::now() })
+        Ok(Self { inner: Mutex::new(inner), dir: dir.to_owned(), began: Instant::now() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -78,7 +79,7 @@ impl Shared {
         let mut inner = self.lock();
         inner.written = Some(Instant::now());
         inner.write_log(self.at_s(), |log, _| log.flush());
-        inner.state.write(&self.tenant)
+        inner.state.write(&self.dir)
     }
 
     /// Changes the state, and writes it if [`WRITE`] has passed or if `now` is set.

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use partita_frames::{CHAIN_FILE_NAME, ChainFile, Reach, RoleStatus, monotonic_ns};
 use partita_host::error::Error;
 use partita_host::files;
-use partita_host::process::ProcessId;
+use partita_host::process::{ProcessId, user_name};
 use partita_host::registry::{Registry, Tenant, c_path};
 use serde::{Deserialize, Serialize};
 
 use super::show::show;
 use super::supervisor::is_supervised;
-use super::{Definition, Method, Steering};
+use super::{Definition, Method, Steering, place};
 
-/// The file in the tenant's directory with the state of the process that runs the chain.
+/// The file in the chain's directory with the state of the process that runs the chain.
 const FILE: &str = "chain.state.json";
 /// The longest such file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
@@ -113,13 +113,13 @@ impl ChainState {
         self.events.push(Event { at_s, what, throughput_fps: self.throughput_fps, tpcs });
     }
 
-    /// Writes it for readers.
-    pub(super) fn write(&self, tenant: &Path) -> Result<(), Error> {
-        show(&tenant.join(FILE), self)
+    /// Writes it for readers into the chain's directory.
+    pub(super) fn write(&self, dir: &Path) -> Result<(), Error> {
+        show(&dir.join(FILE), self)
     }
 
-    fn read(tenant: &Path) -> Result<Option<Self>, Error> {
-        let path = tenant.join(FILE);
+    fn read(dir: &Path) -> Result<Option<Self>, Error> {
+        let path = dir.join(FILE);
         match files::read_json(&path, BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             read => read.map(Some).map_err(Error::io(path.display().to_string())),
@@ -232,7 +232,7 @@ impl RoleView {
 pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
     let tenants = registry.lock()?.tenants()?;
     // A chain that ends meanwhile is left out.
-    let own = tenants.iter().filter(|tenant| tenant.is_own());
+    let own = tenants.iter().filter(|tenant| tenant.is_of_own_user());
     Ok(own.filter_map(|tenant| view_of(tenant).ok().flatten()).collect())
 }
 
@@ -243,7 +243,6 @@ pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
 /// files cannot be read.
 pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
     let tenant = tenant(registry, name)?;
-    tenant.check_yours()?;
     view_of(&tenant)?.ok_or_else(|| not_begun(name))
 }
 
@@ -254,10 +253,10 @@ pub fn view(registry: &Registry, name: &str) -> Result<ChainView, Error> {
 /// that runs the chain has died.
 pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(), Error> {
     let tenant = tenant(registry, name)?;
-    tenant.check_yours()?;
-    let state = ChainState::read(&tenant.dir)?.ok_or_else(|| not_begun(name))?;
+    let dir = place::of(&tenant.dir).ok_or_else(|| not_begun(name))?;
+    let state = ChainState::read(&dir)?.ok_or_else(|| not_begun(name))?;
     steering.check(name, state.definition.components.len())?;
-    if !is_supervised(&tenant.dir) {
+    if !is_supervised(&dir) {
         return Err(Error::Refused {
             what: format!("chain {name}"),
             reason: format!(
@@ -266,11 +265,23 @@ pub fn steer(registry: &Registry, name: &str, steering: &Steering) -> Result<(),
             ),
         });
     }
-    steering.write(&tenant.dir)
+    steering.write(&dir)
 }
 
+/// The tenant of a chain of the current user.
 fn tenant(registry: &Registry, name: &str) -> Result<Tenant, Error> {
-    Ok(parts(registry, name)?.0)
+    let (tenant, _) = parts(registry, name)?;
+    if tenant.is_of_own_user() {
+        return Ok(tenant);
+    }
+    tenant.check_of(rustix::process::geteuid().as_raw())?;
+    Err(Error::Refused {
+        what: format!("chain {name}"),
+        reason: format!(
+            "it belongs to {}, who alone watches and steers it; `partita kill {name}` ends it",
+            user_name(tenant.user)
+        ),
+    })
 }
 
 /// The tenant of a chain: its first part, which has the chain file, and all parts.
@@ -295,7 +306,7 @@ fn no_chain(name: &str) -> Error {
 }
 
 /// A tenant without files of a chain.
-fn not_begun(name: &str) -> Error {
+pub(super) fn not_begun(name: &str) -> Error {
     Error::Refused {
         what: format!("chain {name}"),
         reason: format!(
@@ -306,8 +317,9 @@ fn not_begun(name: &str) -> Error {
 }
 
 fn view_of(tenant: &Tenant) -> Result<Option<ChainView>, Error> {
-    let Some(state) = ChainState::read(&tenant.dir)? else { return Ok(None) };
-    let file = open_file(&tenant.dir)?;
+    let Some(dir) = place::of(&tenant.dir) else { return Ok(None) };
+    let Some(state) = ChainState::read(&dir)? else { return Ok(None) };
+    let file = open_file(&dir)?;
     let now_ns = monotonic_ns();
     let statuses = (0..file.roles()).map(|role| file.status(role)).collect::<Result<Vec<_>, _>>();
     let statuses = statuses.map_err(|error| of_file(&tenant.name, &error))?;
@@ -317,20 +329,20 @@ fn view_of(tenant: &Tenant) -> Result<Option<ChainView>, Error> {
         name: tenant.name.clone(),
         gpu: if gpus.is_empty() { tenant.gpu_label().to_owned() } else { gpus.join(", ") },
         roles: names.iter().zip(&statuses).map(|(name, status)| RoleView::of(name, status, now_ns)).collect(),
-        supervised: is_supervised(&tenant.dir),
+        supervised: is_supervised(&dir),
         frames_finished: file.frames_finished(),
         frames_lost: file.census().lost,
         state,
     }))
 }
 
-/// The path of the chain file in a tenant's directory.
-pub(super) fn file_path(tenant: &Path) -> PathBuf {
-    tenant.join(CHAIN_FILE_NAME.to_str().unwrap_or_default())
+/// The path of the chain file in a chain's directory.
+pub(super) fn file_path(dir: &Path) -> PathBuf {
+    dir.join(CHAIN_FILE_NAME.to_str().unwrap_or_default())
 }
 
-pub(super) fn open_file(tenant: &Path) -> Result<ChainFile, Error> {
-    let path = file_path(tenant);
+pub(super) fn open_file(dir: &Path) -> Result<ChainFile, Error> {
+    let path = file_path(dir);
     ChainFile::open(&c_path(&path)?).map_err(|error| of_file(&path.display().to_string(), &error))
 }
 

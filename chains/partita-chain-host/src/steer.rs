@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Algorithm;
 use super::show::show;
 
-/// The name of that file in the tenant's directory.
+/// The name of that file in the chain's directory.
 const FILE: &str = "chain.steer.json";
 /// The longest such file, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
@@ -50,12 +50,12 @@ impl Steering {
         }
     }
 
-    /// Writes the request into this tenant's directory.
+    /// Writes the request into the chain's directory.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub(super) fn write(&self, tenant: &Path) -> Result<(), Error> {
-        show(&tenant.join(FILE), self)
+    pub(super) fn write(&self, dir: &Path) -> Result<(), Error> {
+        show(&dir.join(FILE), self)
     }
 }
 
@@ -68,8 +68,8 @@ pub(super) struct SteeringRequests {
 }
 
 impl SteeringRequests {
-    pub(super) fn of(tenant: &Path) -> Self {
-        Self { path: tenant.join(FILE), seen: None }
+    pub(super) fn of(dir: &Path) -> Self {
+        Self { path: dir.join(FILE), seen: None }
     }
 
     fn stamp(&self) -> Option<(u64, i64, i64)> {

@@ -17,7 +17,8 @@ use partita_host::install::Install;
 use partita_host::kill::{self, KillOutcome};
 use partita_host::registry::Registry;
 
-use super::state::{of_file, open_file, parts};
+use super::place;
+use super::state::{not_begun, of_file, open_file, parts};
 use super::supervisor::is_supervised;
 
 /// The interval between two checks whether the chain has ended.
@@ -38,16 +39,17 @@ pub fn stop(
 ) -> Result<KillOutcome, Error> {
     let (first, tenant) = parts(registry, name)?;
     kill::check_may_end(&tenant, user)?;
-    if !first.is_own() {
+    if !first.is_of_own_user() {
         // The chain file belongs to another user and must not be opened. Its processes can still be
         // ended.
         return kill::end(install, registry, name, &tenant, grace);
     }
     let tenant_dir = TenantDir::of(&first.dir).map_err(Error::io(first.dir.display().to_string()))?;
-    let file = open_file(&first.dir)?;
+    let dir = place::of(&first.dir).ok_or_else(|| not_begun(name))?;
+    let file = open_file(&dir)?;
     let processes = kill::processes(&tenant).len();
     // Only the process that runs the chain removes the tenant. Without it, wait for the components.
-    let is_supervised = is_supervised(&first.dir);
+    let is_supervised = is_supervised(&dir);
     let has_ended = || -> Result<bool, Error> {
         if is_supervised { tenant_dir.is_gone(registry) } else { is_empty(&file, name) }
     };

@@ -29,7 +29,7 @@ use partita_host::mps::ready::{self, READY_LIMIT};
 use partita_host::offered::Via;
 use partita_host::process::ProcessId;
 use partita_host::program;
-use partita_host::registry::{Isolation, LEDGER_VARIABLE, Registry, c_path, only_the_daemon};
+use partita_host::registry::{Isolation, LEDGER_VARIABLE, Registry, c_path};
 use partita_host::run::{RunRequest, run};
 use partita_host::signals;
 use partita_mps::Service;
@@ -41,6 +41,7 @@ use self::keeper::Keeper;
 use self::orphans::Orphans;
 use self::process::{Process, VISIBLE_VARIABLE};
 use super::control::Control;
+use super::place::ChainDir;
 use super::shared::Shared;
 use super::state::{ChainState, Phase, file_path, of_file};
 use super::supervisor::{self, Supervisor};
@@ -86,10 +87,6 @@ pub fn start(
     let definition = &chain.definition;
     definition.check()?;
     let registry = Registry::open()?;
-    if registry.is_client() {
-        // Its processes write into the tenant's directory, which belongs to root in system mode.
-        return Err(only_the_daemon(registry.root()));
-    }
     supervisor::clear(install, &registry, &definition.name, &mut say)?;
     let (gpus, of) = gpus::find(install, definition, &mut say)?;
     let chain = ChainRun { gpus: of, ..chain.clone() };
@@ -143,8 +140,9 @@ pub fn supervise(install: &Install, chain: &ChainRun, mut say: impl FnMut(&str))
         what: format!("chain {}", definition.name),
         reason: format!("a chain runs in a tenant; use `partita chain start {}`", definition.name),
     })?;
-    let _supervisor = Supervisor::begin(&tenant, &definition.name)?;
-    let mut running = Running::begin(install, chain, &tenant)?;
+    let dir = ChainDir::of_tenant(&tenant)?;
+    let _supervisor = Supervisor::begin(dir.path(), &definition.name)?;
+    let mut running = Running::begin(install, chain, &tenant, dir.path())?;
     let outcome = running.attend(&mut say);
     let ended = running.end(matches!(outcome, Ok(0)), &mut say);
     outcome.and_then(|outcome| ended.map(|()| outcome))
@@ -186,13 +184,13 @@ struct Running {
 }
 
 impl Running {
-    fn begin(install: &Install, chain: &ChainRun, tenant: &Path) -> Result<Self, Error> {
+    fn begin(install: &Install, chain: &ChainRun, tenant: &Path, dir: &Path) -> Result<Self, Error> {
         let definition = &chain.definition;
         let registry = Registry::open()?;
         let parts = registry.lock()?.tenant(&definition.name)?;
         let (gpus, of) = gpus::of_tenant(chain, &parts)?;
         let limits: Vec<_> = gpus.iter().map(|gpu| gpu.limits.clone()).collect();
-        let path = file_path(tenant);
+        let path = file_path(dir);
         let of_path = |error| of_file(&path.display().to_string(), &error);
         let name = c_path(&path)?;
         let role_gpus = of.iter().map(|gpu| gpus[*gpu].uuid).collect();
@@ -213,12 +211,12 @@ impl Running {
             components: Vec::new(),
             events: Vec::new(),
         };
-        let shared = Arc::new(Shared::new(state, tenant, chain.log.as_deref())?);
+        let shared = Arc::new(Shared::new(state, dir, chain.log.as_deref())?);
         let keepers = match definition.memory {
             MemoryOwner::Keeper => {
                 let of = |(number, gpu): (usize, &OnGpu)| {
                     let visible = (gpus.len() > 1).then_some(gpu.visible.as_str());
-                    Keeper::new(install, tenant, definition.handles, number, visible)
+                    Keeper::new(install, (tenant, dir), definition.handles, number, visible)
                 };
                 gpus.iter().enumerate().map(of).collect::<Result<_, _>>()?
             }
@@ -264,7 +262,7 @@ impl Running {
         this.shared.write()?;
         // The division comes first, so that components find it when they start.
         let own_file = ChainFile::open(&name).map_err(of_path)?;
-        let control = Control::new(own_file, &limits, tenant, definition, &this.ending, &this.shared)?;
+        let control = Control::new(own_file, &limits, dir, definition, &this.ending, &this.shared)?;
         let thread = std::thread::Builder::new().name("optimizer".to_owned());
         this.control = Some(thread.spawn(move || control.run()).map_err(Error::io("a thread"))?);
         Ok(this)

@@ -1,6 +1,6 @@
 //! Which process runs a chain: the one that holds a lock for its whole life.
 //!
-//! The lock is on a file in the tenant's directory. The file gets its name after it is locked, so
+//! The lock is on a file in the chain's directory. The file gets its name after it is locked, so
 //! if it is unlocked, the process that ran the chain has died and nothing restarts its components.
 //! A new process does not adopt such a chain: it could not learn how orphaned components exit, and
 //! the definition may have changed. It ends what is left and starts the chain from the beginning.
@@ -18,7 +18,9 @@ use partita_host::kill;
 use partita_host::registry::Registry;
 use partita_mps::lock::lock_within;
 
-/// The name of the file in the tenant's directory.
+use super::place;
+
+/// The name of the file in the chain's directory.
 const FILE: &str = "chain.supervisor";
 /// The longest time that a check of the lock by others, which holds it, can take.
 const PROBE_LIMIT: Duration = Duration::from_millis(100);
@@ -34,21 +36,21 @@ impl Supervisor {
     ///
     /// # Errors
     /// [`Error::Refused`] if another process runs it, or ran it and has died; those of the system.
-    pub(super) fn begin(tenant: &Path, chain: &str) -> Result<Self, Error> {
-        let fresh = PathBuf::from(format!("{}.new-{}", path(tenant).display(), std::process::id()));
+    pub(super) fn begin(dir: &Path, chain: &str) -> Result<Self, Error> {
+        let fresh = PathBuf::from(format!("{}.new-{}", path(dir).display(), std::process::id()));
         let made = (|| {
             let file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
             file.set_permissions(Permissions::from_mode(0o600))?;
             file.try_lock().map_err(io::Error::from)?;
             // Not a rename, which would replace another process's file.
-            fs::hard_link(&fresh, path(tenant)).map(|()| file)
+            fs::hard_link(&fresh, path(dir)).map(|()| file)
         })();
         let _ = fs::remove_file(&fresh);
         match made {
             Ok(file) => Ok(Self { _file: file }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Refused {
                 what: format!("chain {chain}"),
-                reason: match is_supervised(tenant) {
+                reason: match is_supervised(dir) {
                     true => runs(chain),
                     false => format!(
                         "the process that ran it has died; restart it with `partita chain start \
@@ -56,14 +58,14 @@ impl Supervisor {
                     ),
                 },
             }),
-            Err(error) => Err(Error::io(path(tenant).display().to_string())(error)),
+            Err(error) => Err(Error::io(path(dir).display().to_string())(error)),
         }
     }
 
     /// Takes over from a process that has died; `None` if it is alive, or if the tenant is not a
     /// chain.
-    fn of_dead(tenant: &Path) -> Option<Self> {
-        let file = open_regular(&path(tenant)).ok()?;
+    fn of_dead(dir: &Path) -> Option<Self> {
+        let file = open_regular(&path(dir)).ok()?;
         lock_within(&file, PROBE_LIMIT).is_ok_and(|locked| locked).then_some(Self { _file: file })
     }
 }
@@ -72,14 +74,14 @@ fn runs(chain: &str) -> String {
     format!("another process runs it; `partita chain stop {chain}` ends it")
 }
 
-fn path(tenant: &Path) -> PathBuf {
-    tenant.join(FILE)
+fn path(dir: &Path) -> PathBuf {
+    dir.join(FILE)
 }
 
-/// Whether a living process runs the chain in this tenant's directory.
-pub(super) fn is_supervised(tenant: &Path) -> bool {
+/// Whether a living process runs the chain whose directory this is.
+pub(super) fn is_supervised(dir: &Path) -> bool {
     // A shared lock, so that two checks at the same time do not disturb each other.
-    open_regular(&path(tenant))
+    open_regular(&path(dir))
         .is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }
 
@@ -98,11 +100,12 @@ pub(super) fn clear(
         Err(Error::NoSuchTenant { .. }) => return Ok(()),
         tenant => tenant?,
     };
-    let Some(first) = tenant.first().filter(|first| first.check_yours().is_ok()) else { return Ok(()) };
-    if is_supervised(&first.dir) {
+    let Some(first) = tenant.first().filter(|first| first.is_of_own_user()) else { return Ok(()) };
+    let Some(dir) = place::of(&first.dir) else { return Ok(()) };
+    if is_supervised(&dir) {
         return Err(Error::Refused { what: format!("chain {chain}"), reason: runs(chain) });
     }
-    let Some(_supervisor) = Supervisor::of_dead(&first.dir) else { return Ok(()) };
+    let Some(_supervisor) = Supervisor::of_dead(&dir) else { return Ok(()) };
     say(&format!(
         "chain {chain}: the process that ran it has died; its components are ended, and the chain \
          restarts"

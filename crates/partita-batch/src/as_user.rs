@@ -17,11 +17,11 @@ use partita_host::gpu::Gpu;
 use partita_host::gpus::{self, Selectors};
 use partita_host::install::Install;
 use partita_host::limits::LimitSet;
-use partita_host::mps::end_work::end_work;
+use partita_host::mps::end_work::{end_work, end_work_by_daemon};
 use partita_host::process::ProcessId;
 use partita_host::registry::{self, Registry, Tenant};
 use partita_host::run::{self, RunRequest};
-use partita_host::{kill, mps, queue, system};
+use partita_host::{kill, mps, queue};
 use partita_mps::command::COMMAND_LIMIT;
 use partita_mps::{Ensured, MpsError, Service, State};
 use serde::{Deserialize, Serialize};
@@ -464,37 +464,13 @@ impl Worker {
     fn terminate(&self, pids: &[u32], alone: bool, outcome: &mut Outcome) -> Result<(), Error> {
         let service = self.service_to_end()?;
         if self.registry.is_client() {
-            return self.terminate_through_partitad(&service, pids, outcome);
+            let gpus = Selectors::List(self.gpus.iter().map(Gpu::selector).collect());
+            outcome.terminated.extend(end_work_by_daemon(&self.registry, &service, &gpus, pids)?);
+            return Ok(());
         }
         // In system mode the dead may be another user's, whose holder keeps what the GPU needs.
         let with_dead = !self.registry.is_system();
         Ok(terminate(&service, pids, alone, with_dead, outcome)?)
-    }
-
-    /// The driver refuses commands to root's service to every other user.
-    fn terminate_through_partitad(
-        &self,
-        service: &Service,
-        pids: &[u32],
-        outcome: &mut Outcome,
-    ) -> Result<(), Error> {
-        let clients = match service.clients() {
-            Err(MpsError::NotRunning { .. }) => return Ok(()),
-            clients => clients?,
-        };
-        let own: Vec<u32> =
-            clients.into_iter().map(|(_, client)| client).filter(|client| pids.contains(client)).collect();
-        if own.is_empty() {
-            return Ok(());
-        }
-        let gpus = Selectors::List(self.gpus.iter().map(Gpu::selector).collect());
-        let words = ["mps".to_owned(), "terminate".to_owned(), format!("--gpu={gpus}")];
-        let words = words.into_iter().chain(own.iter().map(u32::to_string)).collect();
-        if let Some(reason) = system::command(&self.registry, words)?.failure() {
-            return Err(Error::Served { reason });
-        }
-        outcome.terminated.extend(own);
-        Ok(())
     }
 
     fn end_tenant(&self, name: &str, grace: Duration, outcome: &mut Outcome) -> Result<(), Error> {

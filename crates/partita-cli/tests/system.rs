@@ -242,11 +242,7 @@ fn services_are_roots_and_every_user_sees_them() {
 #[test]
 fn what_partitad_does_for_no_user_is_refused_and_works_in_a_directory_of_their_own() {
     let Some(world) = machine() else { return };
-    let chain = world.dir().join("toy.toml");
-    let component = |name: &str| format!("[[component]]\nname = \"{name}\"\ncommand = [\"true\"]\n");
-    fs::write(&chain, format!("name = \"toy\"\nframe = \"4KiB\"\n{}{}", component("a"), component("b")))
-        .unwrap();
-    let start = ["chain", "start", chain.to_str().unwrap()];
+    let start = ["mps", "start"];
     let mut prolog = world.partita(["batch", "prolog"]);
     prolog
         .env("SLURM_JOB_ID", "4711")
@@ -255,7 +251,10 @@ fn what_partitad_does_for_no_user_is_refused_and_works_in_a_directory_of_their_o
         .env("SLURM_JOB_COMMENT", "partita:mps")
         .env("PARTITA_BATCH_DIR", world.dir().join("batch"));
     let said = refusal(&mut world.partita(start));
-    assert!(said.contains("it is in system mode") && said.contains("set PARTITA_RUN_DIR"), "{said}");
+    assert!(
+        said.contains("the MPS services belong to root") && said.contains("set PARTITA_RUN_DIR"),
+        "{said}"
+    );
     // The scripts of a batch system are root's.
     let output = prolog.output().unwrap();
     let said = text(&output.stderr);
@@ -272,6 +271,77 @@ fn what_partitad_does_for_no_user_is_refused_and_works_in_a_directory_of_their_o
     // The world knows no other directory's service.
     let stopped = world.partita(["mps", "stop", "--force"]).env("PARTITA_RUN_DIR", own).output().unwrap();
     assert!(stopped.status.success(), "{stopped:?}");
+}
+
+/// The names of the directories of users' chains in shared memory.
+fn chain_dirs(user: u32) -> Vec<PathBuf> {
+    let prefix = format!("/dev/shm/partita-chain-{user}-");
+    let entries = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_str().is_some_and(|path| path.starts_with(&prefix))).collect()
+}
+
+#[test]
+fn a_chain_is_its_users_alone_also_where_another_user_has_taken_its_name() {
+    let Some(world) = machine() else { return };
+    let file = world.dir().join("toy.toml");
+    let component =
+        |name: &str| format!("[[component]]\nname = \"{name}\"\ncommand = [\"sleep\", \"1000\"]\n");
+    fs::write(&file, format!("name = \"toy\"\nframe = \"4KiB\"\n{}{}", component("a"), component("b")))
+        .unwrap();
+    // The names have inode numbers, which another user can guess. 4,000 directories take 4,000 of them.
+    drop(idle(&world, VICTIM, "--name first --sm 10%"));
+    let first = fs::metadata(dir_of(&world, VICTIM, "first").parent().unwrap()).unwrap();
+    let script = "import os, sys\nfor ino in range(4000, 8000):\n\
+                  \x20   os.mkdir(sys.argv[2] + f'{int(sys.argv[1]) + ino}-0')";
+    let prefix = format!("/dev/shm/partita-chain-{VICTIM}-{}-", first.dev());
+    let mut taker = Command::new("python3");
+    taker.args(["-c", script, &first.ino().to_string(), &prefix]).uid(ATTACKER).gid(ATTACKER);
+    assert!(taker.output().unwrap().status.success());
+    let is_of = |user: u32| move |path: &&PathBuf| fs::metadata(path).is_ok_and(|meta| meta.uid() == user);
+    let taken: Vec<PathBuf> = chain_dirs(VICTIM).iter().filter(is_of(ATTACKER)).cloned().collect();
+
+    let mut chain = Tenant::start(&mut world.partita(["chain", "start", file.to_str().unwrap()]));
+    let watch = ["chain", "watch", "toy", "--once", "--json"];
+    eventually("the chain shows itself", || world.partita(watch).output().unwrap().status.success());
+    let dirs: Vec<PathBuf> = chain_dirs(VICTIM).iter().filter(is_of(VICTIM)).cloned().collect();
+    for dir in &taken {
+        fs::remove_dir(dir).unwrap();
+    }
+    let [dir] = dirs.as_slice() else { panic!("{dirs:?}") };
+    assert!(dir.to_str().unwrap().ends_with("-1"), "one name was taken: {dir:?}");
+    assert!(!can_open(ATTACKER, &dir.join("chain.state.json"), "<"));
+    for words in [&watch[..], &["chain", "stop", "toy"], &["chain", "steer", "toy", "--tpcs", "1,1"]] {
+        let said = refusal(&mut world.as_user(ATTACKER, words));
+        assert!(said.contains("no chain of that name runs") || said.contains("ask user 65533"), "{said}");
+    }
+    let said = refusal(&mut world.as_root(watch));
+    assert!(
+        said.contains("it belongs to user 65533") && said.contains("`partita kill toy` ends it"),
+        "{said}"
+    );
+    let output = world.as_root(["kill", "toy"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    chain.exit_code();
+    assert!(!dir.exists() && chain_dirs(VICTIM).is_empty());
+}
+
+#[test]
+fn a_partitad_without_system_is_refused_and_says_what_to_type() {
+    let Some(world) = machine() else { return };
+    let partitad = |user: Option<u32>| {
+        let mut command = Command::new(partita_testing::build().join("partitad"));
+        let like = world.as_root(nothing());
+        command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        user.into_iter().for_each(|user| world.enter(user, &mut command));
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    let socket = world.run_dir().join(".partitad-0.sock");
+    let said = partitad(Some(VICTIM));
+    assert!(said.contains(socket.to_str().unwrap()) && said.contains("set PARTITA_RUN_DIR"), "{said}");
+    let said = partitad(None);
+    assert!(said.contains("add --system"), "{said}");
 }
 
 #[test]

@@ -11,13 +11,16 @@ use std::time::{Duration, Instant};
 
 use partita_mps::MpsError;
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 use crate::dead;
 use crate::error::Error;
+use crate::gpus::Selectors;
 use crate::install::Install;
-use crate::mps::{self, end_work::end_work};
+use crate::mps::{self, end_work::end_work, end_work::end_work_by_daemon};
 use crate::process::{self, ProcessId};
-use crate::registry::{LEDGER_VARIABLE, Registry, RegistryLock, Tenant, acting_user, check_name};
+use crate::registry::{GpuMeta, LEDGER_VARIABLE, Registry, RegistryLock, Tenant, acting_user, check_name};
+use crate::system;
 
 /// Default time between SIGTERM and SIGKILL.
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
@@ -36,6 +39,15 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 /// The file in a tenant's directory that says that it was ended on purpose.
 const ENDED_MARK: &str = "ended";
+
+/// A tenant that was ended, in the JSON of `partita kill`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ended {
+    /// Its name.
+    pub name: String,
+    /// How many processes were ended.
+    pub processes: usize,
+}
 
 /// The result of `kill`.
 #[derive(Debug, Clone, Default)]
@@ -128,6 +140,9 @@ pub fn end(
     tenant: &[Tenant],
     grace: Duration,
 ) -> Result<KillOutcome, Error> {
+    if registry.is_client() {
+        return end_by_daemon(registry, name, grace);
+    }
     // Before the mark, at which the holder lets go of them.
     let dead: Vec<_> = tenant.iter().flat_map(Tenant::dead).collect();
     tenant.iter().for_each(|part| part.leave_mark(ENDED_MARK));
@@ -155,6 +170,20 @@ pub fn end(
     }
     remove(registry, tenant)?;
     Ok(outcome)
+}
+
+/// Has `partitad` end a tenant of this user, which it alone can mark and remove in system mode.
+fn end_by_daemon(registry: &Registry, name: &str, grace: Duration) -> Result<KillOutcome, Error> {
+    let words = ["kill", "--json", "--grace", &grace.as_secs().to_string(), name].map(str::to_owned);
+    let printed = system::command(registry, words.into())?;
+    if let Some(reason) = printed.failure() {
+        return Err(Error::Served { reason });
+    }
+    let ended: Vec<Ended> = serde_json::from_slice(&printed.stdout)
+        .map_err(|error| Error::Served { reason: format!("partita kill {name}: {error}") })?;
+    let said = String::from_utf8_lossy(&printed.stderr);
+    let notices = said.lines().map(|line| line.trim_start_matches("partita: ").to_owned()).collect();
+    Ok(KillOutcome { processes: ended.iter().map(|one| one.processes).sum(), notices })
 }
 
 /// Whether `partita kill` has ended the tenant in this directory.
@@ -299,6 +328,11 @@ fn terminate_clients(
     // All its GPUs have one service.
     let Some(first) = tenant.first() else { return Ok(()) };
     let Some(service) = mps::service_of(install, registry, first)? else { return Ok(()) };
+    if registry.is_client() {
+        let gpus = Selectors::List(first.meta()?.all_gpus().iter().map(GpuMeta::selector).collect());
+        let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+        return end_work_by_daemon(registry, &service, &gpus, &pids).map(drop);
+    }
     let clients = match service.clients() {
         Err(MpsError::NotRunning { .. }) => return Ok(()),
         clients => clients?,

@@ -308,7 +308,10 @@ pub fn service_of(install: &Install, registry: &Registry, tenant: &Tenant) -> Re
     if meta.is_some_and(|meta| meta.isolation == Isolation::Own) || !is_there {
         return Ok(None);
     }
-    let sim = match meta.filter(|_| tenant.is_own()).and_then(|meta| meta.gpu.sim.as_ref()) {
+    let sim = match meta
+        .filter(|_| tenant.is_own() || tenant.is_of_own_user())
+        .and_then(|meta| meta.gpu.sim.as_ref())
+    {
         Some(sim) => Some(SimEnvironment::create(install, &sim.device)?.with_boards_in(&sim.dir)),
         None => match gpu::simulated_device(&tenant.gpu_key) {
             Some(device) => Some(SimEnvironment::create(install, device)?),

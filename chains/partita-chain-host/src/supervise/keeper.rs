@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use super::process::{Process, VISIBLE_VARIABLE};
 use crate::Handles;
 
-/// Its socket in the tenant's directory. The name is short, because the path of a socket has at
+/// Its socket in the chain's directory. The name is short, because the path of a socket has at
 /// most 107 bytes.
 const SOCKET: &str = "memory";
 /// How long it may take to begin to serve: it loads the driver first.
@@ -32,16 +32,16 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// A keeper on the GPU with that number and UUID, due at once. `gpu` is `None` if the tenant
-    /// has no other.
+    /// has no other. Its socket is in the chain's directory, `dir`.
     pub(super) fn new(
         install: &Install,
-        tenant: &Path,
+        (tenant, dir): (&Path, &Path),
         handles: Handles,
         number: usize,
         gpu: Option<&str>,
     ) -> Result<Self, Error> {
         let name = if number == 0 { SOCKET.to_owned() } else { format!("{SOCKET}-{number}") };
-        let socket = tenant.join(name);
+        let socket = dir.join(name);
         let mut command = Command::new(install.part(DAEMON)?);
         command.args(["keeper", "--attached", "--handles", handles.name(), "--socket"]).arg(&socket);
         let title = match gpu {

@@ -200,7 +200,9 @@ impl Context {
 
     fn change(&self, name: &str, options: &BTreeMap<String, String>) -> Result<(), Failure> {
         if self.registry.is_client() {
-            return self.forward(set_words(name, options));
+            // Its output is not for the user.
+            let refused = system::command(&self.registry, set_words(name, options))?.failure();
+            return refused.map_or(Ok(()), |reason| Err(Failure::Told(reason)));
         }
         let mut given = Given::default();
         for limit in LIMITS {
@@ -212,20 +214,9 @@ impl Context {
     }
 
     fn end(&self, name: &str) -> Result<(), Failure> {
-        if self.registry.is_client() {
-            return self.forward(vec!["kill".to_owned(), name.to_owned()]);
-        }
         let ended = kill::kill(&self.install, &self.registry, name, GRACE_DEFAULT)?;
         ended.notices.iter().for_each(|notice| tell(notice));
         Ok(())
-    }
-
-    /// Has `partitad` run a command, whose output is not for the user.
-    fn forward(&self, words: Vec<String>) -> Result<(), Failure> {
-        match system::command(&self.registry, words)?.failure() {
-            Some(reason) => Err(Failure::Told(reason)),
-            None => Ok(()),
-        }
     }
 }
 

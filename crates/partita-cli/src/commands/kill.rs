@@ -4,21 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use partita::install::Install;
-use partita::kill;
+use partita::kill::{self, Ended};
 use partita::registry::Registry;
 use partita_console::{Failure, print, print_json, tell};
 use partita_core::Count;
-use serde::Serialize;
 
 use crate::args::Kill;
-
-/// A tenant that was ended.
-#[derive(Debug, Serialize)]
-struct Ended<'a> {
-    name: &'a str,
-    /// How many of its processes were ended.
-    processes: usize,
-}
 
 /// Ends the tenants, one after the other.
 pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
@@ -38,7 +29,7 @@ pub fn kill(arguments: &Kill) -> Result<ExitCode, Failure> {
                     tell(notice);
                 }
                 if arguments.json {
-                    ended.push(Ended { name, processes: outcome.processes });
+                    ended.push(Ended { name: name.clone(), processes: outcome.processes });
                     continue;
                 }
                 // Go on with the other tenants, though this result could not be printed.

@@ -92,7 +92,7 @@ pub fn finished(view: &Value) -> u64 {
 #[test]
 fn every_frame_is_what_it_should_be_and_the_chain_ends_with_the_last() {
     for memory in ["keeper", "keeper\"\nhandles = \"fd", "first-component"] {
-        let world = World::plan().own().start();
+        let world = World::new();
         let file = define(&world, memory, &["--frames", "12", "--check"]);
         let output = start(&world, &file).output().unwrap();
         assert!(output.status.success(), "{memory}: {output:?}");
@@ -101,7 +101,7 @@ fn every_frame_is_what_it_should_be_and_the_chain_ends_with_the_last() {
 
 #[test]
 fn a_busy_chain_is_stopped_without_a_complaint() {
-    let world = World::plan().own().start();
+    let world = World::new();
     let components = ["a", "b", "c", "d", "e"].map(|name| (name, PRODUCT));
     let head = "frame = \"64KiB\"\nframes = 24\ncapacity = 4\nalgorithm = \"none\"\nrestarts = 0";
     for memory in ["keeper", "first-component"] {
@@ -126,7 +126,7 @@ fn a_busy_chain_is_stopped_without_a_complaint() {
 
 #[test]
 fn a_definition_chooses_how_components_apply_a_division() {
-    let world = World::plan().own().in_memory().start();
+    let world = World::in_memory();
     let components: &[(&str, &[&str])] = &[("first", PRODUCT), ("last", PRODUCT)];
     for method in ["masks", "green", "contexts"] {
         let head = format!(
@@ -167,7 +167,7 @@ fn a_definition_chooses_how_components_apply_a_division() {
 
 #[test]
 fn the_chain_continues_and_loses_no_memory_after_any_kill() {
-    let world = World::plan().own().start();
+    let world = World::new();
     let file = define(&world, "keeper", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
     let mut now = advanced(&world, 0);
@@ -210,7 +210,7 @@ fn the_chain_continues_and_loses_no_memory_after_any_kill() {
 
 #[test]
 fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
-    let world = World::plan().own().start();
+    let world = World::new();
     let head = "frame = \"64KiB\"\nalgorithm = \"none\"\nrestarts = 1";
     let wrapped: &[&str] = &["sh", "-c", "partita-stage matrix 40:1; exit $?"];
     let file = write(&world, "products", head, &[("a", PRODUCT), ("b", wrapped)]);
@@ -231,7 +231,7 @@ fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
 
 #[test]
 fn frames_that_no_memory_holds_are_refused_by_their_allocator() {
-    let world = World::plan().own().start();
+    let world = World::new();
     for memory in ["keeper", "first-component"] {
         let head = format!("frame = \"15EiB\"\nrestarts = 0\nmemory = \"{memory}\"");
         let file = write(&world, "products", &head, &[("a", PRODUCT), ("b", PRODUCT)]);
@@ -245,7 +245,7 @@ fn frames_that_no_memory_holds_are_refused_by_their_allocator() {
 #[test]
 fn a_chain_ends_without_a_component_that_never_took_its_frames() {
     const DEAF: &[&str] = &["sh", "-c", "trap '' TERM; while :; do sleep 1; done"];
-    let world = World::plan().own().start();
+    let world = World::new();
     let first = [PRODUCT, &["--frames", "3"]].concat();
     let file = write(&world, "products", "frame = \"64KiB\"", &[("a", &first), ("b", DEAF)]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
@@ -254,7 +254,7 @@ fn a_chain_ends_without_a_component_that_never_took_its_frames() {
 
 #[test]
 fn frames_continue_without_the_process_that_runs_the_chain_until_it_restarts() {
-    let world = World::plan().own().start();
+    let world = World::new();
     let file = define(&world, "keeper", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
     let before = advanced(&world, 0);
@@ -287,7 +287,7 @@ fn frames_continue_without_the_process_that_runs_the_chain_until_it_restarts() {
 
 #[test]
 fn without_a_keeper_the_first_component_has_the_memory_and_its_death_restarts_all_frames() {
-    let world = World::plan().own().start();
+    let world = World::new();
     let file = define(&world, "first-component", &["--check"]);
     let mut tenant = Tenant::start(&mut start(&world, &file));
     let mut now = advanced(&world, 0);
@@ -303,7 +303,7 @@ fn without_a_keeper_the_first_component_has_the_memory_and_its_death_restarts_al
 
 #[test]
 fn a_definition_chooses_how_frames_travel() {
-    let world = World::plan().own().start();
+    let world = World::new();
     for transport in ["udp-handle", "unix-handle", "udp-copy"] {
         let file = define_with(&world, "first-component", transport, &["--check"]);
         let mut tenant = Tenant::start(&mut start(&world, &file));
@@ -325,7 +325,7 @@ fn a_definition_chooses_how_frames_travel() {
 
 #[test]
 fn compute_units_are_searched_for_while_frames_go_on() {
-    let world = World::plan().own().start();
+    let world = World::new();
     let head = "sm = \"16tpc\"\nframe = \"64KiB\"\nperiod_ms = 20\nalgorithm = \"published\"";
     let [decode, enhance] = ["decode", "enhance"].map(|stage| ["partita-stage", stage, "32x32"]);
     let file = write(&world, "images", head, &[("decode", &decode), ("enhance", &enhance)]);

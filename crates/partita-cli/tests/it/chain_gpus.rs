@@ -42,7 +42,7 @@ impl Drop for TwoGpus {
 fn two_gpus(peers: bool) -> TwoGpus {
     let peers = if peers { "1" } else { "0" };
     let machine = |_: &Path| vec![("PARTITA_SIM_GPUS", "2".into()), ("PARTITA_SIM_PEERS", peers.into())];
-    TwoGpus(World::plan().own().on(machine))
+    TwoGpus(World::plan().on(machine))
 }
 
 /// `gpu` of a component on one of the machine's GPUs.

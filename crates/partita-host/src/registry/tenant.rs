@@ -286,6 +286,12 @@ impl Tenant {
         self.keeper == own && (acting == own || acting == self.user)
     }
 
+    /// Whether it belongs to the user of this process. In system mode that user asks `partitad` to
+    /// change it.
+    pub fn is_of_own_user(&self) -> bool {
+        self.user == own_user()
+    }
+
     /// Whether plans include it: an unreadable tenant of another user is promised nothing.
     pub(crate) fn counts(&self) -> bool {
         self.is_own() || self.limits.is_ok()
