@@ -4,7 +4,8 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::path::ErrorKind;
+use axum::extract::rejection::{FailedToDeserializePathParams, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
@@ -81,6 +82,14 @@ async fn body(request: Request, limit: Duration) -> Result<Bytes, Problem> {
             format!("the body is {:?}; send JSON with `Content-Type: application/json`", short(kind)),
         ));
     }
+    if let Some(coding) = parts.headers.get(header::CONTENT_ENCODING)
+        && !coding.as_bytes().eq_ignore_ascii_case(b"identity")
+    {
+        return Err(Problem::new(
+            Kind::UnsupportedMediaType,
+            "the body has a `Content-Encoding`; send it without one, as it is",
+        ));
+    }
     read(&parts.headers, body, limit).await
 }
 
@@ -117,6 +126,9 @@ async fn read(headers: &HeaderMap, body: Body, limit: Duration) -> Result<Bytes,
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    if let Err(error) = std::str::from_utf8(bytes) {
+        return Err(Problem::new(Kind::BadJson, format!("the body: {error}; send JSON in UTF-8")));
+    }
     let parsed = serde_json::from_slice(bytes).map(|Object(value)| value);
     parsed.map_err(|error| {
         // serde reports an invalid word as a syntax error.
@@ -185,10 +197,22 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment
         match Path::<T>::from_request_parts(parts, state).await {
             Ok(Path(value)) => Ok(Self(value)),
             Err(PathRejection::FailedToDeserializePathParams(error)) => {
-                Err(Problem::not_found(short(&error.body_text()).to_owned()))
+                Err(Problem::not_found(short(&path_reason(error)).to_owned()))
             }
             Err(error) => Err(Problem::new(Kind::BadRequest, error.body_text())),
         }
+    }
+}
+
+/// Why a part of the path names nothing, without the words of the library.
+fn path_reason(error: FailedToDeserializePathParams) -> String {
+    match error.into_kind() {
+        ErrorKind::Message(reason) | ErrorKind::DeserializeError { message: reason, .. } => reason,
+        ErrorKind::ParseError { value, .. }
+        | ErrorKind::ParseErrorAtKey { value, .. }
+        | ErrorKind::ParseErrorAtIndex { value, .. } => format!("nothing here has the number {value:?}"),
+        ErrorKind::InvalidUtf8InPathParam { .. } => "the path is not UTF-8 text".to_owned(),
+        other => other.to_string(),
     }
 }
 

@@ -94,6 +94,10 @@ fn bodies_of_every_kind_are_refused() {
     assert_eq!(refused(&daemon, "POST /v1/chains HTTP/1.1\r\ncontent-length: 2", b"{}"), 415);
     let whole = definition("d").to_string().into_bytes();
     assert_eq!(refused(&daemon, &format!("{}\r\ncontent-type: text/plain", post(&whole)), &whole), 415);
+    assert_eq!(refused(&daemon, &format!("{}\r\ncontent-encoding: gzip", post(&whole)), &whole), 415);
+    let latin = definition("d").to_string().replace("\"d\"", "\"d?\"").into_bytes();
+    let latin: Vec<u8> = latin.into_iter().map(|byte| if byte == b'?' { 0xe9 } else { byte }).collect();
+    assert_eq!(refused(&daemon, &post(&latin), &latin), 400, "it is no UTF-8");
     assert_eq!(state(&daemon), before);
 }
 
@@ -146,6 +150,11 @@ fn paths_of_every_kind_are_refused() {
         "{chain}",
         &long,
     ];
+    for path in ["/v1/tenants/-rf", "/v1/chains/-rf", "/v1/chains/c/components/-rf/sm-suggestion"] {
+        let problem = daemon.refused(404, "GET", path, None);
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.starts_with("nothing is named \"-rf\""), "{path}: {detail}");
+    }
     for name in names {
         // A space ends the target of a request: what is sent must be one.
         let name = name.replace(' ', "+");
