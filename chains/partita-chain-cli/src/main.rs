@@ -13,7 +13,9 @@ use clap::CommandFactory;
 use partita::install::Install;
 use partita::program;
 use partita::registry::Registry;
-use partita_chain_host::{self as chain, Algorithm, ChainRun, ChainView, Definition, Definitions, Steering};
+use partita_chain_host::{
+    self as chain, Algorithm, ChainRun, ChainView, Definition, Definitions, Steering, Stored,
+};
 use partita_console::{Failure, Table, print, print_json, tell};
 use partita_core::{ByteSize, Count};
 use serde::Serialize;
@@ -41,7 +43,8 @@ fn dispatch(command: &Chain) -> Result<ExitCode, Failure> {
         Chain::Start(arguments) => return start(arguments),
         Chain::Stop(arguments) => {
             let registry = Registry::open()?;
-            let view = chain::view(&registry, &arguments.name)?;
+            // What is wrong with a name, `stop` says. It ends other users' chains for root.
+            let view = chain::view(&registry, &arguments.name);
             let grace = Duration::from_secs(arguments.grace.into());
             let user = rustix::process::geteuid().as_raw();
             let outcome = chain::stop(&Install::of_this_program()?, &registry, &arguments.name, grace, user)?;
@@ -51,7 +54,8 @@ fn dispatch(command: &Chain) -> Result<ExitCode, Failure> {
                 print_json(&serde_json::json!({ "name": name, "processes": outcome.processes }))?;
                 return Ok(ExitCode::SUCCESS);
             }
-            let alone = if view.supervised { "" } else { "; the process that ran it had died before" };
+            let had_died = view.is_ok_and(|view| !view.supervised);
+            let alone = if had_died { "; the process that ran it had died before" } else { "" };
             print(&format!("{}: ended ({}{alone})\n", arguments.name, Count(outcome.processes, "process")))?;
         }
         Chain::Ps(arguments) => ps(arguments.json)?,
@@ -82,7 +86,7 @@ fn define(arguments: &ChainDefine) -> Result<(), Failure> {
         return print(Definition::example());
     }
     if let Some(name) = &arguments.print {
-        return print_json(&definitions()?.get(name)?);
+        return print_json(&definitions()?.show(name)?);
     }
     let Some(file) = &arguments.file else {
         return Err(Failure::Told("name a definition's file".to_owned()));
@@ -161,12 +165,11 @@ struct ChainRow {
 
 fn ps(json: bool) -> Result<(), Failure> {
     let mut running = chain::running(&Registry::open()?)?;
-    let definitions = definitions()?;
     let mut rows = Vec::new();
-    for name in definitions.names()? {
+    for Stored { name, definition } in definitions()?.all()? {
         let at = running.iter().position(|chain| chain.name == name);
         let running = at.map(|at| running.remove(at));
-        match definitions.get(&name) {
+        match definition {
             Ok(defined) => rows.push(ChainRow { name, running, defined: Some(defined) }),
             Err(error) => {
                 tell(&error.to_string());

@@ -131,8 +131,12 @@ fn cells(view: &ChainView, at: usize, role: &RoleView, before: Option<(&RoleView
     let known = view.state.components.get(at);
     let tpcs = view.state.tpcs.as_ref().and_then(|tpcs| tpcs.get(at)).map_or_else(dash, u32::to_string);
     // Until its next frame, a component keeps to the former units.
-    let soon = if role.obeys { "" } else { " (soon)" };
-    let which = role.tpcs.as_ref().map_or_else(dash, |set| shorten(set, 24) + soon);
+    let note = match (role.obeys, role.refuses) {
+        (true, _) => "",
+        (false, true) => " (refused)",
+        (false, false) => " (soon)",
+    };
+    let which = role.tpcs.as_ref().map_or_else(dash, |set| shorten(set, 24) + note);
     let began = SystemTime::UNIX_EPOCH + Duration::from_secs(view.state.started_unix_s);
     let whole_s = began.elapsed().map_or(1.0, |time| time.as_secs_f64()).max(1.0);
     let interval_s = before.map_or(whole_s, |(_, interval_s)| interval_s);

@@ -36,5 +36,5 @@ pub use self::state::{
 };
 pub use self::steer::Steering;
 pub use self::stop::stop;
-pub use self::store::{Definitions, read_file};
+pub use self::store::{Definitions, Stored, read_file};
 pub use self::supervise::{ChainRun, start, supervise};

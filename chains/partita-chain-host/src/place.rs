@@ -119,7 +119,7 @@ fn own_dirs(prefix: &str) -> impl Iterator<Item = PathBuf> {
 
 /// Removes the directories of the current user's chains whose tenants have gone: their processes
 /// were killed.
-fn sweep() {
+pub(super) fn sweep() {
     for dir in own_dirs(&prefix()) {
         let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_alive = match fs::read_link(dir.join(TENANT)) {

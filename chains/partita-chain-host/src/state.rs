@@ -186,6 +186,8 @@ pub struct RoleView {
     pub tpcs: Option<String>,
     /// Whether it uses only these.
     pub obeys: bool,
+    /// Whether it cannot use these. Its standard error has the reason.
+    pub refuses: bool,
     /// The method by which it applied its last division; `None` before one.
     pub steer: Option<Method>,
     /// How frames come from the component before, if that is on another GPU: `peer` from that GPU's
@@ -214,6 +216,7 @@ impl RoleView {
             seen_ago_ns: (status.seen_ns != 0).then(|| now_ns.saturating_sub(status.seen_ns)),
             tpcs: set.map(|set| set.to_string()),
             obeys: status.suggested.is_some_and(|(epoch, _)| epoch == status.applied_epoch),
+            refuses: status.suggested.is_some_and(|(epoch, _)| epoch == status.refused_epoch),
             steer: Method::of_code(status.applied_how),
             frames_by: match status.reach {
                 Reach::Unknown => None,
@@ -231,6 +234,7 @@ impl RoleView {
 /// [`Error::RunDirectory`], [`Error::Io`].
 pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
     let tenants = registry.lock()?.tenants()?;
+    place::sweep();
     // A chain that ends meanwhile is left out.
     let own = tenants.iter().filter(|tenant| tenant.is_of_own_user());
     Ok(own.filter_map(|tenant| view_of(tenant).ok().flatten()).collect())

@@ -64,6 +64,7 @@ pub fn stop(
         return Ok(KillOutcome { processes, notices: Vec::new() });
     }
     let outcome = kill::end(install, registry, name, &tenant, grace)?;
+    place::sweep();
     // Processes that exited by themselves count too.
     Ok(KillOutcome { processes: processes.max(outcome.processes), ..outcome })
 }

@@ -21,6 +21,15 @@ const BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct Definitions(Storage);
 
+/// A stored definition.
+#[derive(Debug)]
+pub struct Stored {
+    /// Its name.
+    pub name: String,
+    /// The definition, or why it cannot be read.
+    pub definition: Result<Definition, Error>,
+}
+
 #[derive(Debug, Clone)]
 enum Storage {
     Daemon(Client),
@@ -59,48 +68,60 @@ impl Definitions {
         Ok(definition)
     }
 
-    /// The definition of this name.
+    /// The definition of this name, to start it.
     ///
     /// # Errors
-    /// [`Error::Refused`] if no definition has this name. [`Error::Daemon`] if `partitad` does not
-    /// answer. Those of [`Definition::from_toml`].
+    /// [`Error::Refused`] if no definition has this name, or if it is another user's.
+    /// [`Error::Daemon`] if `partitad` does not answer. Those of [`Definition::from_toml`].
     pub fn get(&self, name: &str) -> Result<Definition, Error> {
         check_name(name)?;
         match &self.0 {
-            Storage::Daemon(daemon) => {
-                let all = all_of_daemon(daemon)?;
-                let names: Vec<String> =
-                    all.iter().filter(|one| one.is_ours()).map(|one| one.definition.name.clone()).collect();
-                match all.into_iter().find(|one| one.definition.name == name) {
-                    Some(one) if one.is_ours() => Ok(one.definition),
-                    Some(one) => Err(one.is_not_run()),
-                    None => Err(undefined(name, &names)),
-                }
-            }
+            Storage::Daemon(daemon) => match one_of_daemon(daemon, name)? {
+                one if one.is_ours() => Ok(one.definition),
+                one => Err(one.is_not_run()),
+            },
             Storage::Files(files) => files.get(name),
         }
     }
 
-    /// All names, sorted.
+    /// The definition of this name, to show it: with a daemon, whoever defined it.
+    ///
+    /// # Errors
+    /// As [`Definitions::get`].
+    pub fn show(&self, name: &str) -> Result<Definition, Error> {
+        check_name(name)?;
+        match &self.0 {
+            Storage::Daemon(daemon) => one_of_daemon(daemon, name).map(|one| one.definition),
+            Storage::Files(files) => files.get(name),
+        }
+    }
+
+    /// The definitions that this user can start, by name.
     ///
     /// # Errors
     /// [`Error::Daemon`], [`Error::Io`].
-    pub fn names(&self) -> Result<Vec<String>, Error> {
+    pub fn all(&self) -> Result<Vec<Stored>, Error> {
         match &self.0 {
-            Storage::Daemon(daemon) => Ok(of_daemon(daemon)?.into_iter().map(|one| one.name).collect()),
-            Storage::Files(files) => files.names(),
+            Storage::Daemon(daemon) => {
+                let stored = |one: Definition| Stored { name: one.name.clone(), definition: Ok(one) };
+                Ok(of_daemon(daemon)?.into_iter().map(stored).collect())
+            }
+            Storage::Files(files) => {
+                let stored = |name: String| Stored { definition: files.get(&name), name };
+                Ok(files.names()?.into_iter().map(stored).collect())
+            }
         }
     }
 
     /// Removes a definition. A running chain of this name continues.
     ///
     /// # Errors
-    /// As [`Definitions::get`].
+    /// As [`Definitions::get`]; with a daemon root may remove other users', too.
     pub fn remove(&self, name: &str) -> Result<(), Error> {
         check_name(name)?;
         match &self.0 {
             Storage::Daemon(daemon) => {
-                self.get(name)?;
+                one_of_daemon(daemon, name)?.check_changes("deletes it")?;
                 daemon.ask("DELETE", &format!("{CHAINS}/{name}"), None).map(drop)
             }
             Storage::Files(files) => files.remove(name),
@@ -132,6 +153,22 @@ impl Defined {
         self.owner == rustix::process::geteuid().as_raw() || self.owner == 0
     }
 
+    /// Refuses a change to all but its user and root.
+    fn check_changes(&self, what: &str) -> Result<(), Error> {
+        let own = rustix::process::geteuid();
+        if own.is_root() || own.as_raw() == self.owner {
+            return Ok(());
+        }
+        let owner = user_name(self.owner);
+        Err(Error::Refused {
+            what: format!("chain {}", self.definition.name),
+            reason: format!(
+                "{owner} defined it, so only {owner} or root {what}; names of chains are unique on the \
+                 machine, so choose another `name` for your own"
+            ),
+        })
+    }
+
     fn is_not_run(&self) -> Error {
         let (name, owner) = (&self.definition.name, user_name(self.owner));
         Error::Refused {
@@ -155,6 +192,15 @@ fn all_of_daemon(daemon: &Client) -> Result<Vec<Defined>, Error> {
     Ok(views.into_iter().filter_map(|view| view.defined).collect())
 }
 
+/// The definition of this name that the daemon stores.
+fn one_of_daemon(daemon: &Client, name: &str) -> Result<Defined, Error> {
+    let all = all_of_daemon(daemon)?;
+    let ours = all.iter().filter(|one| one.is_ours());
+    let names: Vec<String> = ours.map(|one| one.definition.name.clone()).collect();
+    let found = all.into_iter().find(|one| one.definition.name == name);
+    found.ok_or_else(|| undefined(name, &names))
+}
+
 /// The definitions of this user and of root that the daemon stores, by name.
 fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
     let ours = all_of_daemon(daemon)?.into_iter().filter(Defined::is_ours);
@@ -163,10 +209,13 @@ fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
 
 fn keep_with(daemon: &Client, definition: &Definition) -> Result<(), Error> {
     let body = serde_json::to_value(definition).map_err(odd)?;
-    let is_new = !of_daemon(daemon)?.iter().any(|one| one.name == definition.name);
-    let (method, path) = match is_new {
-        true => ("POST", CHAINS.to_owned()),
-        false => ("PUT", format!("{CHAINS}/{}", definition.name)),
+    let before = all_of_daemon(daemon)?.into_iter().find(|one| one.definition.name == definition.name);
+    let (method, path) = match before {
+        None => ("POST", CHAINS.to_owned()),
+        Some(one) => {
+            one.check_changes("changes it")?;
+            ("PUT", format!("{CHAINS}/{}", definition.name))
+        }
     };
     daemon.ask(method, &path, Some(&body)).map(drop)
 }
@@ -295,20 +344,24 @@ fn read(path: &Path) -> io::Result<String> {
 mod tests {
     use super::*;
 
+    fn names(definitions: &Definitions) -> Vec<String> {
+        definitions.all().unwrap().into_iter().map(|stored| stored.name).collect()
+    }
+
     #[test]
     fn saved_definitions_are_found_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let definitions = Definitions::at(&dir.path().join("not/there/yet"));
-        assert!(definitions.names().unwrap().is_empty());
+        assert!(names(&definitions).is_empty());
         let example = definitions.save(Definition::example()).unwrap();
         assert_eq!(definitions.get("cameras").unwrap(), example);
         let other = Definition::example().replace("cameras", "a.second");
         definitions.save(&other).unwrap();
-        assert_eq!(definitions.names().unwrap(), ["a.second", "cameras"]);
+        assert_eq!(names(&definitions), ["a.second", "cameras"]);
         let error = definitions.get("camera").unwrap_err().to_string();
         assert!(error.contains("chain camera") && error.contains("a.second, cameras"), "{error}");
         definitions.remove("cameras").unwrap();
-        assert_eq!(definitions.names().unwrap(), ["a.second"]);
+        assert_eq!(names(&definitions), ["a.second"]);
         definitions.remove("cameras").unwrap_err();
         // As if a user edited the files.
         let path = |name| dir.path().join("not/there/yet").join(name);
@@ -329,7 +382,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let definitions = Definitions::at(dir.path());
         definitions.save(&Definition::example().replace("\"8GiB\"", "\"8 carrots\"")).unwrap_err();
-        assert!(definitions.names().unwrap().is_empty());
+        assert!(names(&definitions).is_empty());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let large = dir.path().join("large");
         fs::write(&large, vec![b'#'; BYTES_MAX as usize + 1]).unwrap();

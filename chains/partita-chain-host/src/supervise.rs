@@ -172,6 +172,8 @@ struct Running {
     of: Vec<usize>,
     /// Components whose frames go through host memory, as far as that was said.
     by_host: Vec<usize>,
+    /// Components that could not apply a division, as far as that was said.
+    refusing: Vec<usize>,
     orphans: Orphans,
     /// The components, in order.
     members: Vec<Process>,
@@ -250,6 +252,7 @@ impl Running {
             gpus,
             of,
             by_host: Vec::new(),
+            refusing: Vec::new(),
             orphans: Orphans::new(install, registry, &definition.name, parts),
             members,
             restarts_max: definition.restarts,
@@ -295,6 +298,7 @@ impl Running {
             }
             // Before its end: a chain may have few frames.
             self.say_who_is_reached_by_host(say);
+            self.say_who_refuses(say);
             // A component that exits with 0 has no more frames for the others, or wants no more.
             if self.members.iter().any(Process::has_ended_well) {
                 self.shared.note("a component exited with 0: the chain ends".to_owned());
@@ -316,6 +320,24 @@ impl Running {
             let [to, from] = [at, at - 1].map(|component| &self.gpus[self.of[component]].label);
             let line = format!(
                 "{}: the driver gives {to} no access to the memory of {from}, so frames go through host memory",
+                self.members[at].title
+            );
+            say(&line);
+            self.shared.note(line);
+        }
+    }
+
+    /// Says once of each component that it cannot apply its division.
+    fn say_who_refuses(&mut self, say: &mut dyn FnMut(&str)) {
+        for at in 0..self.members.len() {
+            let refused = self.file.status(at as u8).is_ok_and(|status| status.refused_epoch != 0);
+            if !refused || self.refusing.contains(&at) {
+                continue;
+            }
+            self.refusing.push(at);
+            let line = format!(
+                "{}: it cannot apply its part of the compute units and goes on with those that it had; its \
+                 standard error has the reason",
                 self.members[at].title
             );
             say(&line);

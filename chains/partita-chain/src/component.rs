@@ -279,7 +279,8 @@ impl<'g> Component<'g> {
         Ok(self.seat.discard_of_dead(lease, rests_until_ns)?)
     }
 
-    /// Applies the last suggestion. A failure is recorded, and the former units stay in force.
+    /// Applies the last suggestion. A failure is recorded and printed, and the former units stay in
+    /// force.
     fn obey(&self) {
         if self.seat.suggestion_epoch() == self.epoch.get() {
             return;
@@ -287,10 +288,19 @@ impl<'g> Component<'g> {
         let Some((epoch, words)) = self.seat.suggestion(self.role()) else { return };
         self.epoch.set(epoch);
         let obeyed = self.follow(&TpcSet::from_words(words));
-        if obeyed.is_ok() {
-            self.seat.note_applied(epoch, self.steer.borrow().code());
+        let refused = obeyed.err().map(|error| error.to_string());
+        match &refused {
+            None => self.seat.note_applied(epoch, self.steer.borrow().code()),
+            Some(reason) => {
+                self.seat.note_refused(epoch);
+                if self.refused.borrow().as_ref() != Some(reason) {
+                    let name =
+                        self.seat.plan().roles.get(usize::from(self.role())).map_or("?", String::as_str);
+                    eprintln!("partita-chain: component {name} keeps its compute units: {reason}");
+                }
+            }
         }
-        *self.refused.borrow_mut() = obeyed.err().map(|error| error.to_string());
+        *self.refused.borrow_mut() = refused;
     }
 
     fn follow(&self, set: &TpcSet) -> Result<(), Error> {

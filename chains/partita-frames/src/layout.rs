@@ -69,6 +69,8 @@ pub(crate) struct RoleCells {
     /// The suggestion in force, and its method, in words of the client library.
     pub(crate) applied_epoch: Word,
     pub(crate) applied_how: Word,
+    /// The last suggestion that its owner could not apply; 0 for none.
+    pub(crate) refused_epoch: Word,
     pub(crate) suggestion: DoubleBuffer<4>,
 }
 

@@ -85,6 +85,7 @@ impl RoleClaim {
         cells.incarnation.store(cells.incarnation.load().wrapping_add(1));
         cells.applied_epoch.store(0);
         cells.applied_how.store(0);
+        cells.refused_epoch.store(0);
         cells.reach.store(0);
         cells.start_ticks.store(owner.start_ticks);
         cells.pid.store(owner.pid as u64);
@@ -483,6 +484,11 @@ impl ChainSeat {
     pub fn note_applied(&self, epoch: u64, how: u64) {
         self.cells().applied_how.store(how);
         self.cells().applied_epoch.store(epoch);
+    }
+
+    /// Records that this suggestion cannot be applied.
+    pub fn note_refused(&self, epoch: u64) {
+        self.cells().refused_epoch.store(epoch);
     }
 
     /// Records how frames of the role before reach this one.

@@ -85,6 +85,8 @@ pub struct RoleStatus {
     pub applied_epoch: u64,
     /// Its method, as a word of the client library.
     pub applied_how: u64,
+    /// The epoch of the last suggestion that its owner could not apply; 0 for none.
+    pub refused_epoch: u64,
     /// How frames of the role before reach it, if that is on another GPU.
     pub reach: Reach,
 }
@@ -145,6 +147,7 @@ impl ChainFile {
             suggested: self.suggestion(role),
             applied_epoch: cells.applied_epoch.load(),
             applied_how: cells.applied_how.load(),
+            refused_epoch: cells.refused_epoch.load(),
             reach: self.reach(role),
         })
     }

@@ -17,11 +17,11 @@ use partita_host::gpu::Gpu;
 use partita_host::gpus::{self, Selectors};
 use partita_host::install::Install;
 use partita_host::limits::LimitSet;
-use partita_host::mps::end_work::{end_work, end_work_by_daemon};
+use partita_host::mps::end_work::end_work;
 use partita_host::process::ProcessId;
 use partita_host::registry::{self, Registry, Tenant};
 use partita_host::run::{self, RunRequest};
-use partita_host::{kill, mps, queue};
+use partita_host::{kill, mps, queue, system};
 use partita_mps::command::COMMAND_LIMIT;
 use partita_mps::{Ensured, MpsError, Service, State};
 use serde::{Deserialize, Serialize};
@@ -465,7 +465,7 @@ impl Worker {
         let service = self.service_to_end()?;
         if self.registry.is_client() {
             let gpus = Selectors::List(self.gpus.iter().map(Gpu::selector).collect());
-            outcome.terminated.extend(end_work_by_daemon(&self.registry, &service, &gpus, pids)?);
+            outcome.terminated.extend(system::end_work(&self.registry, &service, &gpus, pids)?);
             return Ok(());
         }
         // In system mode the dead may be another user's, whose holder keeps what the GPU needs.

@@ -288,7 +288,8 @@ fn a_chain_is_its_users_alone_also_where_another_user_has_taken_its_name() {
         |name: &str| format!("[[component]]\nname = \"{name}\"\ncommand = [\"sleep\", \"1000\"]\n");
     fs::write(&file, format!("name = \"toy\"\nframe = \"4KiB\"\n{}{}", component("a"), component("b")))
         .unwrap();
-    // The names have inode numbers, which another user can guess. 4,000 directories take 4,000 of them.
+    // The names have inode numbers, which another user can guess. 4,000 directories take 4,000 of
+    // them.
     drop(idle(&world, VICTIM, "--name first --sm 10%"));
     let first = fs::metadata(dir_of(&world, VICTIM, "first").parent().unwrap()).unwrap();
     let script = "import os, sys\nfor ino in range(4000, 8000):\n\

@@ -17,7 +17,7 @@ use crate::dead;
 use crate::error::Error;
 use crate::gpus::Selectors;
 use crate::install::Install;
-use crate::mps::{self, end_work::end_work, end_work::end_work_by_daemon};
+use crate::mps::{self, end_work::end_work};
 use crate::process::{self, ProcessId};
 use crate::registry::{GpuMeta, LEDGER_VARIABLE, Registry, RegistryLock, Tenant, acting_user, check_name};
 use crate::system;
@@ -331,7 +331,7 @@ fn terminate_clients(
     if registry.is_client() {
         let gpus = Selectors::List(first.meta()?.all_gpus().iter().map(GpuMeta::selector).collect());
         let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
-        return end_work_by_daemon(registry, &service, &gpus, &pids).map(drop);
+        return system::end_work(registry, &service, &gpus, &pids).map(drop);
     }
     let clients = match service.clients() {
         Err(MpsError::NotRunning { .. }) => return Ok(()),

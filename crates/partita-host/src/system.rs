@@ -22,6 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use partita_ledger::GPUS_MAX;
+use partita_mps::{MpsError, Service};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use serde::{Deserialize, Serialize};
@@ -237,6 +238,34 @@ pub(crate) fn look(registry: &Registry, name: &str) -> Result<(Vacancy, Option<P
     match ask(registry, &Request::Look { name: name.to_owned() })? {
         (Answer::Looked { vacancy, waits }, _) => Ok((vacancy, waits)),
         _ => Err(other_version(registry)),
+    }
+}
+
+/// Has `partitad` end the work of those of these processes that are clients of a service of root's:
+/// the driver refuses that to other users. Returns them.
+///
+/// # Errors
+/// [`Error::Mps`]; [`Error::Daemon`]; [`Error::Served`] for the reason of a refusal.
+pub fn end_work(
+    registry: &Registry,
+    service: &Service,
+    gpus: &Selectors,
+    pids: &[u32],
+) -> Result<Vec<u32>, Error> {
+    let clients = match service.clients() {
+        Err(MpsError::NotRunning { .. }) => return Ok(Vec::new()),
+        clients => clients?,
+    };
+    let own: Vec<u32> =
+        clients.into_iter().map(|(_, client)| client).filter(|client| pids.contains(client)).collect();
+    if own.is_empty() {
+        return Ok(own);
+    }
+    let words = ["mps".to_owned(), "terminate".to_owned(), format!("--gpu={gpus}")];
+    let words = words.into_iter().chain(own.iter().map(u32::to_string)).collect();
+    match command(registry, words)?.failure() {
+        Some(reason) => Err(Error::Served { reason }),
+        None => Ok(own),
     }
 }
 

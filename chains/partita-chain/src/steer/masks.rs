@@ -1,15 +1,21 @@
 //! A mask in every launch of the process: live, and without a wait.
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use partita_abi::qmd::{self, QmdLayout};
 use partita_abi::types::CUuuid;
-use partita_core::TpcSet;
+use partita_core::{Topology, TpcSet};
 use partita_driver::kept::{self, Origin};
 use partita_driver::{Gpu, ProcessMasks, StreamRef};
+use partita_ledger::{GPU_LINK_PREFIX, GPUS_MAX, LEDGER_VARIABLE, LIMITS_FILE_NAME, Limits, MECHANISM_MASK};
 
 use super::{Steer, refused};
 use crate::error::Error;
 
-/// A mask in every launch, by [`ProcessMasks`]. The board's calibration is the one that `partita
-/// run` has proved and cached.
+/// A mask in every launch, by [`ProcessMasks`]. The board's calibration is that of the tenant whose
+/// process this is, else the one that Partita has proved and cached.
 ///
 /// The driver's callbacks for launches are registered at the first suggestion, not before.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,6 +27,9 @@ impl Masks {
     fn install(gpu: &Gpu<'_>) -> Result<ProcessMasks, Error> {
         let cuda = gpu.cuda();
         let facts = gpu.facts();
+        if let Some((topology, layout)) = of_tenant(&facts.uuid) {
+            return ProcessMasks::install(cuda, &topology, layout).map_err(refused);
+        }
         let origin = Origin {
             uuid: format!("GPU-{}", CUuuid { bytes: facts.uuid }),
             driver: kept::driver_build(&|name| cuda.symbol(name)).map_err(refused)?,
@@ -33,6 +42,24 @@ impl Masks {
         })?;
         ProcessMasks::install(cuda, &measured.topology, measured.layout).map_err(refused)
     }
+}
+
+/// The topology and the launch layout of a board, as the limits of this process's tenant have them.
+/// `None` without such a tenant, or if it has no masks there.
+fn of_tenant(uuid: &[u8; 16]) -> Option<(Topology, &'static QmdLayout)> {
+    let first = PathBuf::from(std::env::var_os(LEDGER_VARIABLE.to_str().ok()?)?);
+    let others = (1..GPUS_MAX).map(|number| first.join(format!("{GPU_LINK_PREFIX}{number}")));
+    let limits = |part: PathBuf| {
+        let path = part.join(LIMITS_FILE_NAME.to_str().ok()?);
+        let path = CString::new(path.into_os_string().into_vec()).ok()?;
+        Some(Limits::read(path.as_c_str()).ok()?.1)
+    };
+    let limits = std::iter::once(first.clone())
+        .chain(others)
+        .map_while(limits)
+        .find(|limits| limits.gpu_uuid == *uuid && limits.mechanism == MECHANISM_MASK)?;
+    let layout = qmd::layout_for(limits.device_class, limits.qmd_version).ok()?;
+    Some((limits.topology().ok()?, layout))
 }
 
 impl<'g> Steer<'g> for Masks {

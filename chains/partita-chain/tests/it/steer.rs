@@ -109,6 +109,8 @@ fn child_without_mps() {
     a_frame(&component);
     let refusal = component.refusal().unwrap();
     assert!(refusal.contains("partita"), "{refusal}");
+    let status = &chain.status().unwrap()[0];
+    assert_eq!((status.applied_epoch, status.refused_epoch), (0, status.suggested.unwrap().0));
     assert_eq!(runs_on(&component).len(), 66);
 }
 

@@ -50,6 +50,10 @@ pub fn start(world: &World, file: &str) -> Command {
     let mut command = world.partita(["chain", "start", file]);
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", partita_testing::build().display()));
+    if world.system.is_some() {
+        // A user has not what root has measured.
+        command.env("PARTITA_CACHE_DIR", world.make_dir("no-cache"));
+    }
     command
 }
 

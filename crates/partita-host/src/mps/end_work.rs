@@ -8,10 +8,8 @@ use rustix::process::Signal;
 
 use crate::dead;
 use crate::error::Error;
-use crate::gpus::Selectors;
 use crate::process::{ProcessId, user_name};
-use crate::registry::{self, Registry};
-use crate::system;
+use crate::registry;
 
 /// How long each command to the service may take before a signal is sent on.
 const BEFORE_SIGNAL_LIMIT: Duration = Duration::from_secs(3);
@@ -55,34 +53,6 @@ pub fn end_work(control: &Control, server: Pid, client: Pid) -> Result<bool, Mps
         // It left by itself.
         Err(MpsError::NoSuchServer { .. } | MpsError::NoSuchClient { .. }) => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-/// Has `partitad` end the work of those of these processes that are clients of a service of root's:
-/// the driver refuses that to other users. Returns them.
-///
-/// # Errors
-/// [`Error::Mps`]; [`Error::Daemon`]; [`Error::Served`] for the reason of a refusal.
-pub fn end_work_by_daemon(
-    registry: &Registry,
-    service: &Service,
-    gpus: &Selectors,
-    pids: &[u32],
-) -> Result<Vec<u32>, Error> {
-    let clients = match service.clients() {
-        Err(MpsError::NotRunning { .. }) => return Ok(Vec::new()),
-        clients => clients?,
-    };
-    let own: Vec<u32> =
-        clients.into_iter().map(|(_, client)| client).filter(|client| pids.contains(client)).collect();
-    if own.is_empty() {
-        return Ok(own);
-    }
-    let words = ["mps".to_owned(), "terminate".to_owned(), format!("--gpu={gpus}")];
-    let words = words.into_iter().chain(own.iter().map(u32::to_string)).collect();
-    match system::command(registry, words)?.failure() {
-        Some(reason) => Err(Error::Served { reason }),
-        None => Ok(own),
     }
 }
 

@@ -496,6 +496,13 @@ impl Drop for World {
     fn drop(&mut self) {
         let _ = self.keeper("mps stop --force").output();
         let _ = self.keeper("ps").output();
+        if self.daemon().is_some() && !std::thread::panicking() {
+            // The holder of a tenant ends a moment after the tenant, and has partitad remove it.
+            let deadline = Instant::now() + PATIENCE / 6;
+            while !self.remains().is_empty() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         if let Some(system) = &mut self.system {
             system.stop();
         }
