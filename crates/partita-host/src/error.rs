@@ -179,10 +179,7 @@ pub enum Error {
         reason: String,
     },
     /// The tenant belongs to another user.
-    #[error(
-        "tenant {name} belongs to {user}: only {user} and, in system mode, root change it, and only {user} \
-         and root end it; ask {user}, or run this as {user}"
-    )]
+    #[error("tenant {name} belongs to {user}: {}", whose(user))]
     NotYours {
         /// The name.
         name: String,
@@ -356,5 +353,16 @@ impl Error {
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
+    }
+}
+
+/// Who changes and ends a tenant of this user.
+fn whose(user: &str) -> String {
+    match user {
+        "root" => "only root changes or ends it; ask root".to_owned(),
+        user => format!(
+            "only {user} and, in system mode, root change it, and only {user} and root end it; ask {user}, or \
+             run this as {user}"
+        ),
     }
 }

@@ -1,8 +1,9 @@
 //! The library in every program of the machine: its line in `/etc/ld.so.preload`.
 //!
 //! That file concerns each program that starts. The library is checked before its line is written,
-//! the file is replaced as a whole, and every other library in it stays. A line that names a missing
-//! file makes every program print an error, so a package removes the line before the library.
+//! the file is replaced as a whole, and every other library in it stays. A line that names a
+//! missing file makes every program print an error, so a package removes the line before the
+//! library.
 
 use std::fs::File;
 use std::io::{self, Read};

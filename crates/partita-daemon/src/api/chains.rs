@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use partita::process::user_name;
 use partita_chain_host::Definition;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -65,12 +66,28 @@ pub(super) async fn running(app: &Shared, name: &str) -> Result<Running, Problem
         Some(chain) => Ok(chain),
         None => {
             exists(app, name).await?;
-            Err(Problem::new(
-                Kind::Conflict,
-                format!("chain {name} does not run; start it with POST /v1/chains/{name}/start"),
-            ))
+            let reason = match runs_for_other(app, name).await? {
+                Some(user) => format!(
+                    "a tenant of {} has the name {name}, and a daemon looks into chains of its own user \
+                     alone; that user sees and steers it with `partita chain`",
+                    user_name(user)
+                ),
+                None => format!("chain {name} does not run; start it with POST /v1/chains/{name}/start"),
+            };
+            Err(Problem::new(Kind::Conflict, reason))
         }
     }
+}
+
+/// The other user than the daemon's whose tenant has a chain's name, if there is one.
+async fn runs_for_other(app: &Shared, name: &str) -> Result<Option<u32>, Problem> {
+    let name = name.to_owned();
+    app.blocking(move |app| {
+        let tenants = app.registry().lock()?.tenants()?;
+        let other = tenants.iter().find(|tenant| tenant.name == name && !tenant.is_of_own_user());
+        Ok(other.map(|tenant| tenant.user))
+    })
+    .await
 }
 
 /// Checks that a chain of this name is defined or runs.
@@ -291,8 +308,8 @@ pub(super) async fn delete(
 /// Start a chain
 ///
 /// It runs as a tenant of its own, and goes on when the daemon ends. What is left of one whose
-/// process has died is ended first. A daemon starts chains of its own user alone: others start
-/// theirs with `partita chain start`, and then find them here.
+/// process has died is ended first. A daemon starts chains of its own user alone, and sees no
+/// others run: other users start, see and steer theirs with `partita chain`.
 #[utoipa::path(post, path = "/v1/chains/{chain}/start", tag = "chains", operation_id = "start_chain",
     params(("chain" = String, Path, description = "Its name")),
     responses((status = 200, body = Running, description = "It runs")))]
@@ -343,8 +360,12 @@ pub(super) async fn stop(
 ) -> Result<Response, Problem> {
     let grace = grace(end.grace_s)?;
     owned(&app, &name, caller).await?;
-    // Not any tenant of that name.
-    running(&app, &name).await?;
+    // Not any tenant of that name: one of the user who defined the chain, or a chain of the
+    // daemon's.
+    let owner = kept(&app, &name).await?.map(|kept| kept.owner);
+    if owner.is_none() || owner != runs_for_other(&app, &name).await? {
+        running(&app, &name).await?;
+    }
     stop_tenant(&app, name, grace, move |app, name| {
         partita_chain_host::stop(app.install(), app.registry(), name, grace, caller.user)
     })

@@ -73,7 +73,7 @@ impl Socket {
             if lives || Instant::now() >= deadline {
                 return Err(refuse(format!(
                     "another partitad serves it (process {holder}); use that one, end it, or name another path with --socket and \
-                     another directory with --state"
+                     another directory with --state (with --system: another run directory in PARTITA_RUN_DIR)"
                 )));
             }
             thread::sleep(POLL);
