@@ -118,7 +118,7 @@ impl ChainState {
         show(&dir.join(FILE), self)
     }
 
-    fn read(dir: &Path) -> Result<Option<Self>, Error> {
+    pub(super) fn read(dir: &Path) -> Result<Option<Self>, Error> {
         let path = dir.join(FILE);
         match files::read_json(&path, BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -18,7 +18,7 @@ use partita_host::kill::{self, KillOutcome};
 use partita_host::registry::Registry;
 
 use super::place;
-use super::state::{not_begun, of_file, open_file, parts};
+use super::state::{ChainState, not_begun, of_file, open_file, parts};
 use super::supervisor::is_supervised;
 
 /// The interval between two checks whether the chain has ended.
@@ -46,6 +46,7 @@ pub fn stop(
     }
     let tenant_dir = TenantDir::of(&first.dir).map_err(Error::io(first.dir.display().to_string()))?;
     let dir = place::of(&first.dir).ok_or_else(|| not_begun(name))?;
+    ChainState::read(&dir)?.ok_or_else(|| not_begun(name))?;
     let file = open_file(&dir)?;
     let processes = kill::processes(&tenant).len();
     // Only the process that runs the chain removes the tenant. Without it, wait for the components.
