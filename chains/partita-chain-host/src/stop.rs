@@ -19,6 +19,7 @@ use partita_host::registry::Registry;
 
 use super::place;
 use super::state::{ChainState, not_begun, of_file, open_file, parts};
+use super::supervise::is_described;
 use super::supervisor::is_supervised;
 
 /// The interval between two checks whether the chain has ended.
@@ -42,6 +43,9 @@ pub fn stop(
     if !first.is_of_own_user() {
         // The chain file belongs to another user and must not be opened. Its processes can still be
         // ended.
+        if !first.meta().is_ok_and(|meta| is_described(&meta.command)) {
+            return Err(not_begun(name));
+        }
         return kill::end(install, registry, name, &tenant, grace);
     }
     let tenant_dir = TenantDir::of(&first.dir).map_err(Error::io(first.dir.display().to_string()))?;

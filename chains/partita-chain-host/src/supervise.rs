@@ -49,6 +49,8 @@ use super::{Definition, MemoryOwner, Method, Steering};
 
 /// The hidden subcommand that runs a chain in its tenant.
 pub const SUBCOMMAND: &str = "internal-chain";
+/// How the description of a chain's tenant begins.
+const DESCRIBED: &str = "chain of ";
 /// How long a component may take to exit when the chain ends and no frame is left in it. Then it
 /// gets a signal.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
@@ -104,10 +106,16 @@ pub fn start(
         },
         name: Some(definition.name.clone()),
         command: vec![program, SUBCOMMAND.into(), OsString::from(json)],
-        description: Some(format!("chain of {} components", definition.components.len())),
+        description: Some(format!("{DESCRIBED}{} components", definition.components.len())),
         ..RunRequest::default()
     };
     run(install, &request, |_, _| {}, say)
+}
+
+/// Whether a tenant is a chain by the description of its program, the only thing that other users
+/// see of it.
+pub(super) fn is_described(command: &[String]) -> bool {
+    matches!(command, [only] if only.starts_with(DESCRIBED))
 }
 
 /// The limits that a method needs. The driver chooses the SMs of contexts, so a chain of contexts

@@ -286,8 +286,11 @@ fn a_chain_is_its_users_alone_also_where_another_user_has_taken_its_name() {
     let file = world.dir().join("toy.toml");
     let component =
         |name: &str| format!("[[component]]\nname = \"{name}\"\ncommand = [\"sleep\", \"1000\"]\n");
-    fs::write(&file, format!("name = \"toy\"\nframe = \"4KiB\"\n{}{}", component("a"), component("b")))
-        .unwrap();
+    fs::write(
+        &file,
+        format!("name = \"toy\"\nsm = \"50%\"\nframe = \"4KiB\"\n{}{}", component("a"), component("b")),
+    )
+    .unwrap();
     // The names have inode numbers, which another user can guess. 4,000 directories take 4,000 of
     // them.
     drop(idle(&world, VICTIM, "--name first --sm 10%"));
@@ -320,10 +323,15 @@ fn a_chain_is_its_users_alone_also_where_another_user_has_taken_its_name() {
         said.contains("it belongs to user 65533") && said.contains("`partita kill toy` ends it"),
         "{said}"
     );
-    let output = world.as_root(["kill", "toy"]).output().unwrap();
+    let mut other = idle(&world, VICTIM, "--name other --sm 10%");
+    let said = refusal(&mut world.as_root(["chain", "stop", "other"]));
+    assert!(said.contains("is not a chain"), "{said}");
+    let output = world.as_root(["chain", "stop", "toy"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     chain.exit_code();
     assert!(!dir.exists() && chain_dirs(VICTIM).is_empty());
+    other.signal(rustix::process::Signal::TERM);
+    other.exit_code();
 }
 
 #[test]
