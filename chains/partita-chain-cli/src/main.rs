@@ -166,7 +166,12 @@ struct ChainRow {
 fn ps(json: bool) -> Result<(), Failure> {
     let mut running = chain::running(&Registry::open()?)?;
     let mut rows = Vec::new();
-    for Stored { name, definition } in definitions()?.all()? {
+    // What runs is shown without them, too.
+    let stored = definitions().and_then(|definitions| Ok(definitions.all()?)).unwrap_or_else(|failure| {
+        failure.report();
+        Vec::new()
+    });
+    for Stored { name, definition } in stored {
         let at = running.iter().position(|chain| chain.name == name);
         let running = at.map(|at| running.remove(at));
         match definition {

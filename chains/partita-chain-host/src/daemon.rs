@@ -76,7 +76,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Daemon`] if the variable names a socket that no daemon of root or of this user
-    /// listens on.
+    /// listens on, and for a user in system mode if root's does not answer.
     pub fn find(registry: &Registry) -> Result<Option<Self>, Error> {
         if let Some(path) = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()) {
             let client = Self::at(Path::new(&path));
@@ -86,7 +86,16 @@ impl Client {
         let user = rustix::process::geteuid().as_raw();
         let sockets = [socket_of(registry, user), socket_of(registry, 0)];
         // A daemon that was killed leaves its socket, which refuses connections.
-        Ok(sockets.iter().map(|path| Self::at(path)).find(|client| client.connect().is_ok()))
+        let found = sockets.iter().map(|path| Self::at(path)).find(|client| client.connect().is_ok());
+        if found.is_none() && registry.is_client() {
+            return Err(Error::Daemon {
+                socket: socket_of(registry, 0),
+                reason: "it does not answer, and definitions are stored there; root starts it again with \
+                         `systemctl restart partitad`"
+                    .to_owned(),
+            });
+        }
+        Ok(found)
     }
 
     /// The daemon at a socket, which need not exist.

@@ -41,7 +41,7 @@ use self::keeper::Keeper;
 use self::orphans::Orphans;
 use self::process::{Process, VISIBLE_VARIABLE};
 use super::control::Control;
-use super::place::ChainDir;
+use super::place::{self, ChainDir};
 use super::shared::Shared;
 use super::state::{ChainState, Phase, file_path, of_file};
 use super::supervisor::{self, Supervisor};
@@ -90,6 +90,9 @@ pub fn start(
     definition.check()?;
     let registry = Registry::open()?;
     supervisor::clear(install, &registry, &definition.name, &mut say)?;
+    // A file system other than tmpfs may give the new tenant's directory the number of the last
+    // one's, and a killed chain of that name has left its files.
+    place::sweep();
     let (gpus, of) = gpus::find(install, definition, &mut say)?;
     let chain = ChainRun { gpus: of, ..chain.clone() };
     let json = serde_json::to_string(&chain).map_err(|error| Error::Refused {
@@ -109,7 +112,20 @@ pub fn start(
         description: Some(format!("{DESCRIBED}{} components", definition.components.len())),
         ..RunRequest::default()
     };
-    run(install, &request, |_, _| {}, say)
+    run(install, &request, |_, _| {}, say).map_err(|error| match error {
+        Error::NameInUse { name, user, gpu, what, command } => {
+            let end = command
+                .map_or_else(String::new, |command| format!(", or end it with `partita {command} {name}`"));
+            Error::Refused {
+                what: format!("chain {name}"),
+                reason: format!(
+                    "{user}'s tenant on {gpu} has that name ({what}); choose another `name` in the \
+                     definition{end}"
+                ),
+            }
+        }
+        other => other,
+    })
 }
 
 /// Whether a tenant is a chain by the description of its program, the only thing that other users

@@ -415,6 +415,15 @@ fn without_partitad_tenants_run_on_and_commands_say_so() {
     let said = refusal(&mut world.partita("set first --mem 1GiB".split(' ')));
     assert!(said.contains("partitad --system") && said.contains("tenants keep running"), "{said}");
     refusal(&mut world.partita("run --sm 25% -- true".split(' ')));
+    let file = world.dir().join("toy.toml");
+    let component = |name: &str| format!("[[component]]\nname = \"{name}\"\ncommand = [\"true\"]\n");
+    fs::write(&file, format!("name = \"toy\"\nframe = \"4KiB\"\n{}{}", component("a"), component("b")))
+        .unwrap();
+    // Not stored where the daemon would hide it later.
+    let said = refusal(&mut world.partita(["chain", "define", file.to_str().unwrap()]));
+    assert!(said.contains("systemctl restart partitad"), "{said}");
+    let output = world.line("chain ps --json");
+    assert!(output.status.success() && text(&output.stdout).trim() == "[]", "{output:?}");
     let output = world.line("ps --json");
     assert!(text(&output.stderr).contains("only your own tenants are shown"), "{output:?}");
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
