@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use partita_driver::ipc::{MemoryHandle, OpenedMemory};
 use partita_driver::{Gpu, KERNEL_DEADLINE_MS, StreamRef};
-use partita_frames::{ChainSeat, Lease, monotonic_ns};
+use partita_frames::{ChainSeat, Lease, SlabInfo, SlabOwner, monotonic_ns};
 use partita_memory::client::OpenSlab;
 
 use crate::error::Error;
@@ -162,9 +162,11 @@ impl Carry {
                     return Ok(Arrived::Shared);
                 }
                 let handle = MemoryHandle::from_bytes(message.handle);
-                let opened = OpenedMemory::open(gpu, &handle, message.bytes);
-                let opened = opened.map_err(Error::driver("memory of a frame"))?;
-                Ok(Arrived::Memory(Memory::Opened(OpenSlab::Opened(opened))))
+                match OpenedMemory::open(gpu, &handle, message.bytes) {
+                    Ok(opened) => Ok(Arrived::Memory(Memory::Opened(OpenSlab::Opened(opened)))),
+                    Err(_) if memory_has_left(seat)? => Ok(Arrived::Lost),
+                    Err(error) => Err(Error::driver("memory of a frame")(error)),
+                }
             }
             Self::Copy { pieces, .. } => {
                 let role = seat.role() - 1;
@@ -184,6 +186,12 @@ impl Carry {
         let Self::Copy { pieces, .. } = self else { return Ok(()) };
         span.write(&pieces.borrow().host).map_err(Error::driver("a copy to a frame"))
     }
+}
+
+/// Whether the frames' memory was the first component's, and that has left.
+fn memory_has_left(seat: &ChainSeat) -> Result<bool, Error> {
+    let is_firsts = |info: &SlabInfo| matches!(info.plan.owner, SlabOwner::FirstRole(_));
+    Ok(!seat.is_held(0)? && seat.slabs().iter().any(is_firsts))
 }
 
 /// The next component's address, as its present process has it.

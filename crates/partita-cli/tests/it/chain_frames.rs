@@ -108,8 +108,11 @@ fn a_busy_chain_is_stopped_without_a_complaint() {
     let world = World::new();
     let components = ["a", "b", "c", "d", "e"].map(|name| (name, PRODUCT));
     let head = "frame = \"64KiB\"\nframes = 24\ncapacity = 4\nalgorithm = \"none\"\nrestarts = 0";
-    for memory in ["keeper", "first-component"] {
-        let file = write(&world, "products", &format!("{head}\nmemory = \"{memory}\""), &components);
+    for (memory, transport) in
+        [("keeper", "ring"), ("first-component", "ring"), ("first-component", "udp-handle")]
+    {
+        let head = format!("{head}\nmemory = \"{memory}\"\ntransport = \"{transport}\"");
+        let file = write(&world, "products", &head, &components);
         // Each time at another point of its work.
         for slow in 0..5 {
             let mut tenant = Tenant::start(&mut start(&world, &file));
@@ -123,7 +126,7 @@ fn a_busy_chain_is_stopped_without_a_complaint() {
             let code = tenant.exit_code();
             let mut complaint = String::new();
             tenant.child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
-            assert_eq!((code, complaint.as_str()), (0, ""), "{memory}, component {slow} slow");
+            assert_eq!((code, complaint.as_str()), (0, ""), "{memory}, {transport}, component {slow} slow");
         }
     }
 }
