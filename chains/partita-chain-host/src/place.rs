@@ -43,7 +43,6 @@ impl ChainDir {
         // No two processes of this tenant make one at the same time.
         let lock = File::open(tenant).map_err(failed())?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed()(error.into()))?;
-        sweep();
         if let Some(path) = made_for(tenant, &meta) {
             return Ok(Self { path, is_made: false });
         }

@@ -234,7 +234,9 @@ impl RoleView {
 /// [`Error::RunDirectory`], [`Error::Io`].
 pub fn running(registry: &Registry) -> Result<Vec<ChainView>, Error> {
     let tenants = registry.lock()?.tenants()?;
-    place::sweep();
+    if registry.is_client() {
+        place::sweep();
+    }
     // A chain that ends meanwhile is left out.
     let own = tenants.iter().filter(|tenant| tenant.is_of_own_user());
     Ok(own.filter_map(|tenant| view_of(tenant).ok().flatten()).collect())

@@ -84,7 +84,7 @@ impl Definitions {
         }
     }
 
-    /// The definition of this name, to show it: with a daemon, whoever defined it.
+    /// The definition of this name, to show it. A daemon shows those of all users.
     ///
     /// # Errors
     /// As [`Definitions::get`].

@@ -354,8 +354,7 @@ impl Running {
     /// Says once of each component that it cannot apply its division.
     fn say_who_refuses(&mut self, say: &mut dyn FnMut(&str)) {
         for at in 0..self.members.len() {
-            let refused = self.file.status(at as u8).is_ok_and(|status| status.refused_epoch != 0);
-            if !refused || self.refusing.contains(&at) {
+            if self.file.refused_epoch(at as u8) == 0 || self.refusing.contains(&at) {
                 continue;
             }
             self.refusing.push(at);

@@ -147,7 +147,7 @@ impl ChainFile {
             suggested: self.suggestion(role),
             applied_epoch: cells.applied_epoch.load(),
             applied_how: cells.applied_how.load(),
-            refused_epoch: cells.refused_epoch.load(),
+            refused_epoch: self.refused_epoch(role),
             reach: self.reach(role),
         })
     }
@@ -155,6 +155,11 @@ impl ChainFile {
     /// How frames of the role before reach a role, if that is on another GPU. One load.
     pub fn reach(&self, role: u8) -> Reach {
         Reach::from_word(self.role_cells(role).reach.load())
+    }
+
+    /// The epoch of the last suggestion that a role's owner could not apply; 0 for none. One load.
+    pub fn refused_epoch(&self, role: u8) -> u64 {
+        self.role_cells(role).refused_epoch.load()
     }
 
     /// Frames that the last role has finished so far, for computing a throughput. Two loads.

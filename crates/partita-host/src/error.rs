@@ -361,8 +361,8 @@ fn whose(user: &str) -> String {
     match user {
         "root" => "only root changes or ends it; ask root".to_owned(),
         user => format!(
-            "only {user} and, in system mode, root change it, and only {user} and root end it; ask {user}, or \
-             run this as {user}"
+            "only {user} and, in system mode, root change it, and only {user} and root end it; ask {user}, \
+             or run this as {user}"
         ),
     }
 }

@@ -203,17 +203,12 @@ fn with(text: &str, library: &Path) -> Option<String> {
 /// else; `None` if it has no such word.
 fn without(text: &str, leaves: impl Fn(&str) -> bool) -> Option<String> {
     let rest = |line: &str| {
-        let kept: Vec<&str> = words(line).filter(|word| !leaves(word)).collect();
+        let mut kept: Vec<&str> = words(line).filter(|word| !leaves(word)).collect();
         if kept.len() == words(line).count() {
             return line.to_owned();
         }
-        let comment = line.find('#').map_or("", |at| line[at..].trim_end_matches('\n'));
-        match (kept.is_empty(), comment.is_empty()) {
-            (true, true) => String::new(),
-            (true, false) => format!("{comment}\n"),
-            (false, true) => format!("{}\n", kept.join(" ")),
-            (false, false) => format!("{} {comment}\n", kept.join(" ")),
-        }
+        kept.extend(line.find('#').map(|at| line[at..].trim_end_matches('\n')));
+        if kept.is_empty() { String::new() } else { format!("{}\n", kept.join(" ")) }
     };
     words(text).any(&leaves).then(|| text.split_inclusive('\n').map(rest).collect())
 }

@@ -1,7 +1,5 @@
 //! A mask in every launch of the process: live, and without a wait.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use partita_abi::qmd::{self, QmdLayout};
@@ -12,6 +10,7 @@ use partita_driver::{Gpu, ProcessMasks, StreamRef};
 use partita_ledger::{GPU_LINK_PREFIX, GPUS_MAX, LEDGER_VARIABLE, LIMITS_FILE_NAME, Limits, MECHANISM_MASK};
 
 use super::{Steer, refused};
+use crate::chain::c_path;
 use crate::error::Error;
 
 /// A mask in every launch, by [`ProcessMasks`]. The board's calibration is that of the tenant whose
@@ -50,8 +49,7 @@ fn of_tenant(uuid: &[u8; 16]) -> Option<(Topology, &'static QmdLayout)> {
     let first = PathBuf::from(std::env::var_os(LEDGER_VARIABLE.to_str().ok()?)?);
     let others = (1..GPUS_MAX).map(|number| first.join(format!("{GPU_LINK_PREFIX}{number}")));
     let limits = |part: PathBuf| {
-        let path = part.join(LIMITS_FILE_NAME.to_str().ok()?);
-        let path = CString::new(path.into_os_string().into_vec()).ok()?;
+        let path = c_path(&part.join(LIMITS_FILE_NAME.to_str().ok()?)).ok()?;
         Some(Limits::read(path.as_c_str()).ok()?.1)
     };
     let limits = std::iter::once(first.clone())

@@ -386,8 +386,8 @@ pub(super) fn grace(grace_s: Option<u32>) -> Result<Duration, Problem> {
         Some(seconds) => Err(Problem::new(
             Kind::BadRequest,
             format!(
-                "grace_s is {seconds}; it must be 0 to {GRACE_S_MAX}, and --grace of `partita kill` and `partita \
-                 chain stop` takes more"
+                "grace_s is {seconds}; it must be 0 to {GRACE_S_MAX}, and --grace of `partita kill` and \
+                 `partita chain stop` takes more"
             ),
         )),
     }

@@ -78,8 +78,8 @@ async fn serve(arguments: &Serve) -> anyhow::Result<()> {
         let root = registry.root().display();
         match registry.is_client() {
             true => bail!(
-                "{root} is in system mode, where root's partitad serves every user ({}); for one of your own, \
-                 set PARTITA_RUN_DIR to a directory of your own",
+                "{root} is in system mode, where root's partitad serves every user ({}); for one of your \
+                 own, set PARTITA_RUN_DIR to a directory of your own",
                 partita_chain_host::daemon::socket_of(&registry, 0).display()
             ),
             false => {
