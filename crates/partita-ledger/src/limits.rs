@@ -53,6 +53,9 @@ pub const FLAG_TIME_TOKENS: u32 = 1024;
 /// In [`Limits::flags`]: the tenant's processes show in the GPU's elastic file when they are at
 /// work, so that others may borrow its TPCs while they rest.
 pub const FLAG_LENDS: u32 = 2048;
+/// In [`Limits::flags`]: other tenants use the device, too, so large copies between host and device
+/// are made in pieces.
+pub const FLAG_NEIGHBOURS: u32 = 4096;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.
 pub const MECHANISM_NONE: u32 = 0;
@@ -111,7 +114,7 @@ pub struct Limits {
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`],
     /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
     /// [`FLAG_SM_COUNT_PARTITION`], [`FLAG_ALL_TASK_SLOTS`], [`FLAG_TURNS`],
-    /// [`FLAG_MEMORY_REST`], [`FLAG_TIME_TOKENS`], [`FLAG_LENDS`].
+    /// [`FLAG_MEMORY_REST`], [`FLAG_TIME_TOKENS`], [`FLAG_LENDS`], [`FLAG_NEIGHBOURS`].
     pub flags: u32,
     /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
     pub task_slots: u32,
@@ -253,6 +256,16 @@ impl Limits {
     /// turns.
     pub fn has_gate(&self) -> bool {
         self.flags & FLAG_GATED != 0 || self.flags & FLAG_TIMED != 0 && self.takes_turns()
+    }
+
+    /// Whether other tenants use the device, too.
+    pub fn has_neighbours(&self) -> bool {
+        self.flags & FLAG_NEIGHBOURS != 0
+    }
+
+    /// Says whether other tenants use the device, too.
+    pub fn put_neighbours(&mut self, has: bool) {
+        self.put_flag(FLAG_NEIGHBOURS, has);
     }
 
     fn put_flag(&mut self, flag: u32, on: bool) {

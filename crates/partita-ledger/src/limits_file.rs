@@ -262,6 +262,14 @@ impl LimitsMap {
         Ok((words[crate::limits::MAX_CLUSTER_WORD] as u32, words[crate::limits::FLAGS_WORD] as u32))
     }
 
+    /// Whether other tenants use the device, too. As cheap as [`LimitsMap::misfit_words`].
+    ///
+    /// # Errors
+    /// [`LimitsBusy`], as for [`LimitsMap::disable_words`].
+    pub fn has_neighbours(&self) -> Result<bool, LimitsBusy> {
+        self.misfit_words().map(|(_, flags)| flags & crate::limits::FLAG_NEIGHBOURS != 0)
+    }
+
     /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
     ///
     /// # Errors

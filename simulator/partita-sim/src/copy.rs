@@ -1,7 +1,11 @@
-//! Copy engines: each serves one transfer at a time, in order, beside computation.
+//! Copy engines: each serves one transfer at a time, beside computation.
 //!
 //! Transfers of one direction share one engine. They run whichever group the compute engine serves,
-//! and contend for DRAM like blocks.
+//! and contend for DRAM like blocks. An engine goes on with a client whose next transfer is there
+//! when one ends, until another client has waited for [`SLICE_NS`]; then it interrupts even a
+//! transfer. So it was measured on an H200 (driver 580.159.04): beside a client that copies all the
+//! time a small copy takes 1.03 ms, with and without MPS, and 0.15 ms if that client does something
+//! else after each 8 MiB.
 
 use std::collections::VecDeque;
 
@@ -11,11 +15,17 @@ use crate::group::Notice;
 use crate::spec::CopySpec;
 use crate::work::{CopyDirection, CopyWork};
 
+/// How long a client has an engine that another one waits for.
+const SLICE_NS: Time = 1_000_000;
+
 /// A transfer and its needs.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     work: u64,
+    client: u64,
+    /// What is left of it.
     length_ns: Time,
+    was_started: bool,
     /// Its demand of bandwidth, in bytes per millisecond.
     demand: u64,
 }
@@ -24,6 +34,34 @@ struct Transfer {
 struct CopyEngine {
     running: Option<(Transfer, Time)>,
     waiting: VecDeque<Transfer>,
+    /// The client that it served last.
+    client: Option<u64>,
+    /// When that client has to let others have it, if others wait.
+    until: Option<Time>,
+}
+
+impl CopyEngine {
+    fn others_wait(&self) -> bool {
+        self.waiting.iter().any(|transfer| Some(transfer.client) != self.client)
+    }
+
+    /// The next transfer to serve.
+    fn next(&mut self, now: Time) -> Option<Transfer> {
+        let is_served = |transfer: &Transfer| Some(transfer.client) == self.client;
+        let goes_on = self.until.is_none_or(|until| until > now);
+        let at = self.waiting.iter().position(|transfer| is_served(transfer) == goes_on).unwrap_or(0);
+        let next = self.waiting.remove(at)?;
+        if !goes_on || !is_served(&next) {
+            (self.client, self.until) = (Some(next.client), None);
+        }
+        Some(next)
+    }
+
+    /// Others wait from now on, or no more.
+    fn note_others(&mut self, now: Time) {
+        let until = self.until.unwrap_or(now + SLICE_NS);
+        self.until = self.others_wait().then_some(until);
+    }
 }
 
 /// All copy engines of the device.
@@ -34,23 +72,24 @@ pub(crate) struct CopyEngines {
     clock: PacedClock,
     /// The running transfers' demand of bandwidth, in bytes per millisecond.
     pub(crate) demand: u64,
-    running: u32,
+    /// Transfers that have not ended.
+    pending: u32,
 }
 
 impl CopyEngines {
     pub(crate) fn new(spec: CopySpec) -> Self {
         let engines = vec![CopyEngine::default(); spec.engines.max(1) as usize];
-        Self { spec, engines, clock: PacedClock::default(), demand: 0, running: 0 }
+        Self { spec, engines, clock: PacedClock::default(), demand: 0, pending: 0 }
     }
 
-    /// Whether no transfer runs; then none waits either.
+    /// Whether no transfer runs or waits.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.running == 0
+        self.pending == 0
     }
 
     /// Queues a transfer at the engine for its direction; returns that engine.
-    pub(crate) fn submit(&mut self, work: u64, copy: CopyWork, notices: &mut Vec<Notice>) -> usize {
+    pub(crate) fn submit(&mut self, work: u64, copy: CopyWork) -> usize {
         let local = self.spec.local_bytes_per_s;
         let (preferred, rate, traffic_per_byte) = match copy.direction {
             CopyDirection::ToDevice => (0, self.spec.link_bytes_per_s, 1),
@@ -64,18 +103,27 @@ impl CopyEngines {
         let transfer_ns = Time::try_from(transfer_ns).unwrap_or(Time::MAX / 4).min(Time::MAX / 4);
         let length_ns = self.spec.latency_ns + transfer_ns;
         let demand = bandwidth::demand(copy.bytes.saturating_mul(traffic_per_byte), length_ns);
-        self.engines[index].waiting.push_back(Transfer { work, length_ns, demand });
-        self.start(index, notices);
+        let engine = &mut self.engines[index];
+        let client = copy.client;
+        engine.waiting.push_back(Transfer { work, client, length_ns, was_started: false, demand });
+        if engine.running.is_some() {
+            engine.note_others(self.clock.ceil());
+        }
+        self.pending += 1;
         index
     }
 
-    /// How long until a transfer ends.
+    /// How long until a transfer ends, starts or is interrupted.
     #[inline]
     pub(crate) fn until_next(&self, pace: Pace) -> Option<Time> {
         if self.is_idle() {
             return None;
         }
-        self.engines.iter().filter_map(|engine| Some(self.clock.until(engine.running?.1, pace))).min()
+        let changes = self.engines.iter().filter_map(|engine| match engine.running {
+            Some((_, due)) => Some(self.clock.until(due.min(engine.until.unwrap_or(due)), pace)),
+            None => (!engine.waiting.is_empty()).then_some(0),
+        });
+        changes.min()
     }
 
     /// Lets time pass; no end of a transfer may lie inside.
@@ -87,49 +135,55 @@ impl CopyEngines {
         }
     }
 
-    /// Ends the transfers that are due and starts those behind them.
+    /// Ends the transfers that are due, and interrupts those whose client has to let others.
     pub(crate) fn settle(&mut self, notices: &mut Vec<Notice>) {
         if self.is_idle() {
             return;
         }
-        for index in 0..self.engines.len() {
-            while let Some((transfer, due)) = self.engines[index].running {
-                if due > self.clock.now() {
-                    break;
+        let now = self.clock.now();
+        for engine in &mut self.engines {
+            let Some((transfer, due)) = engine.running else { continue };
+            let is_over = due <= now;
+            if is_over || engine.until.is_some_and(|until| until <= now) {
+                engine.running = None;
+                self.demand -= transfer.demand;
+                if is_over {
+                    self.pending -= 1;
+                    notices.push(Notice::Done { work: transfer.work, records: None });
+                } else {
+                    engine.waiting.push_back(Transfer { length_ns: due - now, ..transfer });
                 }
-                notices.push(Notice::Done { work: transfer.work, records: None });
-                self.stop(index);
-                self.start(index, notices);
             }
         }
     }
 
-    /// Discards a transfer.
-    pub(crate) fn kill(&mut self, work: u64, index: usize, notices: &mut Vec<Notice>) {
-        let engine = &mut self.engines[index];
-        engine.waiting.retain(|transfer| transfer.work != work);
-        if engine.running.is_some_and(|(transfer, _)| transfer.work == work) {
-            self.stop(index);
-            self.start(index, notices);
+    /// Starts transfers on engines without one. Comes after everything else at a time: a stream
+    /// that has more to copy keeps its engine.
+    pub(crate) fn start(&mut self, notices: &mut Vec<Notice>) {
+        if self.is_idle() {
+            return;
         }
-    }
-
-    fn stop(&mut self, index: usize) {
-        if let Some((transfer, _)) = self.engines[index].running.take() {
-            self.demand -= transfer.demand;
-            self.running -= 1;
-        }
-    }
-
-    fn start(&mut self, index: usize, notices: &mut Vec<Notice>) {
-        let engine = &mut self.engines[index];
-        if engine.running.is_none()
-            && let Some(transfer) = engine.waiting.pop_front()
-        {
-            engine.running = Some((transfer, self.clock.ceil() + transfer.length_ns));
+        let now = self.clock.ceil();
+        for engine in self.engines.iter_mut().filter(|engine| engine.running.is_none()) {
+            let Some(mut transfer) = engine.next(now) else { continue };
+            if !std::mem::replace(&mut transfer.was_started, true) {
+                notices.push(Notice::Started { work: transfer.work });
+            }
+            engine.running = Some((transfer, now + transfer.length_ns));
+            engine.note_others(now);
             self.demand += transfer.demand;
-            self.running += 1;
-            notices.push(Notice::Started { work: transfer.work });
+        }
+    }
+
+    /// Discards a transfer.
+    pub(crate) fn kill(&mut self, work: u64, index: usize) {
+        let engine = &mut self.engines[index];
+        let waiting = engine.waiting.len();
+        engine.waiting.retain(|transfer| transfer.work != work);
+        self.pending -= (waiting - engine.waiting.len()) as u32;
+        if let Some((transfer, _)) = engine.running.take_if(|(transfer, _)| transfer.work == work) {
+            self.demand -= transfer.demand;
+            self.pending -= 1;
         }
     }
 }

@@ -141,6 +141,8 @@ pub struct CopyWork {
     /// Payload in bytes.
     pub bytes: u64,
     pub direction: CopyDirection,
+    /// Whose it is, by any number: a process. An engine goes on with one client as long as it can.
+    pub client: u64,
 }
 
 impl KernelWork {

@@ -18,6 +18,7 @@ mod closed_output;
 mod commands;
 mod common;
 mod containers;
+mod copies;
 mod culprits;
 mod deaths;
 mod device_runtime;

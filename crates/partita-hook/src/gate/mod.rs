@@ -20,5 +20,6 @@ pub mod look;
 pub mod low;
 pub mod pace;
 pub mod pass;
+pub mod pieces;
 pub mod slices;
 pub mod waits;

@@ -1,4 +1,5 @@
 //! Tenants that run at the same time on a GPU divide its task slots, in proportion to their TPCs.
+//! They also learn whether they have neighbours, for their copies.
 //!
 //! Each command that makes, changes or removes a tenant divides them again. It writes the shares
 //! that shrink first, so that all shares never add up to more than the slots. A user's command
@@ -8,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use partita_core::{TpcSet, task_slots};
-use partita_ledger::TaskSlots;
+use partita_ledger::{Limits, TaskSlots};
 
 use super::tenant::{Isolation, Tenant};
 
@@ -42,8 +43,9 @@ fn divide_gpu(tenants: &[&Tenant]) {
         share.wrapping_sub(1) > before.wrapping_sub(1)
     };
     let (larger, smaller): (Vec<_>, Vec<_>) = all.partition(|(tenant, share)| grows(tenant, *share));
+    let has_neighbours = tenants.iter().filter(|tenant| tenant.counts()).count() > 1;
     for (tenant, share) in smaller.into_iter().chain(larger) {
-        store(tenant, share);
+        store(tenant, share, has_neighbours);
     }
 }
 
@@ -60,11 +62,15 @@ fn weight(tenant: &Tenant) -> u32 {
     })
 }
 
-fn store(tenant: &Tenant, share: u32) {
-    if tenant.limits().is_ok_and(|limits| limits.task_slots != share)
+fn store(tenant: &Tenant, share: u32, has_neighbours: bool) {
+    let is_other = |limits: &Limits| (limits.task_slots, limits.has_neighbours()) != (share, has_neighbours);
+    if tenant.limits().is_ok_and(is_other)
         && let Ok(mut file) = tenant.limits_file()
     {
         // The next command that reads a damaged file reports it.
-        let _ = file.update(|limits| limits.task_slots = share);
+        let _ = file.update(|limits| {
+            limits.task_slots = share;
+            limits.put_neighbours(has_neighbours);
+        });
     }
 }

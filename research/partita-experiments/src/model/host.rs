@@ -175,6 +175,7 @@ impl Host {
             return Ok(());
         };
         self.phase = Phase::Part(part, step + 1);
+        let client = self.index as u64;
         match next {
             Step::Sleep(ns) => self.wait = Wait::Until(now + ns),
             Step::CpuWalk { is_random, accesses, .. } => {
@@ -190,10 +191,10 @@ impl Host {
                     CopyRoute::DeviceToHost => CopyDirection::ToHost,
                     CopyRoute::HostToDevice => CopyDirection::ToDevice,
                 };
-                self.submit(CopyWork { bytes, direction }.into(), None, run)?;
+                self.submit(CopyWork { bytes, direction, client }.into(), None, run)?;
             }
             Step::Fill { bytes } => {
-                self.submit(CopyWork { bytes, direction: CopyDirection::Fill }.into(), None, run)?;
+                self.submit(CopyWork { bytes, direction: CopyDirection::Fill, client }.into(), None, run)?;
             }
             Step::Kernel(step) => self.launch(&step, run)?,
         }

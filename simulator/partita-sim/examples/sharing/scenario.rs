@@ -158,7 +158,7 @@ impl Neighbour {
     fn queue_one(&mut self, gpu: &mut Engine) {
         let Some(stream) = self.stream else { return };
         let work = if self.copies {
-            gpu.submit(stream, CopyWork { bytes: 256 << 20, direction: CopyDirection::Within })
+            gpu.submit(stream, CopyWork { bytes: 256 << 20, direction: CopyDirection::Within, client: 0 })
         } else {
             gpu.submit(stream, KernelWork::new(264 * AGGRESSOR_WAVES, 1024, KERNEL_NS, self.set))
         };

@@ -123,9 +123,8 @@ impl Engine {
             }
             Work::Copy(copy) => {
                 self.leave(queue);
-                let engine = self.copies.submit(head, copy, &mut self.notices);
+                let engine = self.copies.submit(head, copy);
                 self.works.get_mut(head).expect("looked at just now").place = Place::AtCopyEngine { engine };
-                self.take_notices();
             }
             Work::Delay { ns } => {
                 work.place = Place::Timed;
@@ -293,10 +292,7 @@ impl Engine {
             match work.place {
                 Place::Travelling => state.arriving -= 1,
                 Place::AtDevice { task } => state.kill(task, &self.layout),
-                Place::AtCopyEngine { engine } => {
-                    self.copies.kill(handle, engine, &mut self.notices);
-                    self.take_notices();
-                }
+                Place::AtCopyEngine { engine } => self.copies.kill(handle, engine),
                 Place::Queued | Place::Holding | Place::Timed => {}
             }
             let time = self.now;

@@ -99,7 +99,11 @@ impl Engine {
             self.take_turns();
             acted |= self.settle_group(Group::settle);
             acted |= self.take_notices();
-            if !acted && self.to_pump.is_empty() {
+            if acted || !self.to_pump.is_empty() {
+                continue;
+            }
+            self.copies.start(&mut self.notices);
+            if !self.take_notices() {
                 return;
             }
         }

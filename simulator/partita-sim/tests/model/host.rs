@@ -2,8 +2,8 @@
 
 use partita_core::TpcSet;
 use partita_sim::{
-    Connections, CopyDirection, CopyWork, Engine, EventKind, GroupKind, KernelWork, SubmitError, Time,
-    UnknownHandle, Work, WorkId,
+    Connections, CopyDirection, CopyWork, Engine, EventKind, GroupKind, KernelWork, StreamId, SubmitError,
+    Time, UnknownHandle, Work, WorkId,
 };
 
 use crate::{bare, done, started, submit, whole_sm};
@@ -135,7 +135,7 @@ fn copies_run_beside_kernels_one_per_direction() {
     let mut gpu = Engine::new(&spec, 0);
     let group = gpu.add_group(GroupKind::Own);
     let streams = [0; 4].map(|priority| gpu.add_stream(group, priority).unwrap());
-    let copy = |direction| CopyWork { bytes: 10_000, direction };
+    let copy = |direction| CopyWork { bytes: 10_000, direction, client: 0 };
     let kernel = submit(&mut gpu, streams[0], whole_sm(132, 10_000, spec.topology.all()));
     let up = gpu.submit(streams[1], copy(CopyDirection::ToDevice)).unwrap();
     let up_too = gpu.submit(streams[2], copy(CopyDirection::ToDevice)).unwrap();
@@ -143,6 +143,63 @@ fn copies_run_beside_kernels_one_per_direction() {
     let events = gpu.run_to_end();
     assert_eq!([kernel, up, down].map(|work| done(&events, work)), [Some(10_000); 3]);
     assert_eq!((started(&events, up_too), done(&events, up_too)), (Some(10_000), Some(20_000)));
+}
+
+/// A GPU that copies a byte in a nanosecond, and three streams.
+fn copying() -> (Engine, [StreamId; 3]) {
+    let mut spec = bare("h200");
+    spec.copy.link_bytes_per_s = 1_000_000_000;
+    let mut gpu = Engine::new(&spec, 0);
+    let group = gpu.add_group(GroupKind::Mps);
+    let streams = [0; 3].map(|priority| gpu.add_stream(group, priority).unwrap());
+    (gpu, streams)
+}
+
+fn up(client: u64, bytes: u64) -> CopyWork {
+    CopyWork { bytes, direction: CopyDirection::ToDevice, client }
+}
+
+#[test]
+fn a_copy_waits_a_slice_for_a_client_that_copies_all_the_time() {
+    let (mut gpu, [first, also, other]) = copying();
+    // One copy of 5 ms, many of 0.1 ms, or many in two streams: no difference for the other client.
+    let floods: [&dyn Fn(&mut Engine); 3] = [
+        &|gpu| {
+            gpu.submit(first, up(1, 5_000_000)).unwrap();
+        },
+        &|gpu| {
+            (0..50).for_each(|_| {
+                gpu.submit(first, up(1, 100_000)).unwrap();
+            })
+        },
+        &|gpu| {
+            (0..50).for_each(|n| {
+                gpu.submit([first, also][n % 2], up(1, 100_000)).unwrap();
+            })
+        },
+    ];
+    for flood in floods {
+        let began = gpu.now();
+        flood(&mut gpu);
+        gpu.advance(began + 30_000);
+        let small = gpu.submit(other, up(2, 1_000)).unwrap();
+        let events = gpu.run_to_end();
+        assert_eq!(done(&events, small), Some(began + 30_000 + 1_000_000 + 1_000));
+        // Nothing of the interrupted copy is lost.
+        assert_eq!(gpu.now(), began + 5_001_000);
+    }
+}
+
+#[test]
+fn a_copy_goes_between_the_pieces_of_another_client() {
+    let (mut gpu, [first, _, other]) = copying();
+    for _ in 0..50 {
+        gpu.submit(first, up(1, 100_000)).unwrap();
+        gpu.submit(first, CopyWork { bytes: 1, direction: CopyDirection::Fill, client: 1 }).unwrap();
+    }
+    gpu.advance(30_000);
+    let small = gpu.submit(other, up(2, 1_000)).unwrap();
+    assert_eq!(done(&gpu.run_to_end(), small), Some(101_000));
 }
 
 #[test]
@@ -154,7 +211,7 @@ fn a_removed_stream_finishes_and_a_killed_one_does_not() {
     let tidy = submit(&mut gpu, a, whole_sm(9, 5_000, TpcSet::range(0..3)));
     let doomed = [
         submit(&mut gpu, b, whole_sm(90, 5_000, TpcSet::range(3..9))),
-        gpu.submit(b, CopyWork { bytes: 1 << 20, direction: CopyDirection::ToDevice }).unwrap(),
+        gpu.submit(b, CopyWork { bytes: 1 << 20, direction: CopyDirection::ToDevice, client: 0 }).unwrap(),
     ];
     let waits = gpu.submit(c, Work::WaitOn(doomed[1])).unwrap();
     let next = submit(&mut gpu, c, whole_sm(6, 1_000, TpcSet::range(3..9)));
@@ -194,7 +251,11 @@ fn a_process_may_end_at_any_moment() {
         for group in [stays, goes] {
             for priority in [0, -1] {
                 let stream = gpu.add_stream(group, priority).unwrap();
-                gpu.submit(stream, CopyWork { bytes: 500_000, direction: CopyDirection::ToDevice }).unwrap();
+                gpu.submit(
+                    stream,
+                    CopyWork { bytes: 500_000, direction: CopyDirection::ToDevice, client: 0 },
+                )
+                .unwrap();
                 submit(&mut gpu, stream, kernel.clone());
                 gpu.submit(stream, Work::Delay { ns: 10_000 }).unwrap();
                 submit(&mut gpu, stream, kernel.clone());

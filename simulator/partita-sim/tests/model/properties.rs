@@ -116,11 +116,7 @@ fn kernel() -> impl Strategy<Value = KernelWork> {
 
 fn program() -> impl Strategy<Value = Program> {
     let stream = (0_usize..2, -2_i32..=0, any::<bool>());
-    (
-        prop::sample::select(catalogue::NAMES.to_vec()),
-        prop::collection::vec(stream, 1..7),
-        any::<u64>(),
-    )
+    (prop::sample::select(catalogue::NAMES.to_vec()), prop::collection::vec(stream, 1..7), any::<u64>())
         .prop_flat_map(|(device, streams, seed)| {
             let count = streams.len();
             let direction = prop::sample::select(vec![
@@ -132,14 +128,21 @@ fn program() -> impl Strategy<Value = Program> {
             let step = prop_oneof![
                 8 => (0..count, kernel()).prop_map(|(stream, kernel)| Step::Kernel { stream, kernel }),
                 2 => (0..count, 0_u64..50_000_000, direction)
-                    .prop_map(|(stream, bytes, direction)| Step::Copy { stream, copy: CopyWork { bytes, direction } }),
+                    .prop_map(|(stream, bytes, direction)| {
+                        let client = stream as u64 % 2;
+                        Step::Copy { stream, copy: CopyWork { bytes, direction, client } }
+                    }),
                 1 => (0..count, 0_u64..30_000).prop_map(|(stream, ns)| Step::Delay { stream, ns }),
                 1 => (0..count).prop_map(|stream| Step::Marker { stream }),
                 2 => (0..count, 1_usize..6).prop_map(|(stream, back)| Step::Wait { stream, back }),
                 3 => (0_u64..60_000).prop_map(|ns| Step::Pass { ns }),
             ];
-            prop::collection::vec(step, 1..30)
-                .prop_map(move |steps| Program { device, streams: streams.clone(), steps, seed })
+            prop::collection::vec(step, 1..30).prop_map(move |steps| Program {
+                device,
+                streams: streams.clone(),
+                steps,
+                seed,
+            })
         })
 }
 

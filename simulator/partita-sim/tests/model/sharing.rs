@@ -225,7 +225,8 @@ fn a_copy_within_the_device_takes_bandwidth_from_kernels() {
     let [a, b] = [0; 2].map(|priority| gpu.add_stream(group, priority).unwrap());
     let kernel = KernelWork { bytes_per_block: 10_000, ..whole_sm(132, 10_000, spec.topology.all()) };
     let kernel = submit(&mut gpu, a, kernel);
-    let copy = gpu.submit(b, CopyWork { bytes: 660_000, direction: CopyDirection::Within }).unwrap();
+    let copy =
+        gpu.submit(b, CopyWork { bytes: 660_000, direction: CopyDirection::Within, client: 0 }).unwrap();
     let events = gpu.run_to_end();
     // Both demand everything. The copy, with priority, has half of it: 20 µs. The kernel has (1 +
     // 2^5/2)^-2/5 = 0.467 of its pace meanwhile, and 2^-2/5 = 0.758 of it for the last 0.66 µs of

@@ -448,20 +448,22 @@ impl Board {
         match *command {
             Command::HostCopy { route, bytes, token } => {
                 let seq_here = if token == 0 { seq } else { None };
-                let copy = transfer(route, bytes);
+                let copy = transfer(id, route, bytes);
                 let copied = self.submit(stream, copy, job(seq_here, nothing(), Effect::Nothing))?;
                 if token == 0 {
                     return Ok(copied);
                 }
                 self.submit(stream, Work::External, job(seq, OnStart::HostCopy(token), Effect::Nothing))
             }
-            Command::Copy { route, rect } => {
-                self.submit(stream, transfer(route, rect.bytes()), job(seq, nothing(), Effect::Copy(rect)))
-            }
+            Command::Copy { route, rect } => self.submit(
+                stream,
+                transfer(id, route, rect.bytes()),
+                job(seq, nothing(), Effect::Copy(rect)),
+            ),
             Command::Fill { dst, pitch, width, height, value, element_bytes } => {
                 let fill = Fill { dst, pitch, width, height, value, element_bytes };
                 let bytes = width.saturating_mul(height);
-                let work = CopyWork { bytes, direction: CopyDirection::Fill };
+                let work = CopyWork { bytes, direction: CopyDirection::Fill, client: id };
                 self.submit(stream, work, job(seq, nothing(), Effect::Fill(fill)))
             }
             Command::Record { event, count } => {
@@ -598,13 +600,13 @@ fn dense_sm(enabled: &TpcSet, sm: u32, per_tpc: u32) -> u32 {
     below * per_tpc + sm % per_tpc
 }
 
-fn transfer(route: Route, bytes: u64) -> CopyWork {
+fn transfer(client: ClientId, route: Route, bytes: u64) -> CopyWork {
     let direction = match route {
         Route::HostToDevice => CopyDirection::ToDevice,
         Route::DeviceToHost | Route::HostToHost => CopyDirection::ToHost,
         Route::DeviceToDevice => CopyDirection::Within,
     };
-    CopyWork { bytes, direction }
+    CopyWork { bytes, direction, client }
 }
 
 /// Whether a word satisfies a wait; the conditions are those of `CUstreamWaitValue_flags`.
