@@ -1,6 +1,6 @@
-"""Table III and figure 14 of «Hardware Compute Partitioning on NVIDIA GPUs», with YOLOv2 in PyTorch on a real GPU.
+"""Table III and figure 14 of «Hardware Compute Partitioning on NVIDIA GPUs», with YOLOv2 in PyTorch or in Darknet on a real GPU.
 
-    python3 research/bench/cnn/run.py --partita target/dist/partita --out research/bench/results
+    python3 research/bench/cnn/run.py --partita target/dist/partita --out research/bench/results [--darknet DIRECTORY]
 
 Every program is started once and stays; each round runs every setting once, in a new random order, so that the settings of a round
 are seconds apart. Without partitions the programs share one MPS service of the benchmark's own, with them they are Partita's tenants.
@@ -10,6 +10,7 @@ on the whole GPU.
 
 import argparse
 import contextlib
+import ctypes
 import datetime
 import json
 import os
@@ -21,8 +22,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-INFER, FAULTY = [str(HERE / "infer.py")], [str(HERE / "faulty.py")]
-COMPETITORS = {"YOLOv2": INFER, "faulty, compute": [*FAULTY, "compute"], "faulty, memory": [*FAULTY, "memory"]}
+FLOODS = {f"faulty, {kind}": [str(HERE / "faulty.py"), kind] for kind in ("compute", "memory")}
 # The paper's network and its competitor have eight TPCs.
 SLIDE_TPCS = 8
 
@@ -96,6 +96,7 @@ def beside(subject: Program, other: Program | None, seconds: float) -> tuple[dic
 def protection(options: argparse.Namespace, partita: Partita) -> list[dict]:
     """Table III: what the network's images take, by setting."""
     runs = []
+    competitors = {"YOLOv2": options.network, **FLOODS}
     with contextlib.ExitStack() as stack:
         shared = mps_daemon(stack)
 
@@ -105,15 +106,15 @@ def protection(options: argparse.Namespace, partita: Partita) -> list[dict]:
             return program
 
         sides = {}
-        plain = start(["python3", *INFER], shared)
-        kept = start(partita.tenant("network", "50%", INFER), dict(os.environ))
-        sides["none"] = plain, {name: start(["python3", *program], shared) for name, program in COMPETITORS.items()}
+        plain = start(["python3", *options.network], shared)
+        kept = start(partita.tenant("network", "50%", options.network), dict(os.environ))
+        sides["none"] = plain, {name: start(["python3", *program], shared) for name, program in competitors.items()}
         # The competitors take turns, so that they may have one half of the TPCs in turn as well: one tenant at a time is at work in it.
         for program in (plain, kept, *sides["none"][1].values()):
             assert program.line() == "ready"
         tpcs = json.loads(partita("ps", "--json"))[0]["tpcs"]
-        settings = [("none", None), *(("none", name) for name in COMPETITORS)]
-        for name, program in COMPETITORS.items():
+        settings = [("none", None), *(("none", name) for name in competitors)]
+        for name, program in competitors.items():
             rival = start(partita.tenant("rival", "50%", program), dict(os.environ))
             assert rival.line() == "ready"
             for number in range(options.rounds):
@@ -139,9 +140,9 @@ def slide(options: argparse.Namespace, partita: Partita) -> list[dict]:
     points = []
     last = SLIDE_TPCS - 1
     with contextlib.ExitStack() as stack:
-        first = Program(partita.tenant("first", "tpc:0", INFER), dict(os.environ))
+        first = Program(partita.tenant("first", "tpc:0", options.network), dict(os.environ))
         stack.callback(first.close)
-        second = Program(partita.tenant("second", f"tpc:1-{last}", INFER), dict(os.environ))
+        second = Program(partita.tenant("second", f"tpc:1-{last}", options.network), dict(os.environ))
         stack.callback(second.close)
         assert first.line() == second.line() == "ready"
         at = 1
@@ -184,9 +185,11 @@ def text(rows: list[dict], points: list[dict], versions: str, options: argparse.
         return f"{values[0]:.3f} ({values[1]:.3f}–{values[2]:.3f})"
 
     lines = ["# A network beside a faulty one", "",
-             f"{versions}; {options.rounds} rounds of {options.seconds:g} s a setting, a competitor at a time. `python3 research/bench/cnn/run.py`.", "",
-             "YOLOv2, 416 × 416, one image at a time, in milliseconds. Ratios are those of a round's pair, with and without the competitor on the same",
-             "TPCs: median (least–most). Without partitions all share one MPS service.", "",
+             f"{versions}; {options.rounds} rounds of {options.seconds:g} s a setting, a competitor at a time. "
+             f"`python3 research/bench/cnn/run.py{' --darknet DIRECTORY' if options.darknet else ''}`.", "",
+             f"YOLOv2 in {'Darknet' if options.darknet else 'PyTorch'} with random weights, one random image of 416 × 416 again and again, in",
+             "milliseconds. Ratios are those of a round's pair, with and without the competitor on the same TPCs: median (least–most). Without",
+             "partitions all share one MPS service.", "",
              "| partition | competitor | mean | deviation | least | p50 | p99 | most | mean against alone | p99 against alone | images |",
              "|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
@@ -204,24 +207,40 @@ def text(rows: list[dict], points: list[dict], versions: str, options: argparse.
     return "\n".join(lines) + "\n"
 
 
+def pytorch() -> str:
+    told = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], check=True, capture_output=True, text=True).stdout.strip()
+    return f"PyTorch {told}"
+
+
+def darknet(directory: pathlib.Path) -> str:
+    """Darknet itself has no version; those of what it uses, then."""
+    library = ctypes.CDLL(str(directory.resolve() / "libdarknet.so"))
+    version = [ctypes.c_int() for _ in range(3)]
+    for part, value in enumerate(version):
+        library.cublasGetProperty(part, ctypes.byref(value))
+    return f"Darknet with cuBLAS {'.'.join(str(value.value) for value in version)}, {'with' if hasattr(library, 'cudnn_handle') else 'without'} cuDNN"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partita", default="partita")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--darknet", type=pathlib.Path, help="directory of libdarknet.so and cfg: that network, and not PyTorch's")
     options = parser.parse_args()
+    options.network = [str(HERE / "darknet.py"), str(options.darknet.resolve())] if options.darknet else [str(HERE / "infer.py")]
     partita = Partita(str(pathlib.Path(options.partita).resolve()) if "/" in options.partita else options.partita)
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], check=True, capture_output=True,
                          text=True).stdout.splitlines()[0].replace(", ", ", driver ")
-    torch = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], check=True, capture_output=True, text=True).stdout.strip()
+    versions = f"{gpu}, {darknet(options.darknet) if options.darknet else pytorch()}, {datetime.date.today()}"
     runs, points = protection(options, partita), slide(options, partita)
     rows = table(runs)
-    versions = f"{gpu}, PyTorch {torch}, {datetime.date.today()}"
     report = text(rows, points, versions, options)
-    (options.out / "cnn.md").write_text(report)
+    name = "cnn_darknet" if options.darknet else "cnn"
+    (options.out / f"{name}.md").write_text(report)
     slid = [{**point, "first_ms": statistics.mean(point["first_ms"]), "second_ms": statistics.mean(point["second_ms"])} for point in points]
-    (options.out / "cnn.json").write_text(json.dumps({"versions": versions, "protection": rows, "slide": slid}, indent=1) + "\n")
+    (options.out / f"{name}.json").write_text(json.dumps({"versions": versions, "protection": rows, "slide": slid}, indent=1) + "\n")
     print(report)
 
 
