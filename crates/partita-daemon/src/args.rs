@@ -226,8 +226,7 @@ fn every(text: &str) -> Result<Every, String> {
     if text == "off" {
         return Ok(Every(None));
     }
-    let time = seconds(text).map_err(|_| "give whole seconds, 1 to 3600, or off".to_owned())?;
-    Ok(Every(Some(time).filter(|time| !time.is_zero())))
+    some_seconds(text).map(|time| Every(Some(time))).map_err(|error| format!("{error}, or off"))
 }
 
 fn some_seconds(text: &str) -> Result<Duration, String> {
@@ -275,7 +274,6 @@ mod tests {
         for (line, every) in [
             ("partitad", Some(10)),
             ("partitad --audit-every 3600", Some(3600)),
-            ("partitad --audit-every 0", None),
             ("partitad --audit-every off", None),
         ] {
             assert_eq!(
@@ -284,9 +282,9 @@ mod tests {
                 "{line}"
             );
         }
-        for line in ["partitad --audit-every 3601", "partitad --audit-every 1s", "partitad --audit-every on"]
-        {
-            assert!(parse(line).is_err(), "{line}");
+        for every in ["0", "3601", "1s", "on"] {
+            let error = parse(&format!("partitad --audit-every {every}")).unwrap_err().to_string();
+            assert!(error.contains("1 to 3600, or off"), "{error}");
         }
         for line in ["partitad --drain-s -1", "partitad --gpu sim:none", "partitad --socket", "partitad x"] {
             assert!(parse(line).is_err(), "{line}");
