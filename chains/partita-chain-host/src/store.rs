@@ -192,25 +192,29 @@ fn all_of_daemon(daemon: &Client) -> Result<Vec<Defined>, Error> {
     Ok(views.into_iter().filter_map(|view| view.defined).collect())
 }
 
-/// The definition of this name that the daemon stores.
-fn one_of_daemon(daemon: &Client, name: &str) -> Result<Defined, Error> {
-    let all = all_of_daemon(daemon)?;
-    let ours = all.iter().filter(|one| one.is_ours());
-    let names: Vec<String> = ours.map(|one| one.definition.name.clone()).collect();
-    let found = all.into_iter().find(|one| one.definition.name == name);
-    found.ok_or_else(|| undefined(name, &names))
-}
-
 /// The definitions of this user and of root that the daemon stores, by name.
 fn of_daemon(daemon: &Client) -> Result<Vec<Definition>, Error> {
     let ours = all_of_daemon(daemon)?.into_iter().filter(Defined::is_ours);
     Ok(ours.map(|one| one.definition).collect())
 }
 
+/// The definition of this name that the daemon stores, if there is one.
+fn find_at_daemon(daemon: &Client, name: &str) -> Result<Option<Defined>, Error> {
+    Ok(all_of_daemon(daemon)?.into_iter().find(|one| one.definition.name == name))
+}
+
+/// The definition of this name that the daemon stores.
+fn one_of_daemon(daemon: &Client, name: &str) -> Result<Defined, Error> {
+    if let Some(one) = find_at_daemon(daemon, name)? {
+        return Ok(one);
+    }
+    let names: Vec<String> = of_daemon(daemon)?.into_iter().map(|one| one.name).collect();
+    Err(undefined(name, &names))
+}
+
 fn keep_with(daemon: &Client, definition: &Definition) -> Result<(), Error> {
     let body = serde_json::to_value(definition).map_err(odd)?;
-    let before = all_of_daemon(daemon)?.into_iter().find(|one| one.definition.name == definition.name);
-    let (method, path) = match before {
+    let (method, path) = match find_at_daemon(daemon, &definition.name)? {
         None => ("POST", CHAINS.to_owned()),
         Some(one) => {
             one.check_changes("changes it")?;
