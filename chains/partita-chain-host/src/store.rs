@@ -58,11 +58,15 @@ impl Definitions {
     /// Stores the text of a definition under the name in it, and replaces an older one.
     ///
     /// # Errors
-    /// As [`Definition::from_toml`]; [`Error::Daemon`], [`Error::Io`].
+    /// As [`Definition::from_toml`]; [`Error::Refused`] beside a daemon if a file has that name;
+    /// [`Error::Daemon`], [`Error::Io`].
     pub fn save(&self, text: &str) -> Result<Definition, Error> {
         let definition = Definition::from_toml(text)?;
         match &self.0 {
-            Storage::Daemon(daemon) => keep_with(daemon, &definition)?,
+            Storage::Daemon(daemon) => {
+                check_no_file(&definition.name)?;
+                keep_with(daemon, &definition)?;
+            }
             Storage::Files(files) => files.save(&definition, text)?,
         }
         Ok(definition)
@@ -208,8 +212,24 @@ fn one_of_daemon(daemon: &Client, name: &str) -> Result<Defined, Error> {
     if let Some(one) = find_at_daemon(daemon, name)? {
         return Ok(one);
     }
+    check_no_file(name)?;
     let names: Vec<String> = of_daemon(daemon)?.into_iter().map(|one| one.name).collect();
     Err(undefined(name, &names))
+}
+
+/// Refuses a name that a file has beside a daemon: each would hide the other, by turns.
+fn check_no_file(name: &str) -> Result<(), Error> {
+    let path = Files::of_user().ok().map(|files| files.path(name)).filter(|path| path.exists());
+    path.map_or(Ok(()), |path| {
+        let path = path.display();
+        Err(Error::Refused {
+            what: format!("chain {name}"),
+            reason: format!(
+                "{path} defines it for times without partitad, which stores definitions now; start that one \
+                 with `partita chain start {path}`, or move it: `mv {path} .` and `partita chain define {name}.toml`"
+            ),
+        })
+    })
 }
 
 fn keep_with(daemon: &Client, definition: &Definition) -> Result<(), Error> {

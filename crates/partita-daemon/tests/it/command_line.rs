@@ -46,5 +46,18 @@ fn definitions_are_kept_by_the_daemon_where_one_runs() {
     // Without one they are the user's files again.
     drop(daemon);
     ok(&mut partita(&["chain", "define", file.to_str().unwrap()]));
-    assert!(config.join("partita/chains/cameras.toml").exists());
+    let own = config.join("partita/chains/cameras.toml");
+    assert!(own.exists());
+    // Then a daemon stores no other one of that name, and leads to the file.
+    let daemon = world.start();
+    for words in [["define", file.to_str().unwrap()], ["start", "cameras"], ["forget", "cameras"]] {
+        let refused = partita(&["chain"]).args(words).output().unwrap();
+        let told = String::from_utf8(refused.stderr).unwrap();
+        let remedy = format!("`mv {} .` and `partita chain define cameras.toml`\n", own.display());
+        assert!(refused.status.code() == Some(125) && told.lines().count() == 1, "{told}");
+        assert!(told.ends_with(&remedy), "{told}");
+    }
+    assert_eq!(daemon.get("/v1/chains"), Value::Array(Vec::new()));
+    fs::rename(&own, world.dir().join("moved.toml")).unwrap();
+    ok(&mut partita(&["chain", "define", file.to_str().unwrap()]));
 }
