@@ -9,7 +9,7 @@ use partita_ledger::{FLAG_GPCS_UNPROVED, Limits, LimitsFault, MECHANISM_MASK, NO
 pub use partita_ledger::{OnMisfit, SmCount, Spill, TaskSlots};
 use thiserror::Error;
 
-pub use self::given::{Given, Members, Refused};
+pub use self::given::{Given, Members, Refused, in_keys, option_of};
 pub use self::table::{Change, Form, LIMITS, Limit, LimitError, LimitSet, Needs, Restart, Shown};
 use crate::calibration::Measured;
 use crate::error::Error;

@@ -190,7 +190,7 @@ impl<'a> Change<'a> {
                 option: "--sm".to_owned(),
                 reason: format!(
                     "tenant {} shares its compute units with others, in turns; change its --time, or start \
-                     it with --sm",
+                     it with `partita run --sm`",
                     part.name
                 ),
             });
@@ -252,7 +252,7 @@ impl<'a> Change<'a> {
                 option: format!("--priority {priority}"),
                 reason: format!(
                     "tenant {} was started without a priority, and its launches pass no gate; start it with \
-                     `--priority high` or `--priority low`, then it can be changed",
+                     `partita run --priority high` or `low`, then it can be changed",
                     part.name
                 ),
             });
@@ -266,7 +266,7 @@ impl<'a> Change<'a> {
                 option,
                 reason: format!(
                     "tenant {} was started without a share of time, and its launches are not measured; start it with \
-                     `--time 100%` or less, then it can be changed",
+                     `partita run --time 100%` or less, then it can be changed",
                     part.name
                 ),
             });
@@ -284,8 +284,8 @@ impl<'a> Change<'a> {
             return Err(Error::NotOffered {
                 option: "--sm with a ceiling".to_owned(),
                 reason: format!(
-                    "tenant {} was started without one, and its launches do not look for idle TPCs; start it with --sm \
-                     30%..100%, then both figures can be changed",
+                    "tenant {} was started without one, and its launches do not look for idle TPCs; start it with \
+                     `partita run --sm 30%..100%`, then both figures can be changed",
                     part.name
                 ),
             });

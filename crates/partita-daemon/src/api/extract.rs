@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use partita::registry::check_name;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 
@@ -129,15 +129,23 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     if let Err(error) = std::str::from_utf8(bytes) {
         return Err(Problem::new(Kind::BadJson, format!("the body: {error}; send JSON in UTF-8")));
     }
-    let parsed = serde_json::from_slice(bytes).map(|Object(value)| value);
+    let mut member = None;
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let parsed = json.deserialize_map(Members { member: &mut member, value: PhantomData });
+    let parsed = parsed.and_then(|value| json.end().map(|()| value));
     parsed.map_err(|error| {
         // serde reports an invalid word as a syntax error.
         let is_json = || serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
         if error.classify() == Category::Data || is_json() {
-            Problem::new(
-                Kind::Invalid,
-                format!("the body: {}; see /docs for its form", short(&error.to_string())),
-            )
+            let detail = format!("the body: {}; see /docs for its form", short(&error.to_string()));
+            match member {
+                // A pointer escapes both (RFC 6901).
+                Some(name) => {
+                    let name = short(&name).replace('~', "~0").replace('/', "~1");
+                    Problem::invalid(format!("/{name}"), detail)
+                }
+                None => Problem::new(Kind::Invalid, detail),
+            }
         } else {
             Problem::new(Kind::BadJson, format!("the body: {}; send JSON", short(&error.to_string())))
         }
@@ -151,21 +159,44 @@ pub(super) struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members<T>(PhantomData<T>);
+        deserializer.deserialize_map(Members { member: &mut None, value: PhantomData }).map(Object)
+    }
+}
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
-            type Value = Object<T>;
+/// Reads an object, and has the name of the member at which that fails.
+struct Members<'m, T> {
+    member: &'m mut Option<String>,
+    value: PhantomData<T>,
+}
 
-            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter.write_str("an object")
-            }
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<'_, T> {
+    type Value = T;
 
-            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Object<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(members)).map(Object)
-            }
-        }
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("an object")
+    }
 
-        deserializer.deserialize_map(Members(PhantomData))
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(Named { members, member: self.member }))
+    }
+}
+
+/// The members of an object, with the name of the present one.
+struct Named<'m, A> {
+    members: A,
+    member: &'m mut Option<String>,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Named<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        *self.member = self.members.next_key()?;
+        self.member.as_ref().map(|name| seed.deserialize(name.as_str().into_deserializer())).transpose()
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.members.next_value_seed(seed)
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::LazyLock;
 
 use partita::limits::{Form, Given, LIMITS, Limit, Members, Shown};
-use serde::{Deserialize, Deserializer};
 use utoipa::openapi::schema::{
     AdditionalProperties, KnownFormat, ObjectBuilder, OneOfBuilder, Schema, SchemaFormat, SchemaType, Type,
 };
@@ -12,25 +11,25 @@ use utoipa::openapi::{OpenApi, Ref, RefOr};
 /// The members of a change that are not limits.
 const OTHERS: [&str; 2] = ["gpu", "compact"];
 
-/// The limits in a change of a tenant's: those that can change while it runs.
-#[derive(Debug, Clone)]
-pub(super) struct Changes(pub Given);
-
 fn changeable() -> impl Iterator<Item = &'static Limit> {
     LIMITS.iter().filter(|limit| limit.change.is_some())
 }
 
-impl<'de> Deserialize<'de> for Changes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        static EXPECTED: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-            let members = changeable().map(|limit| limit.member);
-            let written = changeable().filter(|limit| matches!(limit.form, Form::Size { .. }));
-            OTHERS.into_iter().chain(members).chain(written.map(|limit| limit.name)).collect()
-        });
+/// Reads the limits in a change of a tenant's: those that can change while it runs.
+pub(super) fn changes() -> Members {
+    static EXPECTED: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let members = changeable().map(|limit| limit.member);
+        let written = changeable().filter(|limit| matches!(limit.form, Form::Size { .. }));
+        OTHERS.into_iter().chain(members).chain(written.map(|limit| limit.name)).collect()
+    });
+    Members { may: |limit| limit.change.is_some(), expected: &EXPECTED }
+}
 
-        let members = Members { may: |limit| limit.change.is_some(), expected: &EXPECTED };
-        from.deserialize_map(members).map(Changes)
-    }
+/// The member of a change that an option of `partita set` is, by the name under which it came.
+pub(super) fn member_of(option: &str, given: &Given) -> Option<&'static str> {
+    let limit = || changeable().find(|limit| limit.name == option).map(|limit| limit.member);
+    let other = || OTHERS.into_iter().find(|other| *other == option);
+    given.name_of(option).or_else(limit).or_else(other)
 }
 
 /// Writes the limits into the document: into the schemas `change` and `part`, and a schema for each

@@ -8,18 +8,19 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use partita::error::Error;
 use partita::kill;
-use partita::limits::{LimitSet, Refused};
+use partita::limits::{Given, LimitSet, Refused, in_keys, option_of};
 use partita::pace::TimesRow;
 use partita::ps::TenantRow;
 use partita::registry::Origin;
 use partita::set::{self, SetOutcome, SetRequest, Whose};
 use partita::slo::TargetRow;
 use partita_core::ByteSize;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Asked, Input, Name, Output, Segments};
-use super::limits::Changes;
+use super::limits::{changes, member_of};
 use super::{App, Shared};
 use crate::caller::Caller;
 use crate::problem::{Kind, Problem};
@@ -246,38 +247,78 @@ pub(super) async fn get(
 }
 
 /// New limits; what is left out stays.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, ToSchema)]
 pub(super) struct TenantChange {
     /// On which of its GPUs, as `--gpu` takes them; none for all.
     #[schema(min_length = 1)]
     gpu: Option<String>,
     /// The limits.
-    #[serde(flatten)]
     #[schema(ignore)]
-    limits: Changes,
+    limits: Given,
     /// Whether others make room, as few as need be.
-    #[serde(default)]
+    #[schema(required = false)]
     compact: bool,
+}
+
+/// As `#[serde(flatten)]` would, but each value is read as its member comes.
+impl<'de> Deserialize<'de> for TenantChange {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = TenantChange;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<TenantChange, A::Error> {
+                let (mut gpu, mut compact, mut limits) = (None, None, Given::default());
+                while let Some(name) = members.next_key::<String>()? {
+                    match &*name {
+                        "gpu" if gpu.is_some() => return Err(A::Error::duplicate_field("gpu")),
+                        "gpu" => gpu = Some(members.next_value()?),
+                        "compact" if compact.is_some() => return Err(A::Error::duplicate_field("compact")),
+                        "compact" => compact = Some(members.next_value()?),
+                        _ => changes().read(&name, &mut members, &mut limits)?,
+                    }
+                }
+                Ok(TenantChange { gpu: gpu.flatten(), limits, compact: compact.unwrap_or_default() })
+            }
+        }
+
+        from.deserialize_map(Members)
+    }
 }
 
 impl TenantChange {
     fn request(&self, name: String) -> Result<SetRequest, Problem> {
         let invalid =
             |field: &str, error: String| Problem::invalid(format!("/{field}"), format!("{field}: {error}"));
-        let limits = self.limits.0.read().map_err(|refused| {
+        let limits = self.limits.read().map_err(|refused| {
             let Refused { name, error, .. } = refused;
             invalid(name, error.to_string())
         })?;
         if limits.memory == Some(ByteSize(0).into()) {
-            let name = self.limits.0.name_of("mem").unwrap_or("mem");
+            let name = self.limits.name_of("mem").unwrap_or("mem");
             let reason = "a program without device memory cannot start; give at least 1MiB, or leave it out";
             return Err(invalid(name, reason.to_owned()));
         }
-        if self.limits.0.is_empty() && !self.compact {
+        if self.limits.is_empty() && !self.compact {
             return Err(Problem::new(Kind::Invalid, "nothing to change; give sm, mem or another limit"));
         }
-        let gpus = self.gpu.as_deref().map(str::parse).transpose()?;
+        let gpus = self.gpu.as_deref().map(str::parse).transpose().map_err(|error| self.refused(error))?;
         Ok(SetRequest { whose: Whose::Name(name), gpus, limits, compact: self.compact })
+    }
+
+    /// A refusal in the names of the body, where commands have options.
+    fn refused(&self, error: Error) -> Problem {
+        let key = |option: &str| member_of(option, &self.limits);
+        let text = error.to_string();
+        let field = text.strip_prefix("--").and_then(|rest| key(option_of(rest)));
+        let mut problem = Problem::new(Problem::from(error).code(), in_keys(&text, key));
+        problem.field = field.map(|field| format!("/{field}"));
+        problem
     }
 }
 
@@ -332,7 +373,10 @@ pub(super) async fn change(
     Input(change): Input<TenantChange>,
 ) -> Result<Output<Vec<LimitsView>>, Problem> {
     let request = change.request(name)?;
-    let outcomes = app.blocking(move |app| Ok(set::set_for(app.registry(), &request, caller.user)?)).await?;
+    let outcomes = app.blocking(move |app| {
+        set::set_for(app.registry(), &request, caller.user).map_err(|error| change.refused(error))
+    });
+    let outcomes = outcomes.await?;
     Ok(Output(outcomes.into_iter().map(LimitsView::from).collect()))
 }
 
