@@ -23,7 +23,7 @@ use partita_frames::{
 use partita_host::error::Error;
 use partita_host::install::Install;
 use partita_host::kill;
-use partita_host::limits::LimitSet;
+use partita_host::limits::{LimitSet, in_keys};
 use partita_host::mps;
 use partita_host::mps::ready::{self, READY_LIMIT};
 use partita_host::offered::Via;
@@ -112,19 +112,24 @@ pub fn start(
         description: Some(format!("{DESCRIBED}{} components", definition.components.len())),
         ..RunRequest::default()
     };
+    let refuse = |reason| Error::Refused { what: format!("chain {}", definition.name), reason };
     run(install, &request, |_, _| {}, say).map_err(|error| match error {
         Error::NameInUse { name, user, gpu, what, command } => {
             let end = command
                 .map_or_else(String::new, |command| format!(", or end it with `partita {command} {name}`"));
-            Error::Refused {
-                what: format!("chain {name}"),
-                reason: format!(
-                    "{user}'s tenant on {gpu} has that name ({what}); choose another `name` in the \
-                     definition{end}"
-                ),
+            refuse(format!(
+                "{user}'s tenant on {gpu} has that name ({what}); choose another `name` in the \
+                 definition{end}"
+            ))
+        }
+        other => {
+            // The definition has keys where `partita run` has options.
+            let key = |option: &str| ["sm", "mem"].into_iter().find(|key| *key == option);
+            match (other.to_string(), other) {
+                (text, other) if in_keys(&text, key) == text => other,
+                (text, _) => refuse(in_keys(&text, key)),
             }
         }
-        other => other,
     })
 }
 
