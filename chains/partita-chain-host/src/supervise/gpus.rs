@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 
-use partita_core::TpcSet;
+use partita_core::{ByteSize, Count, TpcSet};
 use partita_host::error::Error;
 use partita_host::gpu::{Gpu, Selector};
 use partita_host::gpus::{self, Selectors};
@@ -78,8 +78,8 @@ pub(super) fn find(
 /// The GPUs of a chain's tenant, and the number of each component's.
 ///
 /// # Errors
-/// [`Error::Refused`] if the tenant has not the chain's GPUs; [`Error::Io`] for limits that cannot
-/// be read.
+/// [`Error::Refused`] if the tenant has not the chain's GPUs, or one has no memory for the frames;
+/// [`Error::Io`] for limits that cannot be read.
 pub(super) fn of_tenant(chain: &ChainRun, parts: &[Tenant]) -> Result<(Vec<OnGpu>, Vec<usize>), Error> {
     let definition = &chain.definition;
     let of = match chain.gpus.as_slice() {
@@ -95,11 +95,25 @@ pub(super) fn of_tenant(chain: &ChainRun, parts: &[Tenant]) -> Result<(Vec<OnGpu
             ),
         });
     }
-    let on = |part: &Tenant| {
+    let (frame, frames) = (definition.frame_bytes()?, definition.frame_count());
+    let on = |(at, part): (usize, &Tenant)| {
         let limits = c_path(&part.dir.join(LIMITS_FILE_NAME.to_str().unwrap_or_default()))?;
         let (_, now) = LimitsMap::open_ro(&limits)
             .and_then(|map| map.load())
             .map_err(|error| of_file(&definition.name, &error))?;
+        if frame.saturating_mul(frames.into()) > now.memory_total_bytes {
+            let first = of.iter().position(|gpu| *gpu == at).unwrap_or_default();
+            return Err(Error::Refused {
+                what: format!("chain {}, component {}", definition.name, definition.components[first].name),
+                reason: format!(
+                    "`frame` = {}: {}, the component's GPU, has {}, too little for {}; lower `frame` or `frames`",
+                    ByteSize(frame),
+                    part.gpu_label(),
+                    ByteSize(now.memory_total_bytes).rounded_down(),
+                    Count(frames, "frame")
+                ),
+            });
+        }
         Ok(OnGpu {
             label: part.gpu_label().to_owned(),
             uuid: now.gpu_uuid,
@@ -108,5 +122,5 @@ pub(super) fn of_tenant(chain: &ChainRun, parts: &[Tenant]) -> Result<(Vec<OnGpu
             tpcs: TpcSet::from_words(now.set).len(),
         })
     };
-    Ok((parts.iter().map(on).collect::<Result<_, Error>>()?, of))
+    Ok((parts.iter().enumerate().map(on).collect::<Result<_, Error>>()?, of))
 }

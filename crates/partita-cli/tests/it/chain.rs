@@ -126,6 +126,24 @@ fn definitions_are_checked_kept_and_forgotten() {
 }
 
 #[test]
+fn what_a_gpu_cannot_give_is_refused_in_the_keys_of_the_definition() {
+    let chains = Chains::new();
+    for (options, expected) in [
+        ("mem = \"1PiB\"", "chain toy: mem 1PiB: "),
+        ("sm = \"999tpc\"", "or less"),
+        ("frames = 256\nframe = \"1GiB\"", "chain toy, component a: `frame` = 1GiB: sim:h200, "),
+    ] {
+        let path = chains.world.dir().join("toy.toml");
+        let frame = if options.contains("frame = ") { "" } else { "frame = \"64KiB\"\n" };
+        let components =
+            ["a", "b"].map(|name| format!("[[component]]\nname = \"{name}\"\ncommand = {WAITS}\n"));
+        fs::write(&path, format!("name = \"toy\"\n{frame}{options}\n{}", components.concat())).unwrap();
+        let refused = chains.refused(&["chain", "start", path.to_str().unwrap()]);
+        assert!(refused.contains(expected) && !refused.contains("--"), "{refused}");
+    }
+}
+
+#[test]
 fn a_failed_component_restarts_and_the_others_continue() {
     let chains = Chains::new();
     chains.define("toy", "sm = \"25%\"\nrestarts = 3", &[WAITS, WAITS]);
