@@ -51,8 +51,8 @@ pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
     /// [`Kind::Conflict`] if it has ended already.
     fn take_back(&self, caller: Caller, keeper: u32, lease: u64) -> Result<(), Problem>;
 
-    /// Gives back what an owner that has ended has left, and returns how many leases that was.
-    /// `force`: although a process of it lives.
+    /// Releases the leases of an owner that has left, and returns how many there were. `force`:
+    /// although a process of it lives.
     ///
     /// # Errors
     /// As [`Memory::take_back`]; [`Kind::Conflict`] too for an owner that

@@ -115,17 +115,17 @@ pub(super) async fn take_back(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// How the leases of an owner that has ended are given back.
+/// How the leases of an owner that has left are released.
 #[derive(Debug, Clone, Copy, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Disown {
-    /// Although a process that could write there lives [default: false].
+    /// Whether to do so although a process that could write to the memory lives [default: false].
     #[serde(default)]
     force: bool,
 }
 
-/// What was given back.
+/// What was released.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct Disowned {
     /// How many leases.

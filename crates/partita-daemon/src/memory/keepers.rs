@@ -253,7 +253,8 @@ impl Memory for Keepers {
                 pid => format!("process {pid}"),
             };
             let detail = format!(
-                "owner {owner} has ended, but {who} has the memory open and could write there: end it, and its leases go back by themselves;                  or ask with force=true, if you know that it does not"
+                "owner {owner} has left, but {who} has the memory open and could write to it; end it, and the \
+                 keeper releases the leases, or pass force=true if you know that it does not write"
             );
             return Err(Problem::new(Kind::Conflict, detail));
         }
