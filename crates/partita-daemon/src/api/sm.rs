@@ -214,6 +214,8 @@ pub(super) struct Suggestion {
     tpc_set: Option<String>,
     /// Whether the component does so already.
     obeys: bool,
+    /// Whether the component cannot. Its standard error has the reason.
+    refuses: bool,
 }
 
 /// What a component of a running chain is to use
@@ -237,6 +239,7 @@ pub(super) async fn suggestion(
         sm_percent: one.tpcs.map_or(100.0, |tpcs| f64::from(tpcs) * 100.0 / of_chain),
         tpc_set: one.tpc_set,
         obeys: one.obeys,
+        refuses: one.refuses,
     }))
 }
 

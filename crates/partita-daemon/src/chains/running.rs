@@ -80,6 +80,8 @@ pub struct RunningComponent {
     pub tpc_set: Option<String>,
     /// Whether it does already.
     pub obeys: bool,
+    /// Whether it cannot. Its standard error has the reason.
+    pub refuses: bool,
 }
 
 /// Something that happened to a chain.
@@ -117,6 +119,7 @@ impl From<ChainView> for Running {
             tpcs: state.tpcs.as_ref().and_then(|tpcs| tpcs.get(at).copied()),
             tpc_set: role.tpcs,
             obeys: role.obeys,
+            refuses: role.refuses,
             name: role.name,
         });
         let components = components.collect();

@@ -129,6 +129,7 @@ fn running(started_unix_s: u64, steps: &[f64]) -> Running {
         tpcs: None,
         tpc_set: None,
         obeys: false,
+        refuses: false,
     };
     Running {
         name: "c".to_owned(),

@@ -150,7 +150,9 @@ fn shares_are_configured_suggested_and_kept_as_history() {
     eventually("the chain has it", || daemon.get(&suggestion)["tpcs"] == 24);
     let told = daemon.get(&suggestion);
     assert!((told["sm_percent"].as_f64().unwrap() - 2400.0 / 33.0).abs() < 1e-9, "{told}");
-    assert!(told["tpc_set"].is_string(), "{told}");
+    // The components use no client library, so they do not obey; they do not refuse either.
+    assert!(told["tpc_set"].is_string() && told["obeys"] == false && told["refuses"] == false, "{told}");
+    assert_eq!(running(&daemon)["components"][1]["refuses"], false);
     assert_eq!(daemon.get("/v1/chains/c/optimizer")["algorithm"], "hand");
 
     // One alone; the other one keeps what it has.
@@ -217,7 +219,7 @@ fn a_chain_that_cannot_start_says_why() {
     daemon.ok("POST", "/v1/chains", Some(chain));
     let problem = daemon.refused(409, "POST", "/v1/chains/c/start", None);
     let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("--mem 100TiB") && detail.contains("c.log"), "{detail}");
+    assert!(detail.contains("chain c: mem 100TiB") && detail.contains("c.log"), "{detail}");
     assert_eq!(running(&daemon), Value::Null);
     let mut chain = definition("d");
     chain["component"][1]["command"] = json!(["./none"]);
