@@ -12,7 +12,9 @@ use utoipa::ToSchema;
 
 use super::Shared;
 use super::definition::{self, ChainDefinition};
-use super::extract::{Asked, Input, InputWithBytes, Name, Output, Segments, header_list, header_text};
+use super::extract::{
+    Asked, Input, InputWithBytes, Name, NoBody, Output, Segments, header_list, header_text,
+};
 use super::tenants::{End, Ended, grace, stop as stop_tenant};
 use crate::caller::Caller;
 use crate::chains::Running;
@@ -114,13 +116,12 @@ async fn find(app: &Shared, name: &str) -> Result<(Option<Kept>, Option<Running>
     Ok((kept, running))
 }
 
-/// Checks that the caller may change a chain. Whether it may change one that is not defined here,
-/// what runs it decides.
-pub(super) async fn owned(app: &Shared, name: &str, caller: Caller) -> Result<(), Problem> {
-    match find(app, name).await? {
-        (Some(kept), _) => caller.check(&format!("chain {name}"), kept.owner),
-        (None, _) => Ok(()),
-    }
+/// Checks that the caller may change a chain, and returns the user who defined it. Whether it may
+/// change one that is not defined here, what runs it decides.
+pub(super) async fn owned(app: &Shared, name: &str, caller: Caller) -> Result<Option<u32>, Problem> {
+    let owner = find(app, name).await?.0.map(|kept| kept.owner);
+    owner.map_or(Ok(()), |owner| caller.check(&format!("chain {name}"), owner))?;
+    Ok(owner)
 }
 
 /// Every chain that is defined or runs
@@ -317,6 +318,7 @@ pub(super) async fn start(
     State(app): State<Shared>,
     caller: Caller,
     Segments(Name(name)): Segments<Name>,
+    NoBody: NoBody,
 ) -> Result<Output<Running>, Problem> {
     let (kept, running) = find(&app, &name).await?;
     let runs = || {
@@ -357,12 +359,12 @@ pub(super) async fn stop(
     caller: Caller,
     Segments(Name(name)): Segments<Name>,
     Asked(end): Asked<End>,
+    NoBody: NoBody,
 ) -> Result<Response, Problem> {
     let grace = grace(end.grace_s)?;
-    owned(&app, &name, caller).await?;
+    let owner = owned(&app, &name, caller).await?;
     // Not any tenant of that name: one of the user who defined the chain, or a chain of the
     // daemon's.
-    let owner = kept(&app, &name).await?.map(|kept| kept.owner);
     if owner.is_none() || owner != runs_for_other(&app, &name).await? {
         running(&app, &name).await?;
     }

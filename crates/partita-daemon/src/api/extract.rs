@@ -65,6 +65,26 @@ impl<T: DeserializeOwned> FromRequest<Shared> for InputWithBytes<T> {
     }
 }
 
+/// No body: one would have no effect.
+#[derive(Debug)]
+pub(super) struct NoBody;
+
+impl FromRequest<Shared> for NoBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Shared) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        match read(&parts.headers, body, app.body_limit()).await?.is_empty() {
+            true => Ok(Self),
+            false => {
+                let detail =
+                    "the body: this path takes none, so it would have no effect; send the request without it";
+                Err(Problem::new(Kind::Invalid, detail))
+            }
+        }
+    }
+}
+
 async fn body(request: Request, limit: Duration) -> Result<Bytes, Problem> {
     let (parts, body) = request.into_parts();
     let mut kinds = parts.headers.get_all(header::CONTENT_TYPE).iter();
@@ -139,17 +159,18 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
         if error.classify() == Category::Data || is_json() {
             let detail = format!("the body: {}; see /docs for its form", short(&error.to_string()));
             match member {
-                // A pointer escapes both (RFC 6901).
-                Some(name) => {
-                    let name = short(&name).replace('~', "~0").replace('/', "~1");
-                    Problem::invalid(format!("/{name}"), detail)
-                }
+                Some(name) => Problem::invalid(pointer(&name), detail),
                 None => Problem::new(Kind::Invalid, detail),
             }
         } else {
             Problem::new(Kind::BadJson, format!("the body: {}; send JSON", short(&error.to_string())))
         }
     })
+}
+
+/// The pointer to a member of the body, which escapes these two (RFC 6901).
+pub(super) fn pointer(member: &str) -> String {
+    format!("/{}", short(member).replace('~', "~0").replace('/', "~1"))
 }
 
 /// A value that is written as an object. serde also accepts an array of its members' values, which

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::Shared;
 use super::chains::{owned, running};
-use super::extract::{Input, Name, Object, Output, Segments, short};
+use super::extract::{Input, Name, Object, Output, Segments, pointer, short};
 use crate::caller::Caller;
 use crate::chains::{Running, RunningComponent};
 use crate::problem::{Kind, Problem};
@@ -142,9 +142,10 @@ pub(super) async fn configure(
     owned(&app, &name, caller).await?;
     let mut chain = running(&app, &name).await?;
     for (component, amount) in &amounts {
-        let at = place(&chain, component)?;
-        // A component's name needs no escape in a pointer.
-        let tpcs = amount.tpcs(&format!("/{component}"), &chain, &chain.components[at])?;
+        // The path is there: what it does not accept is a member of the body.
+        let unknown = |problem: Problem| Problem::invalid(pointer(component), problem.detail);
+        let at = place(&chain, component).map_err(unknown)?;
+        let tpcs = amount.tpcs(&pointer(component), &chain, &chain.components[at])?;
         chain.components[at].tpcs = Some(tpcs);
     }
     if let Some(missing) = chain.components.iter().find(|one| !amounts.contains_key(&one.name)) {

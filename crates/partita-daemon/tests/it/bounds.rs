@@ -103,7 +103,7 @@ fn items(good: &Value, count: i64) -> Value {
 
 /// Whether a request is refused for what was written in it.
 fn is_refused(daemon: &Daemon, method: &str, path: &str, header: Option<(&str, &str)>, body: &Value) -> bool {
-    let body = body.to_string();
+    let body = if body.is_null() { String::new() } else { body.to_string() };
     let header = header.map_or_else(String::new, |(name, value)| format!("\r\n{name}: {value}"));
     let head = format!(
         "{method} {path} HTTP/1.1{header}\r\ncontent-type: application/json\r\ncontent-length: {}",

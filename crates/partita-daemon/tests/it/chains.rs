@@ -134,12 +134,20 @@ fn shares_are_configured_suggested_and_kept_as_history() {
         (422, path.to_owned(), json!({ "first": { "sm_percent": 101.0 }, "second": { "tpcs": 4 } })),
         (422, path.to_owned(), json!({ "first": { "sm_percent": 1.0 }, "second": { "tpcs": 4 } })),
         (422, path.to_owned(), json!({ "first": { "tpcs": 4, "sm_percent": 4.0 }, "second": { "tpcs": 4 } })),
-        (404, path.to_owned(), json!({ "third": { "tpcs": 4 } })),
         (404, of("third", "sm-configuration"), json!({ "tpcs": 4 })),
         (422, of("first", "sm-configuration"), json!({ "tpcs": -4 })),
         (422, "/v1/chains/c/optimizer".to_owned(), json!({ "algorithm": "magic" })),
     ] {
         daemon.refused(status, "PUT", &path, Some(body));
+    }
+    let problem = daemon.refused(422, "PUT", path, Some(json!({ "third": { "tpcs": 4 } })));
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(problem["field"] == "/third" && detail.contains("it has first, second"), "{problem}");
+    // What would be ignored is refused.
+    for change in ["start", "stop"] {
+        let problem =
+            daemon.refused(422, "POST", &format!("/v1/chains/c/{change}"), Some(json!({ "grace_s": 1 })));
+        assert!(problem["detail"].as_str().unwrap().contains("takes none"), "{problem}");
     }
 
     let now =
