@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use partita_host::error::Error;
-use partita_host::registry::Registry;
+use partita_host::registry::{Registry, check_name};
 use rustix::net::sockopt::socket_peercred;
 use serde_json::Value;
 
@@ -103,27 +103,32 @@ impl Client {
         Self { at: At::Socket(socket.to_owned()) }
     }
 
-    /// The daemon at a URL such as `http://127.0.0.1:7878`, which need not exist, with its token.
+    /// The daemon, which need not exist, and the name in a chain's URL, such as
+    /// `http://127.0.0.1:7878/detect`, with the daemon's token.
     ///
     /// # Errors
-    /// [`Error::Daemon`] for another form of URL, and for a token that no header can have.
-    pub fn at_url(url: &str, token: &str) -> Result<Self, Error> {
-        let refuse = |reason: &str| Error::Daemon { socket: url.into(), reason: reason.to_owned() };
-        let authority = url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
-        let authority = authority.ok_or_else(|| {
+    /// [`Error::Refused`] for another form of URL, and for a token that no header can have.
+    pub fn of_chain(url: &str, token: &str) -> Result<(Self, String), Error> {
+        let refuse = |reason: &str| Error::Refused { what: url.to_owned(), reason: reason.to_owned() };
+        let is_byte = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
+        let is_authority = |(host, port): (&str, &str)| {
+            !host.is_empty() && host.bytes().all(is_byte) && port.parse::<u16>().is_ok()
+        };
+        let parts = url.strip_prefix("http://").and_then(|rest| rest.split_once('/'));
+        let parts = parts.filter(|(authority, name)| {
+            authority.rsplit_once(':').is_some_and(is_authority) && check_name(name).is_ok()
+        });
+        let (authority, name) = parts.ok_or_else(|| {
             refuse(
-                "give http://HOST:PORT; partitad speaks no TLS, so reach another machine through a \
+                "give http://HOST:PORT/CHAIN; partitad speaks no TLS, so reach another machine through a \
                  tunnel, such as ssh -L",
             )
         })?;
-        let is_authority = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
-        if !authority.bytes().all(is_authority) || !authority.contains(':') {
-            return Err(refuse("give http://HOST:PORT, without a path"));
-        }
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(refuse("its token is empty or has characters that no token has"));
         }
-        Ok(Self { at: At::Network { authority: authority.to_owned(), token: token.to_owned() } })
+        let at = At::Network { authority: authority.to_owned(), token: token.to_owned() };
+        Ok((Self { at }, name.to_owned()))
     }
 
     /// Sends `GET` for a path and returns the body of the answer.

@@ -115,20 +115,14 @@ impl Part {
     /// as `http://127.0.0.1:7879/detect`, whose daemon takes the token.
     ///
     /// # Errors
-    /// [`Error::Daemon`] for a malformed URL or token; [`Error::Name`] for a malformed name.
+    /// [`Error::Refused`] for a malformed URL or token; [`Error::Name`] for a malformed name.
     pub fn new(text: &str, registry: &Registry, token: Option<&str>) -> Result<Self, Error> {
-        let (url, name) = match text.rsplit_once('/') {
-            Some((url, name)) => (Some(url), name.to_owned()),
-            None => (None, text.to_owned()),
-        };
-        partita_host::registry::check_name(&name)?;
-        Ok(match url {
-            None => Self::Here { registry: registry.clone(), name },
-            Some(url) => {
-                let daemon = Client::at_url(url, token.unwrap_or_default())?;
-                Self::There { daemon, name, text: text.to_owned() }
-            }
-        })
+        if text.contains('/') {
+            let (daemon, name) = Client::of_chain(text, token.unwrap_or_default())?;
+            return Ok(Self::There { daemon, name, text: text.to_owned() });
+        }
+        partita_host::registry::check_name(text)?;
+        Ok(Self::Here { registry: registry.clone(), name: text.to_owned() })
     }
 
     /// The part, as the user wrote it.

@@ -203,8 +203,19 @@ fn what_cannot_be_searched_is_refused_with_the_reason() {
     assert!(text.contains(&address) && text.contains("token"), "{text}");
     let text = refused(&[&url, "--token-file", token]);
     assert!(text.contains("no chain rear") || text.contains("rear"), "{text}");
-    assert!(refused(&["https://far/rear", "--token-file", token]).contains("ssh -L"));
-    assert!(refused(&["http://far/rear", "--token-file", token]).contains("http://HOST:PORT"));
+    for wrong in [
+        "https://far:1/rear",
+        "http://far/rear",
+        "http://far:1",
+        "http://far:1/",
+        "http://far:1/front/rear",
+        "http://far:99999/rear",
+        "http://:1/rear",
+        "far/rear",
+    ] {
+        let text = refused(&[wrong, "--token-file", token]);
+        assert!(text.contains(&format!("{wrong}: give http://HOST:PORT/CHAIN; ")), "{text}");
+    }
     assert!(refused(&["nothing"]).contains("no chain of that name runs"));
     assert!(refused(&["one", "one"]).contains("named twice"));
     // A port where nothing listens.
