@@ -271,15 +271,18 @@ impl Definition {
     /// The same, for messages that name the text.
     pub(super) fn from_toml_of(what: &str, text: &str) -> Result<Self, Error> {
         let definition: Self = toml::from_str(text).map_err(|error| {
-            let begin = error.span().map_or(0, |span| span.start);
-            let line = 1 + text.bytes().take(begin).filter(|byte| *byte == b'\n').count();
             let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-            let written = text.lines().nth(line - 1).unwrap_or_default().trim();
+            // What the whole text lacks is missing in no line of it.
+            let is_of_all = |begin: &usize| *begin == 0 && message.starts_with("missing");
+            let begin = error.span().map(|span| span.start).filter(|begin| !is_of_all(begin));
+            let place = begin.map_or_else(String::new, |begin| {
+                let line = 1 + text.bytes().take(begin).filter(|byte| *byte == b'\n').count();
+                let written = text.lines().nth(line - 1).unwrap_or_default().trim();
+                format!("line {line}, `{written}`: ")
+            });
             Error::Refused {
                 what: what.to_owned(),
-                reason: format!(
-                    "line {line}, `{written}`: {message}; `partita chain define --example` prints one"
-                ),
+                reason: format!("{place}{message}; `partita chain define --example` prints one"),
             }
         })?;
         definition.check()?;

@@ -117,6 +117,11 @@ fn definitions_are_checked_kept_and_forgotten() {
     fs::write(&file, example.replace("frames = 16", "frames = 1").replace("4MiB", "4194304B")).unwrap();
     let told = chains.ok(&["chain", "define", file.to_str().unwrap()]);
     assert!(told.contains("1 frame of 4MiB"), "{told}");
+    for empty in ["", "\n\n", "# nothing\n"] {
+        fs::write(&file, empty).unwrap();
+        let refused = chains.refused(&["chain", "define", file.to_str().unwrap()]);
+        assert!(refused.contains("example.toml: missing field `name`; "), "{refused}");
+    }
     fs::write(&file, "colour = 7").unwrap();
     let refused = chains.refused(&["chain", "define", file.to_str().unwrap()]);
     assert!(refused.contains("example.toml") && refused.contains("`colour`"), "{refused}");
