@@ -146,7 +146,9 @@ fn check_root(file: &Path) -> Result<(), Error> {
 /// Keeps other commands of this kind out until it is dropped.
 fn lock(file: &Path) -> Result<File, Error> {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let failed = |error: io::Error| Error::io(dir.display().to_string())(error);
+    let failed = |error: io::Error| {
+        refused(file, format!("its directory: {error}; name a file in a directory that is there"))
+    };
     let lock = File::open(dir).map_err(failed)?;
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
     Ok(lock)
@@ -157,11 +159,19 @@ fn read(file: &Path) -> Result<String, Error> {
     match file.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         Ok(about) if !about.is_file() => {
-            return Err(refused(file, "it is no regular file; edit what it leads to by hand".to_owned()));
+            let reason =
+                "it is not a regular file; name one with --file, if this is a link the one it leads to";
+            return Err(refused(file, reason.to_owned()));
         }
         _ => {}
     }
-    std::fs::read_to_string(file).map_err(Error::io(file.display().to_string()))
+    std::fs::read_to_string(file).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => {
+            let reason = "it is not UTF-8 text; name the right file with --file, or edit this one by hand";
+            refused(file, reason.to_owned())
+        }
+        _ => Error::io(file.display().to_string())(error),
+    })
 }
 
 /// Replaces the file; an empty one goes.

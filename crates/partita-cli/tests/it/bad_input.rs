@@ -74,6 +74,25 @@ fn a_gpu_that_is_not_here() {
 }
 
 #[test]
+fn a_list_of_libraries_that_is_none() {
+    let world = World::new();
+    let (binary, dir) = (world.dir().join("binary"), world.dir().to_owned());
+    fs::write(&binary, [0xff, 0xfe]).unwrap();
+    let mut cases = vec![
+        ("status", binary, "it is not UTF-8 text; name the right file with --file"),
+        ("status", dir.clone(), "it is not a regular file; name one with --file"),
+    ];
+    if rustix::process::geteuid().is_root() {
+        cases.push(("enable", dir.join("none/file"), "name a file in a directory that is there"));
+        cases.push(("disable", dir.join("none/file"), "name a file in a directory that is there"));
+    }
+    for (verb, file, part) in cases {
+        let file = file.to_str().unwrap();
+        says(&refusal(&mut world.partita(["preload", verb, "--file", file])), &[file, part]);
+    }
+}
+
+#[test]
 fn a_quota_that_cannot_be() {
     let world = World::new();
     for (quota, parts) in [
