@@ -226,7 +226,8 @@ fn check_no_file(name: &str) -> Result<(), Error> {
             what: format!("chain {name}"),
             reason: format!(
                 "{path} defines it for times without partitad, which stores definitions now; start that one \
-                 with `partita chain start {path}`, or move it: `mv {path} .` and `partita chain define {name}.toml`"
+                 with `partita chain start {path}`, or move it: `mv {path} .` and `partita chain define \
+                 {name}.toml`"
             ),
         })
     })

@@ -284,8 +284,8 @@ impl<'a> Change<'a> {
             return Err(Error::NotOffered {
                 option: "--sm with a ceiling".to_owned(),
                 reason: format!(
-                    "tenant {} was started without one, and its launches do not look for idle TPCs; start it with \
-                     `partita run --sm 30%..100%`, then both figures can be changed",
+                    "tenant {} was started without one, and its launches do not look for idle TPCs; start \
+                     it with `partita run --sm 30%..100%`, then both figures can be changed",
                     part.name
                 ),
             });

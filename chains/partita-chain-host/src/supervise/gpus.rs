@@ -106,7 +106,8 @@ pub(super) fn of_tenant(chain: &ChainRun, parts: &[Tenant]) -> Result<(Vec<OnGpu
             return Err(Error::Refused {
                 what: format!("chain {}, component {}", definition.name, definition.components[first].name),
                 reason: format!(
-                    "`frame` = {}: {}, the component's GPU, has {}, too little for {}; lower `frame` or `frames`",
+                    "`frame` = {}: {}, the component's GPU, has {}, too little for {}; lower `frame` or \
+                     `frames`",
                     ByteSize(frame),
                     part.gpu_label(),
                     ByteSize(now.memory_total_bytes).rounded_down(),

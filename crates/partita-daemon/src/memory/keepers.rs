@@ -253,8 +253,9 @@ impl Memory for Keepers {
                 pid => format!("process {pid}"),
             };
             let detail = format!(
-                "owner {owner} has left, but {who} has the memory open and could write to it; end it, and the \
-                 keeper releases the leases, or pass force=true if you know that it does not write"
+                "owner {owner} has left, but {who} has the memory open and could write to it; end \
+                 it, and the keeper releases the leases, or pass force=true if you know that it does not \
+                 write"
             );
             return Err(Problem::new(Kind::Conflict, detail));
         }
