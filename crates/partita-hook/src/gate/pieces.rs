@@ -4,7 +4,9 @@
 //! one has its turn. So each small copy of a neighbour takes 1 ms longer beside a client that
 //! copies all the time. The engine changes at once where a stream does something else between two
 //! copies. So after each [`PIECE`] the stream fills a byte of this module's own, which takes the
-//! GPU some 3 µs.
+//! GPU some 3 µs. If several streams of the program copy at the same time, the engine has another
+//! one's copy ready, and nothing is won. To have them wait for each other would have a copy wait
+//! for whatever is before another one.
 //!
 //! Copies of pageable memory pass through the driver's own buffers, and copies within the GPU use
 //! other engines: neither keeps neighbours waiting. Captured copies stay as they are.
