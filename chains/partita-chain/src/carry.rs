@@ -191,7 +191,18 @@ impl Carry {
 /// Whether the frames' memory was the first component's, and that has left.
 fn memory_has_left(seat: &ChainSeat) -> Result<bool, Error> {
     let is_firsts = |info: &SlabInfo| matches!(info.plan.owner, SlabOwner::FirstRole(_));
-    Ok(!seat.is_held(0)? && seat.slabs().iter().any(is_firsts))
+    if !seat.slabs().iter().any(is_firsts) {
+        return Ok(false);
+    }
+    // A process that ends may lose its memory before its seat.
+    let until = Instant::now() + Duration::from_secs(1);
+    while seat.is_held(0)? {
+        if Instant::now() > until {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(true)
 }
 
 /// The next component's address, as its present process has it.

@@ -240,7 +240,8 @@ fn a_component_whose_parent_is_killed_makes_room_for_the_next() {
 fn frames_that_no_memory_holds_are_refused_by_their_allocator() {
     let world = World::new();
     for memory in ["keeper", "first-component"] {
-        let head = format!("frame = \"15EiB\"\nrestarts = 0\nmemory = \"{memory}\"");
+        // Almost all of the GPU, where the components have their contexts, too.
+        let head = format!("frame = \"143000MiB\"\nframes = 1\nrestarts = 0\nmemory = \"{memory}\"");
         let file = write(&world, "products", &head, &[("a", PRODUCT), ("b", PRODUCT)]);
         let output = start(&world, &file).output().unwrap();
         let told = common::text(&output.stderr);

@@ -119,7 +119,7 @@ fn let_others(calls: &PieceCalls, stream: *mut c_void) {
     }
 }
 
-/// Makes a copy by `piece`, which copies so many bytes at an offset, and the last of them by `last`.
+/// Makes a copy by `piece`, which copies so many bytes at an offset, and the rest by `last`.
 #[inline]
 fn make(
     copy: Copy,
