@@ -34,8 +34,16 @@ impl PageCalls {
         if registered.is_err() && registered != CuResult::HOST_MEMORY_ALREADY_REGISTERED {
             return Err(registered);
         }
-        let mut base = 0;
-        // SAFETY: a valid pointer, and memory that is registered.
+        self.find(address)
+    }
+
+    /// Where the GPU of the current context has what was mapped there.
+    ///
+    /// # Errors
+    /// Those of the driver, if it was not.
+    pub fn find(&self, address: usize) -> Result<u64, CuResult> {
+        let (mut base, host) = (0, core::ptr::with_exposed_provenance_mut::<c_void>(address));
+        // SAFETY: a valid pointer; the driver looks up the address.
         unsafe { (self.device_pointer)(&mut base, host, 0) }.ok()?;
         Ok(base)
     }

@@ -60,6 +60,8 @@ fn calls() -> Option<&'static PieceCalls> {
 
 /// Null until it is needed, then never freed.
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// The context in which the page was mapped last.
+static MAPPED_IN: AtomicUsize = AtomicUsize::new(0);
 /// Bytes that smaller copies have copied since the last fill.
 static COPIED: AtomicUsize = AtomicUsize::new(0);
 
@@ -111,8 +113,14 @@ fn let_others(calls: &PieceCalls, stream: *mut c_void) {
         }
         PAGE.store(page, Ordering::Release);
     }
-    // Each context has its own mapping; what is there already is only looked up.
-    if let Ok(device) = calls.page.map(page as usize, PAGE_BYTES) {
+    // A tool in the program reports calls that fail, so no page is mapped a second time. Another
+    // context may have been given the address of one that has ended.
+    let context = tenant::current().map_or(0, |tenant| tenant.driver().current_context());
+    let known = (MAPPED_IN.swap(context, Ordering::Relaxed) == context)
+        .then(|| calls.page.find(page.expose_provenance()));
+    let device =
+        known.and_then(Result::ok).map_or_else(|| calls.page.map(page.expose_provenance(), PAGE_BYTES), Ok);
+    if let Ok(device) = device {
         // SAFETY: a byte of the page, which stays; the program's stream. If this fails, the engine
         // changes later.
         let _ = unsafe { (calls.copies.fill)(device, 0, 1, stream) };
