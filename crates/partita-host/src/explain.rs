@@ -255,7 +255,7 @@ fn without_target(of: &mut Explanation, tenant: &Tenant, asked: &LimitSet) {
     let tpcs = of.tpcs.unwrap_or(0);
     if time::takes_turns(tenant) {
         of.why.push("it shares its compute units with other tenants, in turns".to_owned());
-        let option = if asked.time.is_some() { "--time" } else { "--priority" };
+        let option = if asked.time.is_some() { "--time SHARE" } else { "--priority PRIORITY" };
         of.what_if.push(format!("`partita set {name} {option}` changes its turns"));
     } else if tenant.rests().is_some() {
         of.why.push(format!(
@@ -269,12 +269,12 @@ fn without_target(of: &mut Explanation, tenant: &Tenant, asked: &LimitSet) {
             0 => format!("it has {share}: {tpcs} TPCs, whatever it does"),
             most => format!("it has {share}: {tpcs} TPCs, and up to {most} while others leave them idle"),
         });
-        of.what_if.push(format!("`partita set {name} --sm` gives it more or fewer"));
+        of.what_if.push(format!("`partita set {name} --sm SHARE` gives it more or fewer"));
     }
     if let Some(share) = asked.time {
         of.why.push(format!("it has {share} of the GPU's time"));
         if !time::takes_turns(tenant) {
-            of.what_if.push(format!("`partita set {name} --time` gives it more"));
+            of.what_if.push(format!("`partita set {name} --time SHARE` gives it more"));
         }
     }
     if asked.priority == Some(Priority::Low) {
