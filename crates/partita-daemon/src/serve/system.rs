@@ -8,6 +8,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::Command;
 use tokio::sync::{Semaphore, watch};
@@ -25,6 +27,8 @@ const ALL_MAX: usize = 256;
 /// The most that one request may take: the first run on a GPU proves its masks first, and `kill`
 /// waits for processes.
 const LIMIT: Duration = Duration::from_secs(600);
+/// How long a client may say nothing.
+const SILENCE: Duration = Duration::from_secs(10);
 /// The hidden subcommand of `partita` that answers a request.
 const SUBCOMMAND: &str = "internal-system";
 
@@ -62,6 +66,9 @@ pub(super) async fn accept(
         let answering = answering.clone();
         tokio::spawn(async move {
             let (stream, _place) = connection.into_parts();
+            if !says_something(&stream).await {
+                return;
+            }
             let mut permits = Vec::new();
             for limit in limits.into_iter().flatten() {
                 permits.push(limit.acquire_owned().await);
@@ -69,6 +76,13 @@ pub(super) async fn accept(
             answer(&answering, stream, user).await;
         });
     }
+}
+
+/// Waits for the first byte of a request. A client that sends none costs no process.
+async fn says_something(stream: &UnixStream) -> bool {
+    let peek = || rustix::net::recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    let first = stream.async_io(Interest::READABLE, || Ok(peek()?.0));
+    matches!(timeout(SILENCE, first).await, Ok(Ok(1..)))
 }
 
 /// Starts a separate process that answers a request. It continues if this daemon ends.
