@@ -7,7 +7,6 @@
 
 typedef int (*fn_to)(address, const void *, size_t);
 typedef int (*fn_from)(void *, address, size_t);
-typedef int (*fn_both)(address, address, size_t);
 typedef int (*fn_to_async)(address, const void *, size_t, void *);
 typedef int (*fn_from_async)(void *, address, size_t, void *);
 typedef int (*fn_both_async)(address, address, size_t, void *);
@@ -84,7 +83,7 @@ static int check(void) {
 }
 
 static int flood(int up) {
-    enum { BYTES = 32 << 20, DEEP = 16 };
+    enum { BYTES = 32 << 20, DEEP = 8 };
     unsigned char *host = pinned(BYTES);
     address memory = on_gpu(BYTES);
     void *stream = new_stream(1), *events[DEEP];
