@@ -55,7 +55,7 @@ pub const FLAG_TIME_TOKENS: u32 = 1024;
 pub const FLAG_LENDS: u32 = 2048;
 /// In [`Limits::flags`]: other tenants use the device, too, so large copies between host and device
 /// are made in pieces.
-pub const FLAG_NEIGHBOURS: u32 = 4096;
+pub(crate) const FLAG_NEIGHBOURS: u32 = 4096;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.
 pub const MECHANISM_NONE: u32 = 0;
@@ -114,7 +114,8 @@ pub struct Limits {
     /// Switches for the hook: [`FLAG_GPCS_UNPROVED`], [`FLAG_ON_MISFIT_WIDEN`],
     /// [`FLAG_SPILL_HOST`], [`FLAG_GATED`], [`FLAG_TIMED`], [`FLAG_TIME_SOFT`],
     /// [`FLAG_SM_COUNT_PARTITION`], [`FLAG_ALL_TASK_SLOTS`], [`FLAG_TURNS`],
-    /// [`FLAG_MEMORY_REST`], [`FLAG_TIME_TOKENS`], [`FLAG_LENDS`], [`FLAG_NEIGHBOURS`].
+    /// [`FLAG_MEMORY_REST`], [`FLAG_TIME_TOKENS`], [`FLAG_LENDS`], and what
+    /// [`Limits::has_neighbours`] reads.
     pub flags: u32,
     /// The tenant's share of the kernels that the device runs at once; 0 for no limit.
     pub task_slots: u32,
