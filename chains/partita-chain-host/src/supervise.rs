@@ -125,10 +125,9 @@ pub fn start(
         other => {
             // The definition has keys where `partita run` has options.
             let key = |option: &str| ["sm", "mem"].into_iter().find(|key| *key == option);
-            match (other.to_string(), other) {
-                (text, other) if in_keys(&text, key) == text => other,
-                (text, _) => refuse(in_keys(&text, key)),
-            }
+            let text = other.to_string();
+            let with_keys = in_keys(&text, key);
+            if with_keys == text { other } else { refuse(with_keys) }
         }
     })
 }

@@ -207,6 +207,11 @@ def text(rows: list[dict], points: list[dict], versions: str, options: argparse.
     return "\n".join(lines) + "\n"
 
 
+def gpu() -> str:
+    told = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], check=True, capture_output=True, text=True)
+    return told.stdout.splitlines()[0].replace(", ", ", driver ")
+
+
 def pytorch() -> str:
     told = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], check=True, capture_output=True, text=True).stdout.strip()
     return f"PyTorch {told}"
@@ -231,9 +236,7 @@ def main() -> None:
     options = parser.parse_args()
     options.network = [str(HERE / "darknet.py"), str(options.darknet.resolve())] if options.darknet else [str(HERE / "infer.py")]
     partita = Partita(str(pathlib.Path(options.partita).resolve()) if "/" in options.partita else options.partita)
-    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], check=True, capture_output=True,
-                         text=True).stdout.splitlines()[0].replace(", ", ", driver ")
-    versions = f"{gpu}, {darknet(options.darknet) if options.darknet else pytorch()}, {datetime.date.today()}"
+    versions = f"{gpu()}, {darknet(options.darknet) if options.darknet else pytorch()}, {datetime.date.today()}"
     runs, points = protection(options, partita), slide(options, partita)
     rows = table(runs)
     report = text(rows, points, versions, options)

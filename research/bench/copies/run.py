@@ -14,13 +14,12 @@ import os
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "cnn"))
 
-from run import Partita, Program, beside, mps_daemon, percentile  # noqa: E402
+from run import Partita, Program, beside, gpu, mps_daemon, percentile  # noqa: E402
 
 COPIER = str(HERE / "copier.py")
 VICTIMS_KIB = (64, 4096)
@@ -94,9 +93,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
-    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], check=True, capture_output=True,
-                         text=True).stdout.splitlines()[0].replace(", ", ", driver ")
-    versions = f"{gpu}, {datetime.date.today()}"
+    versions = f"{gpu()}, {datetime.date.today()}"
     runs = measure(options)
     report = text(runs, versions, options)
     (options.out / "copies.md").write_text(report)

@@ -85,12 +85,9 @@ impl Copy {
                 unsafe { (calls.copies.pointer_attribute)((&raw mut kind).cast(), MEMORY_TYPE, address) };
             if result.is_ok() { kind } else { 0 }
         };
-        let last = self.bytes as CUdeviceptr - 1;
-        let (to, from) = (kind(self.to), kind(self.from));
-        [to + from, kind(self.to.wrapping_add(last)) + kind(self.from.wrapping_add(last))]
-            .iter()
-            .all(|kinds| *kinds == HOST + DEVICE)
-            && to != from
+        let kinds = |at: CUdeviceptr| (kind(self.to.wrapping_add(at)), kind(self.from.wrapping_add(at)));
+        let first = kinds(0);
+        matches!(first, (HOST, DEVICE) | (DEVICE, HOST)) && kinds(self.bytes as CUdeviceptr - 1) == first
     }
 }
 
@@ -134,36 +131,35 @@ fn make(
     piece: impl Fn(&PieceCalls, usize, usize) -> CuResult,
     last: impl FnOnce(usize, usize) -> CuResult,
 ) -> CuResult {
-    if copy.bytes < SMALL || !has_neighbours() {
+    let shares = copy.bytes >= SMALL && has_neighbours();
+    let Some(calls) = shares.then(calls).flatten() else { return last(0, copy.bytes) };
+    let is_large = copy.bytes > PIECE;
+    if is_large && !copy.crosses(calls) {
         return last(0, copy.bytes);
     }
-    match calls() {
-        Some(calls) if copy.bytes > PIECE && copy.crosses(calls) => {
-            let mut at = 0;
-            while copy.bytes - at > PIECE {
-                let result = piece(calls, at, PIECE);
-                if result.is_err() {
-                    return result;
-                }
-                let_others(calls, copy.stream);
-                at += PIECE;
-            }
-            let result = last(at, copy.bytes - at);
-            let_others(calls, copy.stream);
-            result
+    let mut at = 0;
+    while copy.bytes - at > PIECE {
+        let result = piece(calls, at, PIECE);
+        if result.is_err() {
+            return result;
         }
-        Some(calls) => {
-            let result = last(0, copy.bytes);
-            if COPIED.fetch_add(copy.bytes, Ordering::Relaxed) + copy.bytes >= PIECE {
-                COPIED.store(0, Ordering::Relaxed);
-                if copy.crosses(calls) {
-                    let_others(calls, copy.stream);
-                }
-            }
-            result
-        }
-        None => last(0, copy.bytes),
+        let_others(calls, copy.stream);
+        at += PIECE;
     }
+    let result = last(at, copy.bytes - at);
+    if is_large || is_due(copy.bytes) && copy.crosses(calls) {
+        let_others(calls, copy.stream);
+    }
+    result
+}
+
+/// Whether smaller copies, with this one, make a piece.
+fn is_due(bytes: usize) -> bool {
+    let is_due = COPIED.fetch_add(bytes, Ordering::Relaxed) + bytes >= PIECE;
+    if is_due {
+        COPIED.store(0, Ordering::Relaxed);
+    }
+    is_due
 }
 
 /// Wraps `cuMemcpyHtoDAsync_v2`.
