@@ -385,7 +385,9 @@ fn partitad_runs_no_other_command_and_acts_for_no_other_user() {
              recover and mps terminate for users\n"
         );
     }
-    for request in ["", "{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{1}"] {
+    // A client that sends nothing gets no answer and costs no process.
+    assert_eq!(ask("").trim(), "");
+    for request in ["{}", "null", r#"{"do":"make"}"#, r#"{"do":"command","arguments":7}"#, "[", "\u{1}"] {
         assert!(ask(request).contains("is not understood"), "{request}");
     }
     // A name that leads out of the directory of tenants.

@@ -114,8 +114,8 @@ fn leases_are_taken_back_by_who_may_and_what_cannot_be_is_a_problem() {
     assert_eq!(daemon.get("/v1/leases"), json!([]));
 }
 
-/// A process that opens leased memory: it reads lines, `write` or `read`, a handle, the bytes
-/// behind it, and an offset.
+/// A process that opens leased memory: it reads lines, `write`, `reverse` or `read`, a handle, the
+/// bytes behind it, and an offset.
 #[test]
 #[ignore = "run by another one as a program of its own"]
 fn child_that_opens_memory() {
@@ -131,9 +131,14 @@ fn child_that_opens_memory() {
         let opened = OpenedMemory::open(&gpu, &handle, bytes.parse().unwrap()).unwrap();
         let part = opened.span().part(offset.parse().unwrap(), 16).unwrap();
         let mut found = *b"leased over HTTP";
-        match what {
-            "write" => part.write(&found).unwrap(),
-            _ => part.read(&mut found).unwrap(),
+        if what != "write" {
+            part.read(&mut found).unwrap();
+        }
+        if what == "reverse" {
+            found.reverse();
+        }
+        if what != "read" {
+            part.write(&found).unwrap();
         }
         println!("{}", String::from_utf8_lossy(&found));
     }
@@ -224,6 +229,42 @@ fn memory_is_leased_over_http_for_as_long_as_its_process_lives() {
     let daemon = world.start();
     let rows = daemon.get("/v1/leases");
     assert_eq!((&rows[0]["id"], &rows[0]["resting"]), (&own["id"], &json!(true)), "{rows}");
+}
+
+#[test]
+fn the_first_component_asks_for_memory_and_the_last_returns_it() {
+    let world = World::new();
+    let keeper = Keeper::start_with(&world, "ipc");
+    let daemon = world.start();
+    let base = format!("/v1/keepers/{}/leases", keeper.child.id());
+    let (mut middle, mut last) = (Opener::start(&world), Opener::start(&world));
+    let mut slabs = Vec::new();
+    for round in 0..3 {
+        let mut first = Opener::start(&world);
+        for _ in 0..16 {
+            // For the last one, so that the frame outlives the component that asked for it.
+            let body = json!({ "bytes": 16 << 20, "tenant": "cameras", "pid": last.child.id() });
+            let frame = daemon.ok("POST", &base, Some(body));
+            assert_eq!(first.opens("write", &frame), "leased over HTTP");
+            assert_eq!(middle.opens("reverse", &frame), "PTTH revo desael");
+            assert_eq!(last.opens("read", &frame), "PTTH revo desael");
+            daemon.ok("DELETE", &format!("{base}/{}", frame["id"]), None);
+        }
+        assert_eq!(daemon.get("/v1/leases"), json!([]), "round {round}");
+        slabs.push(daemon.get("/v1/keepers")[0]["held_bytes"].as_u64().unwrap());
+        if round == 2 {
+            continue;
+        }
+        // The first one dies with a frame on its way.
+        let body = json!({ "bytes": 16 << 20, "tenant": "cameras", "pid": last.child.id() });
+        let frame = daemon.ok("POST", &base, Some(body));
+        first.opens("write", &frame);
+        drop(first);
+        assert_eq!(middle.opens("reverse", &frame), "PTTH revo desael");
+        assert_eq!(last.opens("read", &frame), "PTTH revo desael");
+        daemon.ok("DELETE", &format!("{base}/{}", frame["id"]), None);
+    }
+    assert!(slabs.iter().all(|&bytes| bytes <= 64 << 20), "frames use the same memory again: {slabs:?}");
 }
 
 #[test]
