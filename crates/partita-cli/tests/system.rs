@@ -22,6 +22,7 @@ mod slurm_cluster;
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -178,6 +179,31 @@ fn time_is_promised_once_to_the_tenants_of_all_users() {
     let _second = idle(&world, ATTACKER, "--name second");
     let rows = rows(&mut world.as_root(nothing()));
     assert_eq!(rows[1]["time"]["share_percent"], 20.0, "{rows:?}");
+}
+
+#[test]
+fn a_soft_share_borrows_no_time_while_another_user_has_a_tenant() {
+    let Some(world) = machine() else { return };
+    let program = common::compile(&world, "time");
+    let (_, kernels) = common::gpu_program();
+    let mut command = world.as_user(ATTACKER, "run --name soft --time 30% --time-policy soft --".split(' '));
+    let mut soft = Answering::start(command.arg(program).arg(kernels));
+    assert_eq!(soft.tenant.next_line(), "ready");
+    let mut has = |shares: RangeInclusive<i64>| {
+        // On a busy machine some tries are disturbed.
+        let tries = (0..10).map(|_| {
+            let answer = soft.line("share kernel 1000000 300 500");
+            answer.split_once(' ').and_then(|(share, _)| share.parse().ok()).unwrap_or(-1)
+        });
+        let mut seen = Vec::new();
+        let held = tries.inspect(|share| seen.push(*share)).any(|share| shares.contains(&share));
+        assert!(held, "{seen:?} ‰ instead of {shares:?}");
+    };
+    has(951..=1000);
+    let other = idle(&world, VICTIM, "--name other --time 20%");
+    has(280..=320);
+    drop(other);
+    has(951..=1000);
 }
 
 #[test]

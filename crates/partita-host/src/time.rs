@@ -104,28 +104,24 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// Refuses a law that does not hold in containers, and a token bucket whose share is no limit of
-/// that law, or that NVML cannot refill.
+/// Refuses a token bucket in containers, one whose share is no limit of that law, and one that NVML
+/// cannot refill.
 ///
 /// # Errors
 /// [`Error::NotOffered`].
 pub(crate) fn check_law(wanted: &Limits, isolation: Isolation, is_prepared: bool) -> Result<(), Error> {
     let policy = wanted.time_policy();
-    if !is_timed(wanted) || policy == Policy::Hard {
+    if !is_timed(wanted) || policy != Policy::Tokens {
         return Ok(());
     }
     let refuse = |reason: String| {
         Err(Error::NotOffered { option: format!("--time-policy {}", policy.name()), reason })
     };
     if is_prepared {
-        let needs = match policy {
-            Policy::Tokens => "the numbers that their processes have on the host",
-            _ => "whether their neighbours leave the GPU idle",
-        };
-        return refuse(format!("containers do not see {needs}; use --time-policy hard"));
-    }
-    if policy == Policy::Soft {
-        return Ok(());
+        return refuse(
+            "containers do not see the numbers that their processes have on the host; use --time-policy hard"
+                .to_owned(),
+        );
     }
     match wanted.time_permille {
         1000.. => {}

@@ -56,6 +56,8 @@ pub const FLAG_LENDS: u32 = 2048;
 /// In [`Limits::flags`]: other tenants use the device, too, so large copies between host and device
 /// are made in pieces.
 pub(crate) const FLAG_NEIGHBOURS: u32 = 4096;
+/// In [`Limits::flags`]: some of these other tenants are out of this one's sight.
+const FLAG_STRANGERS: u32 = 8192;
 
 /// In [`Limits::mechanism`]: the tenant has no partition; its launches are unchanged.
 pub const MECHANISM_NONE: u32 = 0;
@@ -267,6 +269,18 @@ impl Limits {
     /// Says whether other tenants use the device, too.
     pub fn put_neighbours(&mut self, has: bool) {
         self.put_flag(FLAG_NEIGHBOURS, has);
+    }
+
+    /// Whether other tenants use the device whose files the tenant's processes cannot read: those of
+    /// other users, and all of them from within a container. Whether they need the device is not
+    /// known.
+    pub fn has_strangers(&self) -> bool {
+        self.flags & FLAG_STRANGERS != 0
+    }
+
+    /// Says whether such tenants use the device.
+    pub fn put_strangers(&mut self, has: bool) {
+        self.put_flag(FLAG_STRANGERS, has);
     }
 
     fn put_flag(&mut self, flag: u32, on: bool) {

@@ -8,6 +8,7 @@ use crate::common;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,14 +42,24 @@ fn stick(world: &World) {
     assert!(start(world).arg("hang").status().unwrap().success());
 }
 
-/// A service whose SMs are all taken for 4 s, and a tenant that waits, with its complaints.
+/// A service whose SMs are all taken for some seconds, and a tenant that waits, with its complaints.
+/// On a busy machine the tenant may come too late: then they are taken for longer.
 fn busy(world: &World) -> (Tenant, Child, impl Iterator<Item = String>) {
-    let mut fills = Tenant::start(start(world).args(["fill", "4000"]));
-    assert_eq!(fills.next_line(), "fills");
-    let mut waits = world.gpu("--name waits --sm 10%", "loop");
-    let mut waits = waits.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let said = BufReader::new(waits.stderr.take().unwrap()).lines().map(Result::unwrap);
-    (fills, waits, said)
+    for seconds in [4, 16, 64] {
+        let mut fills = Tenant::start(start(world).args(["fill", &format!("{seconds}000")]));
+        assert_eq!(fills.next_line(), "fills");
+        let mut waits = world.gpu("--name waits --sm 10%", "loop");
+        let mut waits = waits.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(waits.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let (sender, said) = channel();
+        thread::spawn(move || lines.try_for_each(|line| sender.send(line)));
+        if let Ok(first) = said.recv_timeout(Duration::from_secs(seconds - 1)) {
+            return (fills, waits, std::iter::once(first).chain(said));
+        }
+        waits.kill().unwrap();
+        waits.wait().unwrap();
+    }
+    panic!("the tenant does not report that the service is busy")
 }
 
 /// A canary that the server ends while its launch is pending makes a neighbour fail (H200, driver

@@ -448,5 +448,10 @@ enum Tail {
 }
 
 fn law_of(limits: &Limits) -> Law {
-    Law::new(limits.time_permille, limits.time_policy())
+    let policy = match limits.time_policy() {
+        // They may need the time that it would borrow.
+        Policy::Soft if limits.has_strangers() => Policy::Hard,
+        policy => policy,
+    };
+    Law::new(limits.time_permille, policy)
 }

@@ -1,5 +1,6 @@
 //! Tenants that run at the same time on a GPU divide its task slots, in proportion to their TPCs.
-//! They also learn whether they have neighbours, for their copies.
+//! They also learn whether they have neighbours, for their copies, and whether they can see all of
+//! them, for soft shares of time.
 //!
 //! Each command that makes, changes or removes a tenant divides them again. It writes the shares
 //! that shrink first, so that all shares never add up to more than the slots. A user's command
@@ -43,9 +44,15 @@ fn divide_gpu(tenants: &[&Tenant]) {
         share.wrapping_sub(1) > before.wrapping_sub(1)
     };
     let (larger, smaller): (Vec<_>, Vec<_>) = all.partition(|(tenant, share)| grows(tenant, *share));
-    let has_neighbours = tenants.iter().filter(|tenant| tenant.counts()).count() > 1;
     for (tenant, share) in smaller.into_iter().chain(larger) {
-        store(tenant, share, has_neighbours);
+        let mut others = tenants.iter().filter(|other| other.counts() && !other.is_of_same(tenant));
+        let has_neighbours = others.clone().next().is_some();
+        let has_strangers = others.any(|other| tenant.is_prepared() || other.user != tenant.user);
+        store(tenant, |limits| {
+            limits.task_slots = share;
+            limits.put_neighbours(has_neighbours);
+            limits.put_strangers(has_strangers);
+        });
     }
 }
 
@@ -62,15 +69,16 @@ fn weight(tenant: &Tenant) -> u32 {
     })
 }
 
-fn store(tenant: &Tenant, share: u32, has_neighbours: bool) {
-    let is_other = |limits: &Limits| (limits.task_slots, limits.has_neighbours()) != (share, has_neighbours);
-    if tenant.limits().is_ok_and(is_other)
+fn store(tenant: &Tenant, put: impl Fn(&mut Limits)) {
+    let changes = |limits: &Limits| {
+        let mut now = limits.clone();
+        put(&mut now);
+        now != *limits
+    };
+    if tenant.limits().is_ok_and(changes)
         && let Ok(mut file) = tenant.limits_file()
     {
         // The next command that reads a damaged file reports it.
-        let _ = file.update(|limits| {
-            limits.task_slots = share;
-            limits.put_neighbours(has_neighbours);
-        });
+        let _ = file.update(put);
     }
 }

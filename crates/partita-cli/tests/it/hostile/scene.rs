@@ -34,11 +34,11 @@ fake() {
     D="$HOME_B/$KEY/$1"
     if test "$SYSTEM"; then
         "$ATTACK" fake "$D" "$B/s" > "$B/fake" & fake=$!
-        while ! grep -q . "$B/fake" && kill -0 $fake; do sleep 0.005; done
+        while ! grep -q . "$B/fake" && kill -0 $fake; do sleep 0.02; done
         kill $fake
         "$PARTITA" run --name "$1" --sm 1tpc --mem 16MiB --isolation own -- \
             sh -c 'echo ready; exec sleep 1000' > "$B/said" &
-        until grep -q ready "$B/said" || ! kill -0 $!; do sleep 0.005; done
+        until grep -q ready "$B/said" || ! kill -0 $!; do sleep 0.02; done
         case $1 in
         alpha | rho) ;;
         *) grep -q ready "$B/said" || echo "broken: no tenant $1" ;;
@@ -46,7 +46,7 @@ fake() {
         sed -i "$2" "$D/meta.json"
     else
         "$ATTACK" fake "$D" "$B/s" > "$B/said" &
-        until grep -q ready "$B/said"; do sleep 0.005; done
+        until grep -q ready "$B/said"; do sleep 0.02; done
     fi
 }
 "#;
