@@ -117,7 +117,11 @@ fn two_users_share_a_gpu_and_neither_takes_what_the_other_was_promised() {
         [("first".into(), 78.into(), true), ("second".into(), 52.into(), false)]
     );
     // Root and that user see the sizes of each.
-    assert!(world.ps_of_root().iter().all(|row| !row["memory_used_bytes"].is_null()));
+    let both = world.ps_of_root();
+    assert!(both.iter().all(|row| !row["memory_used_bytes"].is_null()));
+    // The first one had all task slots.
+    let slots: Vec<&Value> = both.iter().map(|row| &row["task_slot_share"]).collect();
+    assert_eq!(slots, [71, 48], "60% and 40% of 128 without the reserve");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 //! them, for soft shares of time.
 //!
 //! Each command that makes, changes or removes a tenant divides them again. It writes the shares
-//! that shrink first, so that all shares never add up to more than the slots. A user's command
-//! writes only the shares of that user's tenants. Other users' tenants count in the division, and
-//! their own commands write their shares.
+//! that shrink first, so that all shares never add up to more than the slots. In user
+//! mode a user's command writes only the shares of that user's tenants: those of other users count
+//! in the division, and their own commands write them. In system mode root writes all of them.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn store(tenant: &Tenant, put: impl Fn(&mut Limits)) {
         now != *limits
     };
     if tenant.limits().is_ok_and(changes)
-        && let Ok(mut file) = tenant.limits_file()
+        && let Ok(mut file) = tenant.kept_limits_file()
     {
         // The next command that reads a damaged file reports it.
         let _ = file.update(put);
