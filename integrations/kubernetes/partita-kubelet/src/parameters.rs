@@ -19,7 +19,7 @@ pub const API_VERSION: &str = "partita.dev/v1";
 pub const KIND: &str = "TenantParameters";
 /// The limits that they can have, by the names of the command's options. Sizes come from the
 /// claim's capacities, so that the scheduler counts them.
-pub const NAMES: [&str; 5] = ["priority", "time", "place", "spill", "isolation"];
+pub const NAMES: [&str; 6] = ["priority", "time", "time-policy", "place", "spill", "isolation"];
 
 /// The limits that the configurations of a request ask for. A claim's win over its class's.
 ///
@@ -46,6 +46,9 @@ pub fn read(configs: &[DeviceAllocationConfiguration], request: &str) -> Result<
             "a configuration comes from {:?}, which this driver does not know",
             config.source
         ));
+    }
+    if limits.time_policy.is_some() && limits.time.is_none() {
+        return Err("time-policy is given without time; write time: 30%, or leave it out".to_owned());
     }
     Ok(limits)
 }
@@ -81,6 +84,7 @@ pub(crate) mod tests {
     use k8s_openapi::api::resource::v1::OpaqueDeviceConfiguration;
     use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
     use partita_core::Placement;
+    use partita_core::time::Policy;
     use serde_json::json;
 
     use super::*;
@@ -101,7 +105,8 @@ pub(crate) mod tests {
     #[test]
     fn a_claim_wins_over_its_class_and_others_do_not_count() {
         let class = config("FromClass", &[], json!({"place": "packed", "spill": "host"}));
-        let claim = config("FromClaim", &["gpu"], json!({"place": "spread"}));
+        let claim =
+            config("FromClaim", &["gpu"], json!({"place": "spread", "time": "30%", "time-policy": "soft"}));
         let other = config("FromClaim", &["else"], json!({"place": "packed"}));
         let mut foreign = config("FromClaim", &[], json!({"nonsense": 1}));
         foreign.opaque.as_mut().unwrap().driver = "gpu.nvidia.com".to_owned();
@@ -111,6 +116,7 @@ pub(crate) mod tests {
             let limits = read(&configs, request).unwrap();
             assert_eq!(limits.place, Some(Placement::Spread));
             assert_eq!(limits.spill, Some(partita::limits::Spill::Host));
+            assert_eq!(limits.time_policy, Some(Policy::Soft));
         }
     }
 
@@ -122,6 +128,7 @@ pub(crate) mod tests {
             (json!({"priority": "highest"}), "priority"),
             (json!({"time": "0%"}), "time"),
             (json!({"time": 30}), "time is 30"),
+            (json!({"time-policy": "mild"}), "time-policy"),
             (json!({"place": "everywhere"}), "place"),
             (json!({"spill": true}), "spill"),
             (json!({"isolation": ""}), "isolation"),
@@ -130,6 +137,8 @@ pub(crate) mod tests {
             let said = read(&[config("FromClaim", &[], parameters.clone())], "gpu").unwrap_err();
             assert!(said.contains(named) && said.contains("of the claim"), "{parameters}: {said}");
         }
+        let said = read(&[config("FromClaim", &[], json!({"time-policy": "soft"}))], "gpu").unwrap_err();
+        assert!(said.contains("without time"), "{said}");
         let mut old = config("FromClass", &[], json!({}));
         old.opaque.as_mut().unwrap().parameters.0["apiVersion"] = "partita.dev/v0".into();
         let said = read(&[old.clone()], "gpu").unwrap_err();
