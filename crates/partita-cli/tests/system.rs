@@ -204,8 +204,11 @@ fn a_soft_share_borrows_no_time_while_another_user_has_a_tenant() {
         assert!(held, "{seen:?} ‰ instead of {shares:?}");
     };
     has(951..=1000);
+    let why = || text(&world.as_user(ATTACKER, ["explain", "soft"]).output().unwrap().stdout);
+    assert!(why().contains("30% of the GPU's time, and what others leave idle"), "{}", why());
     let other = idle(&world, VICTIM, "--name other --time 20%");
     has(280..=320);
+    assert!(why().contains("it does not see when"), "{}", why());
     drop(other);
     has(951..=1000);
 }

@@ -1,7 +1,8 @@
 //! `partita explain`: what a tenant has, why, and what would change it.
 
 use partita_core::slo::{Goal, Slo, Time};
-use partita_core::time::Priority;
+use partita_core::time::{Policy, Priority};
+use partita_ledger::Limits;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -272,7 +273,13 @@ fn without_target(of: &mut Explanation, tenant: &Tenant, asked: &LimitSet) {
         of.what_if.push(format!("`partita set {name} --sm SHARE` gives it more or fewer"));
     }
     if let Some(share) = asked.time {
-        of.why.push(format!("it has {share} of the GPU's time"));
+        let is_soft = |limits: &&Limits| limits.time_policy() == Policy::Soft;
+        let more = match tenant.limits().ok().filter(is_soft).map(Limits::has_strangers) {
+            Some(false) => ", and what others leave idle",
+            Some(true) => ", and borrows none: it does not see when some of the others leave the GPU idle",
+            None => "",
+        };
+        of.why.push(format!("it has {share} of the GPU's time{more}"));
         if !time::takes_turns(tenant) {
             of.what_if.push(format!("`partita set {name} --time SHARE` gives it more"));
         }
