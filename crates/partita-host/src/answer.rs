@@ -267,6 +267,11 @@ fn enter(
         };
         // Nothing else starts it.
         tenant.update_meta(|meta| meta.child = Some(newcomer.process))?;
+        if let Some(group) = newcomer.process.user_group()
+            && tenant.meta().isolation == Isolation::Shared
+        {
+            holder::start_for(install, &tenant, user, group).map_err(refused)?;
+        }
         let variables = variables(install, registry, tenant.meta(), &gpus, &gpus)?;
         let (dir, notice) = (tenant.dir().to_owned(), run::of_outside(&tenant));
         return Ok((Answer::Entered { dir, notice, variables }, tenant.into_owner_files()));

@@ -118,7 +118,20 @@ pub(crate) fn start(install: &Install, tenant: &OwnedTenant, socket: Option<Owne
         Some(socket) => socket,
         None => listen_in(tenant.dir(), OWN).map_err(Error::io("the socket of the tenant's holder"))?,
     };
-    spawn(install, &tenant.meta().name, socket).map(drop)
+    spawn(install, &tenant.meta().name, socket, None).map(drop)
+}
+
+/// Starts the holder of a tenant of a user's, as that user, where root makes the tenant and no
+/// `partita run` of the user's does it.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn start_for(install: &Install, tenant: &OwnedTenant, user: u32, group: u32) -> Result<(), Error> {
+    if !is_wanted() {
+        return Ok(());
+    }
+    let socket = listen_for(tenant, user)?;
+    spawn(install, &tenant.meta().name, socket, Some((user, group))).map(drop)
 }
 
 /// Starts the holder of a tenant for containers, unless one answers.
@@ -135,7 +148,7 @@ pub(crate) fn keep(install: &Install, registry: &Registry, part: &Tenant) -> Res
     }
     let socket =
         listen_in(&part.dir, OF_CONTAINERS).map_err(Error::io("the socket of the tenant's holder"))?;
-    let mut holder = spawn(install, &part.name, socket)?;
+    let mut holder = spawn(install, &part.name, socket, None)?;
     // The driver for Kubernetes may outlive it, and keeps no zombie of it.
     let waiter = thread::Builder::new().name("holder".to_owned());
     waiter.spawn(move || holder.wait()).map(drop).map_err(Error::io("a thread"))
@@ -155,9 +168,16 @@ pub fn keep_all(install: &Install, registry: &Registry, service: &Service) -> Re
     Ok(())
 }
 
-fn spawn(install: &Install, name: &str, socket: OwnedFd) -> Result<Child, Error> {
+/// `user`: as which user, with which group, root starts it.
+fn spawn(install: &Install, name: &str, socket: OwnedFd, user: Option<(u32, u32)>) -> Result<Child, Error> {
     let program = install.program();
     let mut command = Command::new(program);
+    if let Some((user, group)) = user {
+        command.uid(user).gid(group).current_dir("/");
+        // What root's environment says is not that user's.
+        let is_place = |name: &OsStr| name.as_encoded_bytes().starts_with(b"PARTITA_");
+        command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_place(name)));
+    }
     command.args([OsStr::new(DETACH_SUBCOMMAND), OsStr::new("--"), program.as_os_str()]);
     command.args([SUBCOMMAND, "--", name]).env_remove(LEDGER_VARIABLE);
     command.stdin(Stdio::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());

@@ -53,6 +53,11 @@ impl ProcessId {
         fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.uid())
     }
 
+    /// The group that it runs as.
+    pub(crate) fn user_group(self) -> Option<u32> {
+        fs::metadata(format!("/proc/{}", self.pid)).ok().map(|meta| meta.gid())
+    }
+
     /// The name of its program as the kernel keeps it, 15 bytes of it; `?` once it has ended.
     pub fn program(self) -> String {
         let name = fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_else(|_| b"?".to_vec());

@@ -19,11 +19,16 @@ use super::{idle, machine, nothing, rows};
 
 /// A machine whose policy is this.
 fn limiting(policy: &str) -> Option<World> {
+    limiting_with(policy, "on")
+}
+
+/// `holder` is `off` where tenants are to have none.
+fn limiting_with(policy: &str, holder: &str) -> Option<World> {
     machine()?;
     Some(World::plan().in_memory().on(|dir| {
         let file = dir.join("policy.toml");
         fs::write(&file, policy).unwrap();
-        vec![("PARTITA_POLICY", file.into())]
+        vec![("PARTITA_POLICY", file.into()), ("PARTITA_HOLDER", holder.into())]
     }))
 }
 
@@ -32,6 +37,10 @@ const LIMIT: &str = "[outside]\nprograms = \"limit\"\n";
 /// The GPU program without Partita, which has loaded the library as every program has.
 fn bare(world: &World, user: u32, what: &str) -> Command {
     let (program, kernels) = common::gpu_program();
+    bare_program(world, user, program, kernels, what)
+}
+
+fn bare_program(world: &World, user: u32, program: &Path, kernels: &Path, what: &str) -> Command {
     let mut command = world.bare(program);
     command.arg(kernels).args(what.split(' '));
     if user != 0 {
@@ -75,6 +84,38 @@ fn job(world: &World, script: &str, program: &Path, kernels: &Path) -> (Tenant, 
     let mut job = Tenant::start(&mut command);
     assert_eq!(job.next_line(), "ready");
     (job, fs::OpenOptions::new().write(true).open(&pipe).unwrap())
+}
+
+#[test]
+fn a_program_that_dies_in_its_work_breaks_no_other() {
+    let Some(world) = limiting(LIMIT) else { return };
+    let mut neighbour = Tenant::start(&mut bare(&world, VICTIM, "loop"));
+    let program = common::compile(&world, "deaths");
+    let workloads = world.dir().join("workloads.ptx");
+    fs::write(&workloads, partita_abi::workloads::WORKLOADS_MODULE.to_bytes()).unwrap();
+    let stays = [format!("gpu-{}", neighbour.child.id())];
+    for work in ["finite", "sudden-finite", "endless"] {
+        let mut dying = bare_program(&world, ATTACKER, &program, &workloads, &format!("{work} kill"));
+        let mut dying = Tenant::start(dying.stdin(Stdio::piped()));
+        assert_eq!(dying.next_line(), "ready");
+        dying.child.stdin.take().unwrap().write_all(b"die\n").unwrap();
+        assert!(!dying.child.wait().unwrap().success());
+        let problem = || {
+            let rows = all(&world);
+            let dead = rows.iter().find(|row| row["name"] != *stays[0]);
+            dead.map(|dead| dead["problem"].as_str().unwrap_or_default().to_owned())
+        };
+        eventually(work, || {
+            let line = neighbour.next_line();
+            assert!(line.starts_with("sms"), "{work}: {line}; {}", world.service_logs());
+            match work {
+                "endless" => problem().unwrap().contains("has not ended"),
+                _ => problem().is_none(),
+            }
+        });
+    }
+    drop(neighbour);
+    are(&world, &[]);
 }
 
 #[test]
@@ -162,7 +203,9 @@ fn processes_of_one_job_and_children_of_a_tenant_share_its_tenant() {
 
 #[test]
 fn processes_that_fork_exec_and_start_at_once_have_one_quota() {
-    let Some(world) = limiting(&format!("{LIMIT}sm = \"25%\"\nmem = \"1GiB\"\n")) else { return };
+    // A holder has the memory of a dead process for a moment longer.
+    let policy = format!("{LIMIT}sm = \"25%\"\nmem = \"1GiB\"\n");
+    let Some(world) = limiting_with(&policy, "off") else { return };
     for (name, arguments, expected) in [
         // Totals never differ, so there is one tenant, and any of them may have made it.
         ("crowd", &["4"][..], "done 1024\n"),

@@ -45,7 +45,9 @@ impl Opening {
     /// Before a call that makes the driver ready, or with `is_context` one that makes a context.
     #[inline]
     pub fn begin(opens: bool, is_context: bool) -> Self {
-        let before = (opens && origin::is_tenant() && has_holder()).then(descriptors::sockets);
+        // The call itself may make the process a tenant's.
+        let may_be_held = || origin::is_to_be_asked() || origin::is_tenant() && has_holder();
+        let before = (opens && may_be_held()).then(descriptors::sockets);
         Self { before, is_context }
     }
 }
@@ -53,6 +55,9 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         let Some(before) = &self.before else { return };
+        if !(origin::is_tenant() && has_holder()) {
+            return;
+        }
         descriptors::take_new(before);
         if self.is_context
             && let Some(tenant) = tenant::current()
