@@ -211,7 +211,11 @@ pub fn replan(
 
 fn holders<'a>(topology: &Topology, tenants: impl Iterator<Item = &'a Present>) -> Vec<Holder> {
     tenants
-        .map(|tenant| Holder { name: tenant.name.clone(), set: tenant.set & topology.all() })
+        .map(|tenant| Holder {
+            name: tenant.name.clone(),
+            set: tenant.set & topology.all(),
+            is_reservation: false,
+        })
         .filter(|holder| !holder.set.is_empty())
         .collect()
 }

@@ -282,10 +282,15 @@ fn plan_among(wanted: &Wanted<'_>, present: &[Present]) -> Result<Compaction, Er
     let firm = present.iter().filter(|tenant| {
         Some(tenant.name.as_str()) != name && here(tenant).is_none_or(|tenant| tenant.rests().is_none())
     });
-    let mut free = firm.fold(topology.all() - named, |free, tenant| free - tenant.set);
+    let mut free = firm.fold(topology.all(), |free, tenant| free - tenant.set);
     let mut all = present.to_vec();
     for (name, tpcs) in reserved {
-        let set = free - free.lowest(free.len().saturating_sub(*tpcs));
+        // Beside the TPCs that are named, as far as these leave enough.
+        let beside = free - named;
+        let set = match beside.len().checked_sub(*tpcs) {
+            Some(rest) => beside - beside.lowest(rest),
+            None => beside | (free & named).lowest(tpcs - beside.len()),
+        };
         free -= set;
         all.push(Present { name: name.clone(), set });
     }
@@ -382,7 +387,8 @@ pub(crate) fn refused(error: PlanError, topology: &Topology, tenants: &[Tenant],
     let access = |name: &str| match own(name) {
         Some(tenant) if time::takes_turns(tenant) => Access::End,
         Some(_) => Access::Shrink,
-        None => Access::Nothing,
+        None if tenants.iter().any(|tenant| tenant.name_among_all() == name) => Access::Nothing,
+        None => Access::Reserved,
     };
     let end = |name: &str| own(name).map_or("kill", Tenant::end_command);
     Error::Plan { reason: error.with_remedy(topology, access, end).to_string() }

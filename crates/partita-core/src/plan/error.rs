@@ -57,6 +57,17 @@ pub struct Holder {
     pub name: String,
     /// The TPCs, logical.
     pub set: TpcSet,
+    /// Whether it stands for a reservation, by [`PlanError::with_remedy`].
+    pub is_reservation: bool,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_reservation {
+            true => f.write_str(&self.name),
+            false => write!(f, "tenant `{}`", self.name),
+        }
+    }
 }
 
 /// Too few TPCs are free.
@@ -128,10 +139,10 @@ impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is not free", self.asked)?;
         let mut separator = ": ";
-        for Holder { name, set } in &self.conflicts {
-            let set = *set & self.named;
+        for holder in &self.conflicts {
+            let set = holder.set & self.named;
             // In full: the user has to leave these TPCs out.
-            write!(f, "{separator}tenant `{name}` holds {} of it (tpc:{set})", Count(set.len(), "TPC"))?;
+            write!(f, "{separator}{holder} holds {} of it (tpc:{set})", Count(set.len(), "TPC"))?;
             separator = ", ";
         }
         for (i, fits) in self.fits.iter().enumerate() {
@@ -187,6 +198,8 @@ pub enum Remedy {
     },
     /// The caller may end none of the holders.
     Ask,
+    /// Reservations hold all of them.
+    Reserved,
 }
 
 impl fmt::Display for Remedy {
@@ -205,6 +218,7 @@ impl fmt::Display for Remedy {
                 write!(f, "end a tenant with `partita {command} {tenant}`")
             }
             Self::Ask => f.write_str("ask the owner of a tenant to shrink or end it"),
+            Self::Reserved => f.write_str("have root change the reservation"),
         }
     }
 }
@@ -217,8 +231,9 @@ fn write_holders(f: &mut fmt::Formatter<'_>, first: &str, holders: &[Holder]) ->
     by_size.sort_by_key(|holder| core::cmp::Reverse(holder.set.len()));
     let (named, others) = by_size.split_at(by_size.len().min(NAMED_MAX));
     let mut separator = first;
-    for Holder { name, set } in named {
-        write!(f, "{separator}tenant `{name}` holds {} ({})", Count(set.len(), "TPC"), Short(*set))?;
+    for holder in named {
+        let set = holder.set;
+        write!(f, "{separator}{holder} holds {} ({})", Count(set.len(), "TPC"), Short(set))?;
         separator = ", ";
     }
     let held: u32 = others.iter().map(|holder| holder.set.len()).sum();

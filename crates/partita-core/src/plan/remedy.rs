@@ -17,6 +17,8 @@ pub enum Access {
     End,
     /// Nothing: it belongs to another user.
     Nothing,
+    /// Nothing: it stands for a reservation.
+    Reserved,
 }
 
 impl PlanError {
@@ -31,6 +33,15 @@ impl PlanError {
     ) -> Self {
         let end_one = |holders: &[Holder]| end_one(holders, &access, &end);
         let can_shrink = |holder: &Holder| access(&holder.name) == Access::Shrink;
+        let holders: &mut [Holder] = match &mut self {
+            Self::NotEnough(error) => &mut error.holders,
+            Self::NoneFree(error) => &mut error.holders,
+            Self::Taken(error) => &mut error.conflicts,
+            Self::Share(_) | Self::UnknownTenant { .. } | Self::Deadlock { .. } => &mut [],
+        };
+        for holder in holders {
+            holder.is_reservation = access(&holder.name) == Access::Reserved;
+        }
         match &mut self {
             Self::NotEnough(error) => {
                 let missing = error.wanted_tpcs.saturating_sub(error.free.len());
@@ -111,10 +122,10 @@ fn end_one(
     access: impl Fn(&str) -> Access,
     end: impl Fn(&str) -> &'static str,
 ) -> Remedy {
-    let can_end = holders.iter().filter(|holder| access(&holder.name) != Access::Nothing);
-    let largest = can_end.max_by_key(|holder| holder.set.len());
-    largest.map_or(Remedy::Ask, |largest| Remedy::End {
-        tenant: largest.name.clone(),
-        command: end(&largest.name),
-    })
+    let can_end = |holder: &&Holder| matches!(access(&holder.name), Access::Shrink | Access::End);
+    match holders.iter().filter(can_end).max_by_key(|holder| holder.set.len()) {
+        Some(largest) => Remedy::End { tenant: largest.name.clone(), command: end(&largest.name) },
+        None if holders.iter().all(|holder| holder.is_reservation) => Remedy::Reserved,
+        None => Remedy::Ask,
+    }
 }

@@ -57,7 +57,7 @@ proptest! {
             }
             Remedy::End { tenant, .. } => prop_assert!(access(tenant) != Access::Nothing),
             Remedy::Ask => {}
-            Remedy::Unknown => prop_assert!(false, "{error}"),
+            Remedy::Unknown | Remedy::Reserved => prop_assert!(false, "{error}"),
         }
         let mut after = tenants.clone();
         follow(&topology, &mut after, &remedy);
@@ -99,6 +99,7 @@ fn refusals_name_the_command_that_makes_room() {
         ("20sm", Access::Shrink, "; make room with `partita set a --sm 112sm`"),
         ("100%", Access::Shrink, "; end a tenant with `partita kill a`"),
         ("10%", Access::Nothing, "; ask the owner of a tenant to shrink or end it"),
+        ("10%", Access::Reserved, "; a holds 66 TPCs (0-65); have root change the reservation"),
         ("10%", Access::End, "; end a tenant with `partita kill a`"),
         ("tpc:0-1", Access::Shrink, "; make room with `partita set a --sm tpc:2-65`"),
         ("tpc:0-65", Access::Shrink, "; end a tenant with `partita kill a`"),
