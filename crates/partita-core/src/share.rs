@@ -267,6 +267,15 @@ pub struct ParseShareError {
     reason: ParseReason,
 }
 
+impl ParseShareError {
+    /// The same for a reader that takes no named GPCs and TPCs.
+    #[must_use]
+    pub fn by_number(&self) -> String {
+        let Self { text, reason } = self;
+        alloc::format!("`{text}` is not a share of the GPU: {reason}; write 30% or 12.5%, 40sm or 20tpc")
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 enum ParseReason {
     #[error("it is empty")]

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use partita_core::{Quota, Share};
+use partita_core::{ParseShareError, Quota, Share};
 use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
@@ -113,9 +113,10 @@ impl Source<'_> {
 
     /// A share by number: which TPCs are meant is for runs to say.
     fn share(&self, key: &str, value: &Text) -> Result<Share, PolicyError> {
-        match self.read(key, value)? {
+        let mistake = |reason: String| self.mistake(value.span().start, key, reason);
+        match value.get_ref().parse().map_err(|error: ParseShareError| mistake(error.by_number()))? {
             Share::Gpcs(_) | Share::Exact(_) => {
-                Err(self.mistake(value.span().start, key, "name a number and no places: 30%, 40sm or 20tpc"))
+                Err(mistake("name a number and no places: 30%, 40sm or 20tpc".to_owned()))
             }
             share => Ok(share),
         }

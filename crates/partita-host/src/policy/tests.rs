@@ -75,6 +75,7 @@ fn a_mistake_is_named_with_its_line_and_its_key() {
         assert_eq!((error.line, error.key.as_deref()), (line, Some(key)), "{text:?}: {error}");
         let said = error.to_string();
         assert!(said.contains(reason) && !said.contains('\n'), "{text:?}: {said}");
+        assert!(!said.contains("gpc:"), "a policy takes no places: {said}");
     }
     assert_eq!(Policy::parse("[default]\nsm = \n").unwrap_err().line, 2);
 }
