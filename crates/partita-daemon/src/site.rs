@@ -2,7 +2,7 @@
 //! not hold; the old one stays.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +11,13 @@ use partita::policy::{self, Policy, Reservation};
 use partita::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+
+/// What is reserved for unknown users and groups stays reserved, so a misspelt name must show.
+fn warn_of_unknown(path: &Path, policy: &Policy) {
+    for unknown in policy::unknown_names(policy) {
+        tracing::warn!(path = %path.display(), "the policy of the site: {unknown}");
+    }
+}
 
 /// How often the daemon looks at the file.
 const LOOK: Duration = Duration::from_secs(2);
@@ -39,7 +46,8 @@ impl SitePolicy {
     /// The mistake: without an old policy there is none to keep.
     pub fn begin(path: PathBuf) -> Result<Self, Error> {
         let seen = identity(&path);
-        let (_, text) = policy::load(&path)?;
+        let (policy, text) = policy::load(&path)?;
+        warn_of_unknown(&path, &policy);
         Ok(Self { path, state: Arc::new(Mutex::new(State { text, seen, mistake: None })) })
     }
 
@@ -71,9 +79,7 @@ impl SitePolicy {
             Ok((read, text)) => {
                 let (rules, reservations) = (read.rules.len(), read.reservations.len());
                 tracing::info!(%path, rules, reservations, "the policy of the site holds from now on");
-                for unknown in policy::unknown_names(&read) {
-                    tracing::warn!(%path, "the policy of the site: {unknown}");
-                }
+                warn_of_unknown(&self.path, &read);
                 (state.text, state.mistake) = (text, None);
             }
             Err(error) => {

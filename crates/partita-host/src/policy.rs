@@ -155,12 +155,6 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The names of those for whom it is, for messages.
-    pub fn names(&self) -> String {
-        let names: Vec<&str> = self.who.users.iter().chain(&self.who.groups).map(String::as_str).collect();
-        names.join(", ")
-    }
-
     /// Whether it holds at a moment on a GPU; `is_gpu` says whether that is the one that an entry
     /// names.
     pub(crate) fn holds(&self, now: Moment, is_gpu: impl Fn(&Selector) -> bool) -> bool {

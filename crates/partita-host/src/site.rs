@@ -149,8 +149,8 @@ impl Rules {
         let user = user_of(site.user());
         let for_others = |(index, tpcs): (usize, u32)| {
             let entry = &self.policy.reservations[index];
-            (tpcs > 0 && !entry.who.includes(&user))
-                .then(|| (format!("reservation of {}", entry.names()), tpcs))
+            let name = || format!("reservation of {} (line {} of the policy)", entry.who.names(), entry.line);
+            (tpcs > 0 && !entry.who.includes(&user)).then(|| (name(), tpcs))
         };
         self.reserved(site).into_iter().filter_map(for_others).collect()
     }

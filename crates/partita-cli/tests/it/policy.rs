@@ -108,12 +108,17 @@ fn what_is_reserved_is_promised_to_no_other_and_used_meanwhile() {
     assert_eq!(world.row("rest")["sms"], 132);
     let said = world.refused("run --name big --sm 46tpc -- true");
     assert!(
-        said.contains("45 of 66 TPCs are free") && said.contains("reservation of nobody-of-here"),
+        said.contains("45 of 66 TPCs are free; reservation of the unknown user nobody-of-here (line 1 "),
         "{said}"
+    );
+    let named = world.refused("run --name big --sm tpc:1-65 -- true");
+    assert!(
+        named.contains("reservation of the unknown user nobody-of-here (line 1 of the policy) holds"),
+        "{named}"
     );
     let big = world.idle("--name big --sm 45tpc");
     assert_eq!(world.row("rest")["sms"], 42);
-    assert!(world.refused("set big --sm 46tpc").contains("reservation of nobody-of-here"));
+    assert!(world.refused("set big --sm 46tpc").contains("reservation of the unknown user nobody-of-here"));
     // It is for the user of these commands now.
     fs::write(&file, format!("[[reservation]]\nusers = [\"{owner}\"]\nsm = \"20tpc\"\n")).unwrap();
     drop(big);
@@ -145,8 +150,9 @@ fn reserved_memory_is_promised_to_no_other_and_no_other_grows_into_it() {
     assert!(shown.contains("line 1: 100GiB of the memory of each GPU is kept for nobody-of-here"), "{shown}");
     let said = world.refused("run --name big --sm 30% --mem 60GiB -- true");
     assert!(
-        said.contains("reservation of nobody-of-here (line 1 of the site's policy) keeps 100.0GiB")
-            && said.contains("have root change the reservation (line 1 of the policy)"),
+        said.contains(
+            "reservation of the unknown user nobody-of-here (line 1 of the site's policy) keeps 100.0GiB"
+        ) && said.contains("have root change the reservation (line 1 of the policy)"),
         "{said}"
     );
     // What the message says can be had, and not a MiB more.
@@ -155,7 +161,11 @@ fn reserved_memory_is_promised_to_no_other_and_no_other_grows_into_it() {
     let more = size.0 + (1 << 30);
     world.refused(&format!("run --name big --sm 30% --mem {more}B -- true"));
     let big = world.idle(&format!("--name big --sm 30% --mem {}B", size.0));
-    assert!(world.refused(&format!("set big --mem {more}B")).contains("reservation of nobody-of-here"));
+    assert!(
+        world
+            .refused(&format!("set big --mem {more}B"))
+            .contains("reservation of the unknown user nobody-of-here")
+    );
     drop(big);
     partita_testing::eventually("the promise ends", || world.ps().is_empty());
     // Without a promise, and without any other tenant: growth stops where the reservation begins.
@@ -183,8 +193,12 @@ fn reserved_memory_is_promised_to_no_other_and_no_other_grows_into_it() {
     holds(&world);
     partita_testing::eventually("nothing is left", || grows_to().is_some_and(|now| now < 21 << 30));
     assert_eq!(take(1), refused);
-    assert!(world.refused("run --name more --sm 10% -- true").contains("reservation of nobody-of-here"));
-    assert!(world.refused("set rest --mem 30GiB").contains("reservation of nobody-of-here"));
+    assert!(
+        world
+            .refused("run --name more --sm 10% -- true")
+            .contains("reservation of the unknown user nobody-of-here")
+    );
+    assert!(world.refused("set rest --mem 30GiB").contains("reservation of the unknown user nobody-of-here"));
     // It is for the user of these commands now: a program without --mem gets what is left of it.
     fs::write(&file, format!("[[reservation]]\nusers = [\"{owner}\"]\nmem = \"50GiB\"\n")).unwrap();
     let _mine = world.idle("--name mine --sm 30%");

@@ -2,7 +2,7 @@
 
 use partita_core::memory::Reserve;
 
-use super::{Moment, Policy, User};
+use super::{Moment, Policy, User, Who};
 use crate::gpu::Selector;
 
 /// Memory that a reservation keeps on a GPU now.
@@ -10,8 +10,8 @@ use crate::gpu::Selector;
 pub struct Kept {
     /// The reservation's line in the file.
     pub line: usize,
-    /// For whom, for messages.
-    pub names: String,
+    /// For whom.
+    pub who: Who,
     /// How much, and for which of the users that were asked about.
     pub reserve: Reserve,
 }
@@ -37,7 +37,7 @@ impl Policy {
             let its = users.iter().filter(|(_, user)| entry.who.includes(user));
             let users = its.map(|(number, _)| *number).collect();
             let bytes = entry.memory?.bytes(total_bytes, 0).0;
-            Some(Kept { line: entry.line, names: entry.names(), reserve: Reserve { bytes, users } })
+            Some(Kept { line: entry.line, who: entry.who.clone(), reserve: Reserve { bytes, users } })
         })
         .collect()
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use chrono::{Datelike, Local, Timelike};
 use nix::unistd::{Gid, Group, Uid, User as SystemUser, getgrouplist};
 
-use super::{Moment, Policy, User};
+use super::{Moment, Policy, User, Who};
 use crate::error::Error;
 use crate::process::user_name;
 
@@ -73,15 +73,37 @@ pub fn unknown_names(policy: &Policy) -> Vec<String> {
     let exempt = exempt.chain(escaped.exempt.iter().map(|who| (escaped.line, who)));
     let mut unknown = Vec::new();
     for (line, who) in entries.chain(exempt) {
-        let is_no_user = |name: &&String| !matches!(SystemUser::from_name(name), Ok(Some(_)));
-        let is_no_group = |name: &&String| !matches!(Group::from_name(name), Ok(Some(_)));
-        let users =
-            who.users.iter().filter(is_no_user).map(|name| format!("line {line}: there is no user {name}"));
-        unknown.extend(users);
-        let groups = who.groups.iter().filter(is_no_group);
+        let users = who.users.iter().filter(|name| !is_user(name));
+        unknown.extend(users.map(|name| format!("line {line}: there is no user {name}")));
+        let groups = who.groups.iter().filter(|name| !is_group(name));
         unknown.extend(groups.map(|name| format!("line {line}: there is no group {name}")));
     }
     unknown
+}
+
+fn is_user(name: &str) -> bool {
+    matches!(SystemUser::from_name(name), Ok(Some(_)))
+}
+
+fn is_group(name: &str) -> bool {
+    matches!(Group::from_name(name), Ok(Some(_)))
+}
+
+impl Who {
+    /// The names for messages. A reservation holds for unknown users too, because a name service
+    /// may fail for a while; the message shows a mistake in the file.
+    pub(crate) fn names(&self) -> String {
+        let user = |name: &String| match is_user(name) {
+            true => name.clone(),
+            false => format!("the unknown user {name}"),
+        };
+        let group = |name: &String| match is_group(name) {
+            true => name.clone(),
+            false => format!("the unknown group {name}"),
+        };
+        let names: Vec<String> = self.users.iter().map(user).chain(self.groups.iter().map(group)).collect();
+        names.join(", ")
+    }
 }
 
 /// A user of this machine.

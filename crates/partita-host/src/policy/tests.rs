@@ -183,12 +183,14 @@ fn memory_is_kept_on_its_gpu_in_its_hours_for_its_users() {
         let is_gpu = |selector: &crate::gpu::Selector| *selector == crate::gpu::Selector::Index(index);
         let total = (80 << 30) + partita_core::memory::RESERVE_BYTES;
         let kept = policy.kept_memory(now, is_gpu, total, &users);
-        kept.into_iter().map(|kept| (kept.line, kept.names, kept.reserve)).collect::<Vec<_>>()
+        kept.into_iter().map(|kept| (kept.line, kept.who, kept.reserve)).collect::<Vec<_>>()
     };
     let reserve =
         |gib: u64, users: &[u32]| partita_core::memory::Reserve { bytes: gib << 30, users: users.into() };
-    let half = (1, "ann, lab".to_owned(), reserve(40, &[1, 2]));
-    let bobs = (5, "bob".to_owned(), reserve(20, &[2]));
+    let lab = Who { users: vec!["ann".to_owned()], groups: vec!["lab".to_owned()] };
+    let half = (1, lab, reserve(40, &[1, 2]));
+    let bobs = Who { users: vec!["bob".to_owned()], groups: Vec::new() };
+    let bobs = (5, bobs, reserve(20, &[2]));
     assert_eq!(kept(MONDAY_NOON, 1), [half.clone(), bobs]);
     assert_eq!(kept(MONDAY_NOON, 0), std::slice::from_ref(&half));
     assert_eq!(kept(Moment { day: 6, minute: 0 }, 1), [half]);

@@ -146,9 +146,10 @@ impl<'a> Wanted<'a> {
         let mut for_others = Vec::new();
         for (kept, bytes) in self.kept.iter().zip(unused(&beside, &reserves)) {
             if bytes > 0 && !kept.reserve.users.contains(&claim.user) {
-                let Kept { line, names, .. } = kept;
+                let Kept { line, who, .. } = kept;
                 holders.push(format!(
-                    "reservation of {names} (line {line} of the site's policy) keeps {}",
+                    "reservation of {} (line {line} of the site's policy) keeps {}",
+                    who.names(),
                     ByteSize(bytes).approximate()
                 ));
                 for_others.push(line.to_string());
