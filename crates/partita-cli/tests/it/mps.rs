@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{Tenant, World, needs_simulator, succeeds, through_shell};
+use common::{Tenant, World, needs_simulator, succeeds, text, through_shell};
 use serde_json::Value;
 
 fn json(text: &str) -> Value {
@@ -281,7 +281,10 @@ fn static_partitions_are_made_used_listed_and_removed() {
 #[test]
 fn logs_are_lines_or_objects_and_events_alone_on_request() {
     let world = World::new();
-    assert_eq!(world.ok("mps logs"), "", "no service, no logs");
+    let output = world.line("mps logs");
+    assert!(output.status.success() && output.stdout.is_empty(), "no service, no logs: {output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("stopping it removes its logs") && said.lines().count() == 1, "{said}");
     let mut one = client(&world, "one");
     let events: Vec<Value> = world.ok("mps logs --json --events").lines().map(json).collect();
     let has = |event: &str| events.iter().any(|one| one["event"] == event);

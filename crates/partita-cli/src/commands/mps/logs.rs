@@ -9,7 +9,7 @@ use partita_mps::fault::{Evidence, Work};
 use partita_mps::log::{Entry, Event, Tail};
 
 use super::Of;
-use partita_console::{Failure, pause, print_on};
+use partita_console::{Failure, pause, print_on, tell};
 
 use crate::args::MpsLogs;
 
@@ -28,6 +28,14 @@ pub fn logs(arguments: &MpsLogs) -> Result<(), Failure> {
     let of = Of::find(&arguments.gpu)?;
     let dirs = of.service.dirs();
     let tails = [dirs.control_log(), dirs.server_log()].map(|path| Tail::from_start(&path));
+    if ![dirs.control_log(), dirs.server_log()].iter().any(|log| log.exists()) && !of.is_running()? {
+        tell(&format!(
+            "MPS of {}: no log in {}: the service does not run, and stopping it removes its logs; start it \
+             with `partita mps start`",
+            of.label,
+            dirs.log().display()
+        ));
+    }
     let mut logs = Logs { service: &of.service, tails, incidents: 0 };
     loop {
         let text = logs.news(arguments)?;
