@@ -119,7 +119,7 @@ pub fn start(
         make_dirs(registry, gpus, &service)?;
     }
     let ensured = service.ensure().map_err(|error| match options.static_partitions {
-        true => partitions::unknown(error),
+        true => partitions::unknown(&service, error),
         false => error.into(),
     })?;
     if options.exclusive {

@@ -185,7 +185,8 @@ fn static_partitions_are_refused_where_the_control_program_has_none() {
     }
     let world = World::new();
     let error = world.keeper_refused("mps start --static-partitions");
-    assert!(error.contains("CUDA 13.1") && error.contains("partita run --sm"), "{error}");
+    assert!(error.contains("is of CUDA 13.0, and they came with CUDA 13.1"), "{error}");
+    assert!(error.ends_with("use masks: `partita run --sm`"), "{error}");
     assert!(world.ok("mps status").contains("does not run"), "nothing is left of the try");
     assert!(world.keeper_refused("mps partitions").contains("partita mps start"));
     world.keeper_ok("mps start");

@@ -13,6 +13,9 @@ use crate::error::Error;
 use crate::gpu::Gpu;
 use crate::install::Install;
 
+/// The first version of the control program that has them, thousands for the major.
+const FIRST_VERSION: u32 = 13_010;
+
 fn refuse<T>(option: &str, reason: impl Into<String>) -> Result<T, Error> {
     Err(Error::NotOffered { option: option.to_owned(), reason: reason.into() })
 }
@@ -29,17 +32,17 @@ pub(super) fn wanted(service: Service, running: bool) -> Result<Service, Error> 
 }
 
 /// Why a daemon with static partitions did not start.
-pub(super) fn unknown(error: MpsError) -> Error {
-    match error {
-        MpsError::StartFailed { reason } => Error::NotOffered {
-            option: "--static-partitions".to_owned(),
-            reason: format!(
-                "the control program does not start with them: {reason}; they came with CUDA 13.1 (R590), and older drivers have masks: \
-                 `partita run --sm`"
-            ),
-        },
-        other => other.into(),
-    }
+pub(super) fn unknown(service: &Service, error: MpsError) -> Error {
+    let MpsError::StartFailed { reason } = error else { return error.into() };
+    // A program that does not know the option prints how it is used, and no reason.
+    let reason = match service.binary().version() {
+        Ok(version) if version.number < FIRST_VERSION => format!(
+            "the control program of this driver is of CUDA {version}, and they came with CUDA 13.1 (R590); \
+             update the driver, or use masks: `partita run --sm`"
+        ),
+        _ => format!("the control program does not start with them: {reason}; use masks: `partita run --sm`"),
+    };
+    Error::NotOffered { option: "--static-partitions".to_owned(), reason }
 }
 
 /// Refuses a service without static partitions.
