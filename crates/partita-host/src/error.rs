@@ -338,6 +338,19 @@ impl Error {
         }
     }
 
+    /// The refusal of the best of several GPUs, with those of the others after it.
+    pub(crate) fn with_others(self, others: &str) -> Self {
+        match self {
+            Self::NotOffered { option, reason } => {
+                Self::NotOffered { option, reason: format!("{reason}{others}") }
+            }
+            Self::Plan { .. } | Self::MemoryPromised { .. } | Self::Queued { .. } => {
+                Self::Plan { reason: format!("{self}{others}") }
+            }
+            other => other,
+        }
+    }
+
     /// The exit code of the command that fails with it. As for shells, `env` and container tools,
     /// it is 127 if there is no such program and 126 if the program cannot be executed.
     pub fn exit_code(&self) -> u8 {

@@ -548,6 +548,8 @@ fn any_gpu_is_the_one_on_which_the_program_fits_best() {
         let row = rows.as_array().map_or(rows.clone(), |rows| rows[0].clone());
         (row["gpu"].as_str().unwrap().to_owned(), text(&output.stderr))
     };
+    let said = refusal(&mut partita(&world, &format!("run --dry-run --gpu {any} --sm 100% -- true")));
+    assert_eq!(said.matches("100% (").count(), 2, "the reason of each GPU: {said}");
     let (gpu, said) = dry_run("20tpc");
     assert!(is_on(&gpu, 1) && said.lines().count() == 1 && said.contains("--gpu any: "), "{gpu}: {said}");
     assert!(

@@ -76,8 +76,8 @@ pub(super) fn candidates(
     Ok(reasons.into_iter().filter_map(candidate).collect())
 }
 
-/// The first answer that is no refusal, from the best GPU on; the refusal of the best GPU if all
-/// refuse.
+/// The first answer that is no refusal, from the best GPU on; if all refuse, the refusal of the
+/// best GPU, with the reason of each other one.
 ///
 /// # Errors
 /// Those of `attempt`.
@@ -86,21 +86,26 @@ pub(super) fn first<T>(
     mut attempt: impl FnMut(&Candidate) -> Result<T, Error>,
 ) -> Result<(Candidate, T), Error> {
     let number = candidates.len();
-    let mut refusal: Option<Error> = None;
+    let mut refusals: Vec<Error> = Vec::new();
     for candidate in candidates {
         match attempt(&candidate) {
             Ok(made) => return Ok((candidate, made)),
             Err(error) => {
                 let labels = crate::gpus::labels(&candidate.gpus);
-                let error = if number == 1 { error } else { error.on_gpu(&labels) };
-                refusal.get_or_insert(error);
+                refusals.push(if number == 1 { error } else { error.on_gpu(&labels) });
             }
         }
     }
-    Err(refusal.unwrap_or_else(|| Error::NotOffered {
-        option: "--gpu any".to_owned(),
-        reason: "this machine has no GPU that could be used; `partita devices` lists them".to_owned(),
-    }))
+    let mut refusals = refusals.into_iter();
+    let Some(best) = refusals.next() else {
+        return Err(Error::NotOffered {
+            option: "--gpu any".to_owned(),
+            reason: "this machine has no GPU that could be used; `partita devices` lists them".to_owned(),
+        });
+    };
+    // The holders and the remedy, after the reason, only of the best one: the line stays readable.
+    let brief = |error: Error| error.to_string().split("; ").next().map(|reason| format!("; {reason}"));
+    Err(best.with_others(&refusals.filter_map(brief).collect::<String>()))
 }
 
 /// The line that says which GPU a program gets, and why.
