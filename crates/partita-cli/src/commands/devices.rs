@@ -27,7 +27,7 @@ struct DeviceRow {
     mig_enabled: Option<bool>,
     mig_instances: Vec<InstanceFacts>,
     compute_mode: String,
-    /// Absent before the first `run` or `doctor` on the GPU.
+    /// Absent before the first `run` or `doctor` on the GPU, and while MIG divides it.
     sms: Option<u32>,
     tpcs: Option<u32>,
     gpcs: Option<Vec<u32>>,
@@ -59,9 +59,12 @@ pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
         "DRIVER",
         "CUDA",
     ]);
-    let is_unmeasured = rows.iter().any(|row| row.sms.is_none());
+    let is_divided = |row: &DeviceRow| row.mig_enabled == Some(true);
+    let is_any_divided = rows.iter().any(is_divided);
+    let is_unmeasured = rows.iter().any(|row| row.sms.is_none() && !is_divided(row));
     for row in rows {
-        let unknown = || "?".to_owned();
+        let mark = if is_divided(&row) { "-" } else { "?" };
+        let unknown = || mark.to_owned();
         let instances = row.mig_instances;
         table.row([
             row.selector,
@@ -98,12 +101,18 @@ pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
             "?: not measured yet; the first `partita run` on the GPU, or `partita doctor`, measures it\n",
         );
     }
+    if is_any_divided {
+        text.push_str(
+            "-: divided by MIG, so tenants have no SMs of it; `partita run --mig` uses an instance\n",
+        );
+    }
     print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn row(install: &Install, cache: &Cache, gpu: &Gpu) -> DeviceRow {
-    let kept = cache.kept(install, gpu);
+    // What was measured holds for the whole GPU alone.
+    let kept = cache.kept(install, gpu).filter(|_| gpu.facts.mig_enabled != Some(true));
     let topology = kept.as_ref().and_then(|measured| measured.topology().ok());
     let facts = &gpu.facts;
     DeviceRow {

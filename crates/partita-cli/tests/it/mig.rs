@@ -51,6 +51,7 @@ fn instances_are_listed_and_no_tenant_is_made_on_a_gpu_that_is_cut_up() {
     assert_eq!(gpu["mig_instances"][1]["memory_total_bytes"], 16u64 << 30);
     let table = text(&succeed(&mut partita(&world, "devices --gpu sim:h200")).stdout);
     assert!(table.contains(first) && table.contains("  1g.18gb"), "{table}");
+    assert!(table.contains("\n-: divided by MIG") && !table.contains("not measured yet"), "{table}");
 
     let refused = common::refusal(&mut partita(&world, "run --gpu sim:h200 --sm 25% -- true"));
     assert!(refused.contains("cut up by MIG") && refused.contains("CUDA_VISIBLE_DEVICES=MIG-"), "{refused}");

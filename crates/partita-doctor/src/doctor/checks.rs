@@ -114,7 +114,7 @@ const FIRST: [Step; 9] = [
         make: |findings| super::exports::check(findings.install, findings.gpu),
     },
     Step { name: "gpu", needs: &[], make: |findings| Ok(device(findings.gpu)) },
-    Step { name: "mechanisms", needs: &[], make: |_| Ok(super::mechanisms::check()) },
+    Step { name: "mechanisms", needs: &[], make: |findings| Ok(super::mechanisms::check(findings.gpu)) },
     Step { name: "run directory", needs: &[], make: |_| run_directory() },
     Step { name: "mode", needs: &[], make: |_| mode() },
     Step {
