@@ -199,7 +199,7 @@ pub fn ask(
                 account.name,
                 limit.as_secs()
             ),
-            JobError::Failed { reason } => reason,
+            JobError::Failed { reason, .. } => reason,
             other => format!("{what} for {} on GPU {gpus}: {other}", account.name),
         };
         Trouble::node(reason)

@@ -291,7 +291,10 @@ pub(crate) fn real(install: &Install) -> Result<Reading, Error> {
 fn read(install: &Install, variables: Vec<(&'static str, OsString)>) -> Result<Reading, Error> {
     let job = Job::new(install, facts::JOB, &())?.envs(variables).limit(NVML_LIMIT);
     job.run()?.map_err(|error| match error {
-        JobError::Failed { reason } => Error::Driver { reason },
+        // NVML returns a number, and the simulated one prints the reason.
+        JobError::Failed { reason, complaint } => {
+            Error::Driver { reason: complaint.strip_prefix("partita-sim: ").map_or(reason, str::to_owned) }
+        }
         other => other.or(|reason| Error::Driver {
             reason: format!("the management library (libnvidia-ml.so.1): {reason}"),
         }),

@@ -64,6 +64,17 @@ fn instances_are_listed_and_no_tenant_is_made_on_a_gpu_that_is_cut_up() {
     let said = text(&doctor.stdout);
     assert!(!doctor.status.success(), "{said}");
     assert!(said.contains(&format!("{first} is 3g.71gb, {second} is 1g.18gb")), "{said}");
+    assert!(
+        said.contains("enforced in MIG instances: a memory quota") && !said.contains("enforced: "),
+        "{said}"
+    );
+    let cut = |list: &str| refusal(partita(&world, "devices --gpu sim:h200").env("PARTITA_SIM_MIG", list));
+    let said = cut("9g.71gb");
+    assert!(
+        said.contains("PARTITA_SIM_MIG") && said.contains("\"9g.71gb\" on this GPU; it has 1g."),
+        "{said}"
+    );
+    assert!(cut("7g,7g").contains("do not fit on the GPU together"));
     // Without that, the GPU is whole.
     let whole = succeed(&mut partita(&World::new(), "devices --gpu sim:h200 --json"));
     let whole: Value = serde_json::from_slice(&whole.stdout).unwrap();

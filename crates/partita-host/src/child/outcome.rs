@@ -38,6 +38,8 @@ pub enum JobError {
     Failed {
         /// Its words.
         reason: String,
+        /// The last line of its stderr.
+        complaint: String,
     },
     /// A signal asked this process to end while the job ran.
     Interrupted {
@@ -61,7 +63,7 @@ impl fmt::Display for JobError {
         match self {
             Self::TimedOut { limit_s } => write!(f, "no result within {limit_s} s (it was ended)"),
             Self::Died { how } => write!(f, "it ended without a result: {how}"),
-            Self::Failed { reason } => f.write_str(reason),
+            Self::Failed { reason, .. } => f.write_str(reason),
             Self::Interrupted { signal } => write!(f, "ended by signal {signal}"),
         }
     }

@@ -91,7 +91,7 @@ impl RunningJob {
                     Ok(Outcome::Failed(reason)) => reason,
                     _ => format!("it ended before it said {:?}", prefix.trim_end()),
                 };
-                return Err(JobError::Failed { reason });
+                return Err(self.failed(reason));
             }
         }
     }
@@ -125,7 +125,7 @@ impl RunningJob {
             self.reap();
             return match serde_json::from_str(json) {
                 Ok(Outcome::Done(result)) => Ok(result),
-                Ok(Outcome::Failed(reason)) => Err(JobError::Failed { reason }),
+                Ok(Outcome::Failed(reason)) => Err(self.failed(reason)),
                 Err(error) => Err(JobError::Died { how: format!("its result is not understood: {error}") }),
             };
         }
@@ -198,6 +198,16 @@ impl RunningJob {
                 thread::sleep(Duration::from_millis(1));
             }
         }
+    }
+
+    fn failed(&mut self, reason: String) -> JobError {
+        // Another thread reads stderr, and may be behind.
+        while let Ok((is_result, line)) = self.lines.recv_timeout(LAST_LINES_LIMIT) {
+            if !is_result && !line.is_empty() {
+                self.complaint = line;
+            }
+        }
+        JobError::Failed { reason, complaint: std::mem::take(&mut self.complaint) }
     }
 
     fn died(&mut self) -> JobError {

@@ -23,7 +23,7 @@ pub(super) fn ask<T: DeserializeOwned>(install: &Install, gpu: &Gpu, request: &R
     let job = Job::new(install, JOB, request)?.envs(variables).limit(CHANGE_LIMIT);
     let refused = |reason: String| Error::Refused { what: format!("MIG of {}", gpu.label()), reason };
     job.run()?.map_err(|error| match error {
-        JobError::Failed { reason } => refused(reason),
+        JobError::Failed { reason, .. } => refused(reason),
         other => other.or(|reason| match request.changes() {
             true => refused(format!(
                 "the change stopped: {reason}; run the command again to continue, or `partita mig apply \

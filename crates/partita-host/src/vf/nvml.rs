@@ -120,7 +120,7 @@ impl<'a> OfGpu<'a> {
         let job = Job::new(self.install, JOB, &request).map_err(|error| error.to_string())?;
         job.envs(variables).limit(LIMIT).run().map_err(|error| error.to_string())?.map_err(
             |error| match error {
-                JobError::Failed { reason } => reason,
+                JobError::Failed { reason, .. } => reason,
                 other => other.to_string(),
             },
         )
