@@ -39,7 +39,7 @@ pub struct MigWanted {
     ///
     /// 3g is the profile of three compute slices with the least memory. `partita mig show` lists
     /// the profiles.
-    #[arg(long, value_name = "PROFILE[,PROFILE]…", value_delimiter = ',')]
+    #[arg(long, value_name = "PROFILE[,PROFILE]…", value_delimiter = ',', value_parser = profile)]
     pub want: Option<Vec<String>>,
     /// A file in the form of NVIDIA's mig-parted; its `devices` choose among the GPUs of --gpu, or
     /// among all without that
@@ -111,7 +111,7 @@ pub struct MigDestroy {
     #[command(flatten)]
     pub gpu: GpusOption,
     /// GPU instances by number, or by the MIG-… of their devices
-    #[arg(value_name = "INSTANCE")]
+    #[arg(value_name = "INSTANCE", value_parser = instance)]
     pub instances: Vec<String>,
     /// Every instance
     #[arg(long, conflicts_with = "instances")]
@@ -119,4 +119,20 @@ pub struct MigDestroy {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// The form alone: which profiles a GPU has is known later.
+fn profile(text: &str) -> Result<String, String> {
+    let rest = text.trim().trim_start_matches(|digit: char| digit.is_ascii_digit());
+    match rest.len() < text.trim().len() && rest.starts_with(['g', 'G', 'c', 'C']) {
+        true => Ok(text.to_owned()),
+        false => Err("a profile is written 3g, 1g+me or 3g.71gb; `partita mig show` lists them".to_owned()),
+    }
+}
+
+fn instance(text: &str) -> Result<String, String> {
+    match text.parse::<u32>().is_ok() || text.to_ascii_uppercase().starts_with("MIG-") {
+        true => Ok(text.to_owned()),
+        false => Err("an instance is a number or MIG-…; `partita mig show` lists them".to_owned()),
+    }
 }

@@ -1,6 +1,7 @@
 //! The arguments of `partita vf`.
 
 use clap::{ArgGroup, Args, Subcommand};
+use partita::core::vf::Policy;
 
 /// Subcommands of `vf`.
 #[derive(Debug, Subcommand)]
@@ -21,7 +22,7 @@ pub enum Vf {
 #[derive(Debug, Args)]
 pub struct DeviceOption {
     /// The PCI address of the device, as 0000:1b:00.0; the only one without this option
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub device: Option<String>,
 }
 
@@ -44,15 +45,15 @@ pub struct VfWanted {
     #[arg(long, value_name = "NUMBER")]
     pub count: Option<u16>,
     /// The types of vGPUs, one for each: 12Q,12Q, or full names, or the driver's numbers
-    #[arg(long, value_name = "TYPE[,TYPE]…", value_delimiter = ',')]
+    #[arg(long, value_name = "TYPE[,TYPE]…", value_delimiter = ',', value_parser = vgpu_type)]
     pub want: Option<Vec<String>>,
     /// vGPUs whose memory stands in this ratio, of several sizes if it must be: 2:1:1
-    #[arg(long, value_name = "N:N[:N]…", value_delimiter = ':')]
+    #[arg(long, value_name = "N:N[:N]…", value_delimiter = ':', value_parser = ratio)]
     pub ratio: Option<Vec<u64>>,
     /// How NVIDIA's driver divides time between vGPUs: best-effort, equal or, for
     /// vGPUs of one size, fixed
-    #[arg(long, value_name = "POLICY")]
-    pub scheduler: Option<String>,
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    pub scheduler: Option<Policy>,
     /// The length of its time slices, in microseconds
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub time_slice: Option<u32>,
@@ -130,7 +131,7 @@ pub struct VfAssign {
     #[command(flatten)]
     pub device: DeviceOption,
     /// Functions by PCI address, or vGPUs by UUID
-    #[arg(value_name = "NAME", required = true)]
+    #[arg(value_name = "NAME", required = true, value_parser = part)]
     pub names: Vec<String>,
     /// Give functions back to their own driver
     #[arg(long)]
@@ -155,7 +156,7 @@ pub struct VfDestroy {
     #[command(flatten)]
     pub device: DeviceOption,
     /// vGPUs by UUID, or by the PCI address of their function
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = part)]
     pub names: Vec<String>,
     /// Every vGPU, and every function of plain SR-IOV
     #[arg(long, conflicts_with = "names")]
@@ -163,4 +164,50 @@ pub struct VfDestroy {
     /// How to print, and whether to change anything
     #[command(flatten)]
     pub output: VfOutput,
+}
+
+/// The form alone: which types a device has is known later.
+fn vgpu_type(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("a type is empty; `partita vf list` lists them".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn ratio(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|&number| number > 0);
+    number.ok_or_else(|| "a ratio is of numbers from 1 on, as 2:1:1".to_owned())
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    text.parse().map_err(|()| format!("use one of {}", Policy::ALL.map(Policy::word).join(", ")))
+}
+
+fn is_hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> bool {
+    digits.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn address(text: &str) -> Result<String, String> {
+    match text.split([':', '.']).collect::<Vec<_>>()[..] {
+        [domain, bus, device, function]
+            if is_hex(domain, 4..=8)
+                && is_hex(bus, 2..=2)
+                && is_hex(device, 2..=2)
+                && is_hex(function, 1..=1) =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => Err("a PCI address is written 0000:1b:00.0; `partita vf list` lists them".to_owned()),
+    }
+}
+
+/// A function or a vGPU.
+fn part(text: &str) -> Result<String, String> {
+    let is_uuid = || is_hex(&text.replace('-', ""), 32..=32);
+    address(text).or_else(|_| match is_uuid() {
+        true => Ok(text.to_owned()),
+        false => {
+            Err("name a PCI address, as 0000:1b:00.4, or a UUID; `partita vf list` lists them".to_owned())
+        }
+    })
 }

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use partita::core::vf::Policy;
 use partita::install::Install;
 use partita::registry::Registry;
 use partita::vf::{self, Hostdev, VfChange, VfReport, VfTarget, VfTime};
@@ -22,7 +21,7 @@ pub fn vf(arguments: &Vf) -> Result<ExitCode, Failure> {
                 &registry,
                 arguments.device.device.as_deref(),
                 &target(&arguments.wanted)?,
-                time(&arguments.wanted)?,
+                time(&arguments.wanted),
                 &output,
             )?;
         }
@@ -32,7 +31,7 @@ pub fn vf(arguments: &Vf) -> Result<ExitCode, Failure> {
                 &registry,
                 arguments.device.device.as_deref(),
                 &target,
-                time(&arguments.wanted)?,
+                time(&arguments.wanted),
                 &arguments.output,
             )?;
         }
@@ -74,14 +73,8 @@ fn target(wanted: &VfWanted) -> Result<VfTarget, Failure> {
     }
 }
 
-fn time(wanted: &VfWanted) -> Result<VfTime, Failure> {
-    let policy = wanted.scheduler.as_deref().map(|word| {
-        word.parse::<Policy>().map_err(|()| {
-            let known = Policy::ALL.map(Policy::word).join(", ");
-            Failure::Told(format!("--scheduler {word:?}: use one of {known}"))
-        })
-    });
-    Ok(VfTime { policy: policy.transpose()?, slice_ns: wanted.time_slice.map(|us| us * 1000) })
+fn time(wanted: &VfWanted) -> VfTime {
+    VfTime { policy: wanted.scheduler, slice_ns: wanted.time_slice.map(|us| us * 1000) }
 }
 
 fn made(

@@ -252,7 +252,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     for (line, parts) in [
         ("mig apply --want 5g", &["no MIG profile \"5g\"", "1g.18gb+me"][..]),
         ("mig apply --want 1c.3g.71gb", &["no MIG profile \"1c.3g.71gb\""]),
-        ("mig apply --want 3g,,1g", &["no MIG profile \"\""]),
+        ("mig apply --want 3g,,1g", &["a profile is written 3g"]),
         ("mig apply --want 3g,3g,1g", &["do not fit", "3g.71gb,3g.71gb would fit"]),
         ("mig apply --want 1g+me,1g+me", &["do not fit", "1g.18gb+me would fit"]),
         ("mig plan --want 7g,7g", &["do not fit", "7g.141gb would fit"]),
@@ -286,6 +286,14 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(off["mode"], "off");
     assert!(off["remedy"].as_str().unwrap().contains("nvidia-smi -i 0 -mig 1"), "{off}");
     assert!(refusal(&mut partita(&world, "run --mig 1g -- true")).contains("MIG is not on"));
+    // A malformed argument is the first reason.
+    for (line, part) in [
+        ("mig apply --want big", "a profile is written 3g"),
+        ("mig destroy big", "an instance is a number or MIG-"),
+    ] {
+        let said = refusal(&mut partita(&world, line));
+        assert!(said.contains(part) && !said.contains("MIG is off"), "{line}: {said}");
+    }
 }
 
 #[test]

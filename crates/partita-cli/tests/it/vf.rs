@@ -271,7 +271,7 @@ fn several_sizes_and_the_scheduler_go_through_nvml_and_come_back() {
             "no fixed share while vGPUs of several sizes are allowed",
         ),
         ("vf plan --ratio 5:3", "no types of vGPUs stand in this ratio"),
-        ("vf plan --ratio 1:0", "no types of vGPUs stand in this ratio"),
+        ("vf plan --ratio 1:0", "numbers from 1 on"),
         ("vf plan --want 48Q,8Q", "need 56 GiB, and the GPU has 48 GiB for vGPUs; 48Q would fit"),
         ("vf plan --want 8Q --time-slice 0", "--help"),
     ] {
