@@ -204,6 +204,13 @@ impl Asked {
         (!self.cores_off && (1..100).contains(&percent)).then_some(percent as u32)
     }
 
+    /// Whether it asks for no limit on any device.
+    pub fn limits_nothing(&self) -> bool {
+        let is_free =
+            |device| self.memory_bytes(device).or(self.cores_percent(device).map(u64::from)).is_none();
+        self.priority.is_none() && (0..DEVICES_MAX).all(is_free)
+    }
+
     /// Whether an allocation beyond the quota of a device gets host memory.
     pub fn spills(&self, device: usize) -> bool {
         self.oversubscribe || of(&self.oversold, device)

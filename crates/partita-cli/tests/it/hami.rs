@@ -289,11 +289,18 @@ fn an_unknown_request_is_refused_and_the_program_continues() {
         assert!(reason.starts_with(variable) && reason.contains("is not understood"), "{reason}");
         assert!(!reason.contains('\u{1b}'), "nothing is passed on to the terminal");
     }
-    let reason = refused(CACHE, "pod.cache");
-    assert!(reason.contains("absolute path"), "{reason}");
-    let reason = refused(CACHE, "/no/such/directory/pod.cache");
-    assert!(reason.contains("No such file or directory"), "{reason}");
-    assert!(refused(CACHE, &format!("{}/", world.dir().display())).contains("path of a file"));
+    for (cache, part) in [
+        ("pod.cache", "absolute path"),
+        ("/no/such/directory/pod.cache", "No such file or directory"),
+        (&format!("{}/", world.dir().display()), "path of a file"),
+    ] {
+        let container = Container::new(&world, "c").with(CACHE, cache);
+        let reason = container.with(MEMORY, "64m").refused();
+        assert!(reason.contains(part), "{reason}");
+        // Without a limit nothing is lost, so the program has the GPU.
+        let (lines, said) = Container::new(&world, "c").with(CACHE, cache).allocates("a 1\n");
+        assert!(lines[0].starts_with("0 ") && said.is_empty(), "{lines:?} {said}");
+    }
 }
 
 #[test]

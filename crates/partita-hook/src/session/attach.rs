@@ -116,7 +116,15 @@ fn join() -> bool {
     if tenant::is_refused() {
         return false;
     }
+    if !is_tenant() {
+        // Another thread has found that nothing limits this process.
+        return true;
+    }
     let attached = attach();
+    if attached.is_err() && origin::origin() == Origin::Environment && hami::limits_nothing() {
+        origin::settle(None);
+        return true;
+    }
     // From here on its slots keep the tenant.
     outside::let_go();
     match attached {

@@ -67,6 +67,11 @@ pub fn enter(uuids: &[[u8; 16]]) -> Result<(Vec<Claim>, u32), String> {
     Ok((claimed, compute_capability))
 }
 
+/// Whether the environment names a tenant and no limit: nothing is then lost without the tenant.
+pub fn limits_nothing() -> bool {
+    asked().is_ok_and(Asked::limits_nothing)
+}
+
 /// The tenant's existing ledgers, for reading.
 ///
 /// # Errors
