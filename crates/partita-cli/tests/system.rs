@@ -161,7 +161,16 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
         command.arg(dir.join(from)).arg(dir.join(to)).uid(VICTIM).gid(VICTIM);
         assert!(!command.output().unwrap().status.success(), "{from}");
     }
-    for line in ["set first --mem 1GiB", "kill first", "set first --sm 100%"] {
+    for line in [
+        "set first --mem 1GiB",
+        "kill first",
+        "set first --sm 100%",
+        "exec first true",
+        "explain first",
+        "logs first",
+        "attach first",
+        "wait first",
+    ] {
         let said = refusal(&mut world.as_user(ATTACKER, line.split(' ')));
         assert!(said.contains("belongs to "), "{line}: {said}");
     }

@@ -174,6 +174,13 @@ pub fn command(registry: &Registry, arguments: Vec<String>) -> Result<Printed, E
     }
 }
 
+/// The refusal where the tenant of this name is another user's, which a client does not see.
+pub(crate) fn of_another_user(registry: &Registry, name: &str) -> Option<Error> {
+    let arguments = vec!["explain".to_owned(), name.to_owned()];
+    let reason = command(registry, arguments).ok()?.failure()?;
+    reason.starts_with(&format!("tenant {name} belongs to ")).then_some(Error::Served { reason })
+}
+
 /// A tenant that `partitad` has made, what was settled for it, and the socket of its holder.
 pub(crate) type Made = (RunRequest, OwnedTenant, Option<OwnedFd>);
 

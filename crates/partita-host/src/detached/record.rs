@@ -21,8 +21,8 @@ use super::log::{Log, LogReader};
 use crate::error::Error;
 use crate::files::{Durable, read_json, replace};
 use crate::process::ProcessId;
-use crate::registry::check_name;
-use crate::state;
+use crate::registry::{Registry, acting_user, check_name};
+use crate::{state, system};
 
 /// How many ended runs keep their records; older ones go when another run starts.
 pub const ENDED_MAX: usize = 64;
@@ -140,12 +140,12 @@ impl Records {
     pub fn get(&self, name: &str) -> Result<Record, Error> {
         check_name(name)?;
         self.read(name, RUN).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::Refused {
+            io::ErrorKind::NotFound => of_another_user(name).unwrap_or_else(|| Error::Refused {
                 what: name.to_owned(),
                 reason:
                     "you have no detached run of this name; `partita run --detach --name NAME` starts one"
                         .to_owned(),
-            },
+            }),
             _ => Error::io(self.dir.join(name).join(RUN).display().to_string())(error),
         })
     }
@@ -222,6 +222,15 @@ fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
 
 fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The refusal where the only tenant of this name is another user's.
+fn of_another_user(name: &str) -> Option<Error> {
+    let registry = Registry::open().ok()?;
+    if registry.is_client() {
+        return system::of_another_user(&registry, name);
+    }
+    registry.lock().ok()?.tenant(name).ok()?.first()?.check_of(acting_user()).err()
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ use crate::process::ProcessId;
 use crate::program;
 use crate::registry::{Isolation, Meta, Registry, Tenant};
 use crate::signals::Signals;
+use crate::system;
 
 /// How often the end of the tenant's first program is looked for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -57,7 +58,11 @@ pub fn exec(
     let mut signals = Signals::take_over(false).map_err(Error::io("signal handlers"))?;
     check_outside()?;
     let registry = Registry::open()?;
-    let parts = registry.lock()?.tenant(name)?;
+    let missing = |error| match registry.is_client() {
+        true => system::of_another_user(&registry, name).unwrap_or(error),
+        false => error,
+    };
+    let parts = registry.lock()?.tenant(name).map_err(missing)?;
     let own = rustix::process::geteuid();
     parts.iter().try_for_each(|part| part.check_of(own.as_raw()))?;
     let first = parts.first().ok_or_else(|| gone(name))?;
