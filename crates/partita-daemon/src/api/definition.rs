@@ -109,11 +109,14 @@ pub(super) struct ChainComponent {
 /// # Errors
 /// [`Kind::Invalid`](crate::Kind::Invalid): the first thing that cannot be.
 pub(super) fn check(definition: &Definition) -> Result<(), Problem> {
-    definition.check()?;
-    if let Some(gpu) = &definition.gpu {
-        gpu.parse::<partita::gpu::Selector>().map_err(|error| Problem::invalid("/gpu", error.to_string()))?;
+    // Before the others: this one has its member.
+    let of_components = definition.components.iter().enumerate();
+    let gpus = of_components.map(|(at, one)| (format!("/component/{at}/gpu"), &one.gpu));
+    for (field, gpu) in std::iter::once(("/gpu".to_owned(), &definition.gpu)).chain(gpus) {
+        let Some(gpu) = gpu else { continue };
+        gpu.parse::<partita::gpu::Selector>().map_err(|error| Problem::invalid(field, error.to_string()))?;
     }
-    Ok(())
+    Ok(definition.check()?)
 }
 
 #[cfg(test)]

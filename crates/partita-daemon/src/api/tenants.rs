@@ -307,7 +307,12 @@ impl TenantChange {
         if self.limits.is_empty() && !self.compact {
             return Err(Problem::new(Kind::Invalid, "nothing to change; give sm, mem or another limit"));
         }
-        let gpus = self.gpu.as_deref().map(str::parse).transpose().map_err(|error| self.refused(error))?;
+        let gpus = self.gpu.as_deref().map(str::parse).transpose();
+        let gpus = gpus.map_err(|error| {
+            let mut problem = self.refused(error);
+            problem.field = Some("/gpu".to_owned());
+            problem
+        })?;
         Ok(SetRequest { whose: Whose::Name(name), gpus, limits, compact: self.compact })
     }
 

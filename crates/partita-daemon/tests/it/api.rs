@@ -225,6 +225,8 @@ fn tenants_are_listed_changed_and_ended_as_by_the_commands() {
         (json!({ "mem": "1PiB" }), "mem", "mem 1PiB: "),
         (json!({ "time": "30%" }), "time", "time 30% is refused: "),
         (json!({ "priority": "low" }), "priority", "priority low is refused: "),
+        (json!({ "gpu": "zero", "sm": "50%" }), "gpu", "GPU \"zero\" is not understood"),
+        (json!({ "gpu": "all,0", "sm": "50%" }), "gpu", "gpu all,0 is refused: "),
         (json!({ "sm": 50 }), "sm", "the body: invalid type: integer `50`"),
         (json!({ "sm": "50%", "compact": "yes" }), "compact", "the body: invalid type: string"),
         (json!({ "sms": "50%" }), "sms", "the body: unknown field `sms`"),
@@ -406,6 +408,14 @@ fn definitions_that_cannot_be_are_refused() {
         if detail.starts_with("the body: ") {
             assert_eq!(problem["field"], format!("/{member}"), "{problem}");
         }
+    }
+    for field in ["/gpu", "/component/1/gpu"] {
+        let mut body = definition("c");
+        match field {
+            "/gpu" => body["gpu"] = json!("zero"),
+            _ => body["component"][1]["gpu"] = json!("zero"),
+        }
+        assert_eq!(daemon.refused(422, "POST", "/v1/chains", Some(body))["field"], field);
     }
     assert_eq!(daemon.get("/v1/chains"), json!([]));
 }
