@@ -187,11 +187,58 @@ fn time_is_promised_once_to_the_tenants_of_all_users() {
     let Some(world) = machine() else { return };
     let _first = idle(&world, VICTIM, "--name first --time 60%");
     let said = refusal(&mut world.as_user(ATTACKER, "run --name second --time 60% -- true".split(' ')));
-    assert!(said.contains("was promised 60%"), "{said}");
+    assert!(said.contains("was promised 60%") && said.contains("ask the owner of a tenant"), "{said}");
+    assert!(!said.contains("partita set"), "{said}");
     // Half of what is left, as beside a tenant of the same user.
     let _second = idle(&world, ATTACKER, "--name second");
     let rows = rows(&mut world.as_root(nothing()));
     assert_eq!(rows[1]["time"]["share_percent"], 20.0, "{rows:?}");
+}
+
+/// Each user's tenants have a gate of their own.
+#[test]
+fn turns_by_priority_of_one_user_do_not_matter_to_another() {
+    let Some(world) = machine() else { return };
+    let _first = idle(&world, VICTIM, "--name first --priority high");
+    let _joins = idle(&world, ATTACKER, "--name joins");
+    let rows = rows(&mut world.as_root(nothing()));
+    assert_eq!((&rows[1]["name"], &rows[1]["priority"]), (&"joins".into(), &"low".into()), "{rows:?}");
+    let other = World::in_memory();
+    let _first = idle(&other, VICTIM, "--name first --time 50%");
+    let _second = idle(&other, ATTACKER, "--name second --priority low");
+    let said = refusal(&mut other.as_user(ATTACKER, "run --time 10% -- true".split(' ')));
+    assert!(said.contains("`second` takes turns"), "{said}");
+}
+
+#[test]
+fn a_policy_holds_for_ceilings_chains_and_turns() {
+    let Some(owner) = machine().map(|world| world.owner()) else { return };
+    let policy = format!(
+        "[[rule]]\nusers = [\"{owner}\"]\nsm_max = \"19tpc\"\n[[reservation]]\nusers = [\"{owner}\"]\nsm = \"20tpc\"\n"
+    );
+    let world = World::plan().in_memory().on(|dir| {
+        let file = dir.join("policy.toml");
+        fs::write(&file, &policy).unwrap();
+        vec![("PARTITA_POLICY", file.into())]
+    });
+    let said = world.refused("run --sm 10tpc..100% -- true");
+    assert!(said.contains("--sm ..100%") && said.contains("borrow up to 19tpc or less"), "{said}");
+    let chain = world.dir().join("chain.toml");
+    let component = |name: &str| format!("[[component]]\nname = \"{name}\"\ncommand = [\"true\"]\n");
+    let text =
+        format!("name = \"large\"\nframe = \"4KiB\"\nsm = \"80%\"\n{}{}", component("a"), component("b"));
+    fs::write(&chain, text).unwrap();
+    let said = world.refused(&format!("chain start {}", chain.display()));
+    assert!(said.contains("policy (line 1) allows"), "{said}");
+    // What takes turns keeps its compute units, so it leaves those that are reserved.
+    let _first = idle(&world, ATTACKER, "--name first --time 40%");
+    let _second = idle(&world, ATTACKER, "--name second --time 40%");
+    for row in rows(&mut world.as_root(nothing())) {
+        assert_eq!(row["sms"], 92, "{row}");
+    }
+    let _own = idle(&world, VICTIM, "--name own --sm 19tpc");
+    let said = world.refused("run --sm 19tpc -- true");
+    assert!(!said.contains("turns"), "no advice that the policy refuses: {said}");
 }
 
 #[test]
@@ -220,6 +267,24 @@ fn a_soft_share_borrows_no_time_while_another_user_has_a_tenant() {
     assert!(why().contains("it does not see when"), "{}", why());
     drop(other);
     has(951..=1000);
+}
+
+/// The end of a user's tenant divides again, and not as the user who prepared them.
+#[test]
+fn tenants_of_containers_stay_out_of_sight_of_each_other() {
+    let Some(world) = machine() else { return };
+    let dir = world.dir().join("cdi");
+    for name in ["one", "two"] {
+        let words = ["cdi", "prepare", name, "--time", "30%", "--time-policy", "soft", "--output"];
+        common::succeeds(world.as_root(words).arg(&dir));
+    }
+    let why = || text(&world.as_root(["explain", "one"]).output().unwrap().stdout);
+    assert!(why().contains("it does not see when"), "{}", why());
+    common::succeeds(&mut world.as_user(ATTACKER, "run --time 10% -- true".split(' ')));
+    assert!(why().contains("it does not see when"), "{}", why());
+    common::succeeds(world.as_root(["cdi", "remove", "two", "--output"]).arg(&dir));
+    assert!(why().contains("and what others leave idle"), "{}", why());
+    common::succeeds(world.as_root(["cdi", "remove", "one", "--output"]).arg(&dir));
 }
 
 #[test]

@@ -169,14 +169,14 @@ pub fn plan(topology: &Topology, present: &[Present], ask: impl Into<Ask>) -> Re
 ///
 /// # Errors
 /// [`PlanError::NoneFree`] names the holders.
-pub fn all_free(topology: &Topology, present: &[Present]) -> Result<Share, PlanError> {
+pub fn all_free(topology: &Topology, present: &[Present]) -> Result<TpcSet, PlanError> {
     let holders = holders(topology, present.iter());
     let free = holders.iter().fold(topology.all(), |free, holder| free - holder.set);
     if free.is_empty() {
         let remedy = Remedy::Unknown;
         return Err(PlanError::NoneFree(Box::new(NoneFree { all: topology.all(), holders, remedy })));
     }
-    Ok(Share::Exact(free))
+    Ok(free)
 }
 
 /// Chooses TPCs for a present tenant that requests another share.

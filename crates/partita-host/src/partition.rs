@@ -301,6 +301,16 @@ fn plan_among(wanted: &Wanted<'_>, present: &[Present]) -> Result<Compaction, Er
     }
 }
 
+/// Free TPCs without as many as are reserved. If that leaves none, all of them: the planner names
+/// the reservations.
+pub(crate) fn unreserved(free: TpcSet, reserved: &[(String, u32)]) -> TpcSet {
+    let kept: u32 = reserved.iter().map(|(_, tpcs)| tpcs).sum();
+    match free.len().saturating_sub(kept) {
+        0 => free,
+        left => free.lowest(left),
+    }
+}
+
 /// Divides what tenants share of every GPU again, after some were changed or have left: the TPCs
 /// of those without a share, task slots, and memory. The lock is one to plan.
 ///
@@ -348,8 +358,8 @@ fn widen(tenants: &[Tenant]) -> Result<(), Error> {
         let is_firm =
             |other: &&Tenant| other.gpu_key == tenant.gpu_key && other.counts() && !time::takes_turns(other);
         let firm = tenants.iter().filter(is_firm).filter_map(|other| other.set().ok());
-        let left = topology.all() - firm.fold(TpcSet::EMPTY, |all, set| all | set);
-        if reserved.is_empty() && left != held && (held - left).is_empty() {
+        let left = unreserved(topology.all() - firm.fold(TpcSet::EMPTY, |all, set| all | set), &reserved);
+        if left != held && (held - left).is_empty() {
             let store = Store { tenant: tenant.name_among_all(), set: left };
             self::store(&[store], tenants, &tenant.gpu_key, &topology)?;
         }

@@ -218,6 +218,7 @@ impl<'a> Change<'a> {
         };
         let wish = Wish {
             share: wanted.share,
+            up_to: wanted.up_to,
             memory: wanted.memory,
             place: wanted.place,
             priority: wanted.priority(),

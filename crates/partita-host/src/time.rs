@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::registry::{Isolation, Tenant};
+use crate::registry::{Isolation, Tenant, acting_user};
 
 /// A tenant's share of the time of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -56,36 +56,42 @@ fn is_timed(limits: &Limits) -> bool {
     limits.flags & FLAG_TIMED != 0
 }
 
-/// The turns that the caller's tenants on a GPU take.
+/// The turns that tenants on a GPU take.
 struct Turns<'a> {
-    /// Those with a share of time, and their shares.
+    /// Those with a share of time, and their shares. In system mode time is promised to tenants of
+    /// all users.
     timed: Vec<(&'a Tenant, TimeShare)>,
-    /// One with a priority instead.
+    /// One of the acting user's with a priority instead. The gate, which knows priorities, is one
+    /// user's.
     by_priority: Option<&'a Tenant>,
+    /// Whether one of another user's has a priority.
+    is_other_by_priority: bool,
     /// The time that is not promised.
     left: TimeShare,
 }
 
 impl<'a> Turns<'a> {
     fn of(tenants: impl Iterator<Item = &'a Tenant>) -> Result<Self, Error> {
-        let mut turns = Self { timed: Vec::new(), by_priority: None, left: TimeShare(1000) };
-        // In system mode time is promised to tenants of all users. The gate, which knows
-        // priorities, is one user's.
+        let mut turns =
+            Self { timed: Vec::new(), by_priority: None, is_other_by_priority: false, left: TimeShare(1000) };
         for tenant in tenants.filter(|tenant| tenant.is_kept_here()) {
             let limits = tenant.limits()?;
             if limits.takes_turns() && is_timed(limits) {
                 turns.timed.push((tenant, TimeShare(limits.time_permille)));
                 turns.left.0 = turns.left.0.saturating_sub(limits.time_permille);
-            } else if limits.takes_turns() && tenant.is_own() {
+            } else if limits.takes_turns() && tenant.user == acting_user() {
                 turns.by_priority = Some(tenant);
+            } else if limits.takes_turns() {
+                turns.is_other_by_priority = true;
             }
         }
         Ok(turns)
     }
 
-    /// The command that takes so much from the largest share.
+    /// The command that takes so much from the largest share that the caller may change.
     fn make_room(&self, missing: impl Fn(TimeShare) -> u32) -> Option<String> {
-        let (tenant, share) = self.timed.iter().max_by_key(|(_, share)| share.0)?;
+        let own = self.timed.iter().filter(|(tenant, _)| tenant.is_own());
+        let (tenant, share) = own.max_by_key(|(_, share)| share.0)?;
         let name = &tenant.name;
         Some(match share.0.checked_sub(missing(*share)) {
             None | Some(0) => format!("`partita {} {name}`", tenant.end_command()),
@@ -96,10 +102,12 @@ impl<'a> Turns<'a> {
     /// The option with which one more tenant takes turns, and the command that must come before it.
     fn way_in(&self) -> Option<String> {
         match (self.left, self.make_room(|share| share.0 / 2)) {
-            _ if self.by_priority.is_some() => Some("`--priority low`".to_owned()),
-            (_, None) => None,
-            (TimeShare(0), Some(room)) => Some(format!("--time, after {room}")),
-            (left, Some(_)) => Some(format!("`--time {left}` or less")),
+            _ if self.by_priority.is_some() || self.timed.is_empty() && self.is_other_by_priority => {
+                Some("`--priority low`".to_owned())
+            }
+            _ if self.timed.is_empty() => None,
+            (TimeShare(0), room) => room.map(|room| format!("--time, after {room}")),
+            (left, _) => Some(format!("`--time {left}` or less")),
         }
     }
 }
@@ -166,6 +174,7 @@ pub(crate) fn join<'a>(tenants: impl Iterator<Item = &'a Tenant> + Clone) -> Opt
     match (turns.by_priority, turns.timed.is_empty(), turns.left) {
         (Some(_), ..) => Some(Turn::Priority(Priority::Low)),
         (None, false, TimeShare(left @ 1..)) => Some(Turn::Time(TimeShare(left.div_ceil(2)))),
+        (None, true, _) if turns.is_other_by_priority => Some(Turn::Priority(Priority::Low)),
         _ => None,
     }
 }
@@ -175,8 +184,9 @@ pub(crate) fn join<'a>(tenants: impl Iterator<Item = &'a Tenant> + Clone) -> Opt
 pub(crate) fn instead_of_units<'a>(tenants: impl Iterator<Item = &'a Tenant>) -> Option<String> {
     let turns = Turns::of(tenants).ok()?;
     let first = turns.timed.first().map(|(tenant, _)| *tenant);
-    let name = &turns.by_priority.or(first)?.name;
-    Some(format!("to take turns with tenant `{name}`, use {} instead of --sm", turns.way_in()?))
+    let with = turns.by_priority.or(first).map(Tenant::name_among_all);
+    let with = with.map_or_else(String::new, |name| format!(" with tenant `{name}`"));
+    Some(format!("to take turns{with}, use {} instead of --sm", turns.way_in()?))
 }
 
 /// Refuses a share of time that others who take turns were promised, or turns by time beside turns
@@ -190,7 +200,8 @@ pub(crate) fn check_sum<'a>(
     others: impl Iterator<Item = &'a Tenant>,
 ) -> Result<(), Error> {
     let turns = Turns::of(others)?;
-    match (is_timed(wanted), turns.by_priority, turns.timed.first()) {
+    let is_same_gate = |(tenant, _): &&(&Tenant, TimeShare)| tenant.user == acting_user();
+    match (is_timed(wanted), turns.by_priority, turns.timed.iter().find(is_same_gate)) {
         // As of compute units, in all three cases: it fits when others end.
         (true, Some(tenant), _) => Err(Error::Plan {
             reason: format!(
@@ -209,22 +220,25 @@ pub(crate) fn check_sum<'a>(
                 turns.way_in().unwrap_or_default()
             ),
         }),
-        (true, None, Some(_)) if wanted.time_permille > turns.left.0 => {
+        (true, None, _) if wanted.time_permille > turns.left.0 => {
             let promised = |(tenant, share): &(&Tenant, TimeShare)| {
-                format!("tenant `{}` was promised {share}", tenant.name)
+                format!("tenant `{}` was promised {share}", tenant.name_among_all())
             };
             let holders: Vec<String> = turns.timed.iter().map(promised).collect();
             let less = match turns.left {
                 TimeShare(0) => String::new(),
                 left => format!("ask for `--time {left}` or less, or "),
             };
+            let room = match turns.make_room(|_| wanted.time_permille - turns.left.0) {
+                Some(room) => format!("make room with {room}"),
+                None => "ask the owner of a tenant to shrink or end it".to_owned(),
+            };
             Err(Error::Plan {
                 reason: format!(
-                    "--time {} is refused: {} of the time of {gpu} is left: {}; {less}make room with {}",
+                    "--time {} is refused: {} of the time of {gpu} is left: {}; {less}{room}",
                     TimeShare(wanted.time_permille),
                     turns.left,
                     holders.join(", "),
-                    turns.make_room(|_| wanted.time_permille - turns.left.0).unwrap_or_default()
                 ),
             })
         }

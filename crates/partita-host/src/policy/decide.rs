@@ -30,6 +30,8 @@ pub struct Held {
 pub struct Wish {
     /// `--sm`.
     pub share: Option<Share>,
+    /// How far it borrows: the second figure of `--sm`.
+    pub up_to: Option<Share>,
     /// `--mem`.
     pub memory: Option<Quota>,
     /// `--place`.
@@ -156,6 +158,9 @@ fn share_within(
     if wish.takes_turns && share.is_none() && !wish.is_change {
         let reason = format!("{}; in turns a tenant has more, so add --sm {}tpc or less", why(), left.max(1));
         return Err(("turns without --sm".to_owned(), reason));
+    }
+    if let Some(up_to) = wish.up_to.filter(|up_to| tpcs(*up_to, device.topology) > left) {
+        return Err((format!("--sm ..{up_to}"), format!("{}; borrow up to {left}tpc or less", why())));
     }
     match share {
         None if wish.is_change => Ok(None),

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use partita_core::{TpcSet, task_slots};
 use partita_ledger::{Limits, TaskSlots};
 
-use super::tenant::{Isolation, Tenant};
+use super::tenant::{Isolation, Meta, Tenant};
 
 /// Divides the slots of every GPU among these tenants.
 pub(super) fn divide(tenants: &[Tenant]) {
@@ -45,9 +45,11 @@ fn divide_gpu(tenants: &[&Tenant]) {
     };
     let (larger, smaller): (Vec<_>, Vec<_>) = all.partition(|(tenant, share)| grows(tenant, *share));
     for (tenant, share) in smaller.into_iter().chain(larger) {
+        // Also where this process acts for another user, and the tenant is not its own.
+        let is_in_containers = tenant.meta.as_ref().is_ok_and(Meta::is_prepared);
         let mut others = tenants.iter().filter(|other| other.counts() && !other.is_of_same(tenant));
         let has_neighbours = others.clone().next().is_some();
-        let has_strangers = others.any(|other| tenant.is_prepared() || other.user != tenant.user);
+        let has_strangers = others.any(|other| is_in_containers || other.user != tenant.user);
         store(tenant, |limits| {
             limits.task_slots = share;
             limits.put_neighbours(has_neighbours);

@@ -127,10 +127,10 @@ fn plan_on(
         changed: None,
     };
     let mut request = request.clone();
-    if request.description.is_none() && request.mps_partition.is_none() {
-        let LimitSet { share, memory, place, .. } = request.limits;
+    if request.mps_partition.is_none() {
+        let LimitSet { share, up_to, memory, place, .. } = request.limits;
         let priority = request.limits.priority();
-        let wish = Wish { share, memory, place, priority, takes_turns, is_change: false };
+        let wish = Wish { share, up_to, memory, place, priority, takes_turns, is_change: false };
         let Decided { share, memory, place } = rules.decide(&site, &wish)?;
         request.limits = LimitSet { share, memory, place, ..request.limits };
     }
@@ -144,19 +144,24 @@ fn plan_on(
     };
     let beside: Vec<Tenant> = tenants.iter().filter(is_in_way).cloned().collect();
     let here = || tenants.iter().filter(|tenant| tenant.gpu_key == key);
-    // Beside those who take turns there may be no room for a partition, but one more can join them.
+    // Beside those who take turns there may be no room for a partition, but one more can join them,
+    // unless a maximum of compute units refuses turns.
+    let may_take_turns = !takes_turns && rules.most_tpcs(&site) == u32::MAX;
     let or_turns = |error: Error| match (error, time::instead_of_units(here())) {
-        (Error::Plan { reason }, Some(turns)) if !takes_turns => {
+        (Error::Plan { reason }, Some(turns)) if may_take_turns => {
             Error::Plan { reason: format!("{reason}; {turns}") }
         }
         (error, _) => error,
     };
+    let reserved = rules.reserved_for_others(&site);
+    let is_one_more = || here().any(|tenant| tenant.is_own() && time::takes_turns(tenant));
     let share = match share {
-        None if takes_turns && here().any(|tenant| tenant.is_own() && time::takes_turns(tenant)) => {
-            // One more of those that share their TPCs.
+        None if takes_turns && (!reserved.is_empty() || is_one_more()) => {
+            // One of those that share their TPCs. They keep them, so they leave what is reserved.
             let present = RegistryLock::present(&beside, &key)?;
-            let free = partita_core::all_free(&topology, &present);
-            Some(free.map_err(|error| partition::refused(error, &topology, &beside, &key))?)
+            let free = partita_core::all_free(&topology, &present)
+                .map_err(|error| partition::refused(error, &topology, &beside, &key))?;
+            Some(Share::Exact(partition::unreserved(free, &reserved)))
         }
         share => share,
     };
@@ -168,7 +173,7 @@ fn plan_on(
         share,
         place: place.unwrap_or_default(),
         compact: request.compact,
-        reserved: &rules.reserved_for_others(&site),
+        reserved: &reserved,
     };
     if !takes_turns {
         slo::check_sum(&request.limits, &topology, here())?;

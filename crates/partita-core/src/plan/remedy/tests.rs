@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn a_request_for_all_free_ones_gets_some((topology, mut tenants) in occupied(9, 8)) {
         match all_free(&topology, &tenants) {
-            Ok(share) => prop_assert!(plan(&topology, &tenants, share).is_ok()),
+            Ok(free) => prop_assert!(plan(&topology, &tenants, Share::Exact(free)).is_ok()),
             Err(error) => {
                 let remedy = remedy_of(&error.with_remedy(&topology, |_| Access::Shrink, |_| "kill"));
                 follow(&topology, &mut tenants, &remedy);
