@@ -213,9 +213,8 @@ fn turns_by_priority_of_one_user_do_not_matter_to_another() {
 #[test]
 fn a_policy_holds_for_ceilings_chains_and_turns() {
     let Some(owner) = machine().map(|world| world.owner()) else { return };
-    let policy = format!(
-        "[[rule]]\nusers = [\"{owner}\"]\nsm_max = \"19tpc\"\n[[reservation]]\nusers = [\"{owner}\"]\nsm = \"20tpc\"\n"
-    );
+    let users = format!("users = [\"{owner}\"]");
+    let policy = format!("[[rule]]\n{users}\nsm_max = \"19tpc\"\n[[reservation]]\n{users}\nsm = \"20tpc\"\n");
     let world = World::plan().in_memory().on(|dir| {
         let file = dir.join("policy.toml");
         fs::write(&file, &policy).unwrap();

@@ -271,9 +271,9 @@ impl Limits {
         self.put_flag(FLAG_NEIGHBOURS, has);
     }
 
-    /// Whether other tenants use the device whose files the tenant's processes cannot read: those of
-    /// other users, and all of them from within a container. Whether they need the device is not
-    /// known.
+    /// Whether the device has tenants whose files this one's processes cannot read: those of other
+    /// users, and for a tenant in a container all others. It does not know when they need the
+    /// device.
     pub fn has_strangers(&self) -> bool {
         self.flags & FLAG_STRANGERS != 0
     }

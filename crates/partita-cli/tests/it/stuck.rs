@@ -42,8 +42,8 @@ fn stick(world: &World) {
     assert!(start(world).arg("hang").status().unwrap().success());
 }
 
-/// A service whose SMs are all taken for some seconds, and a tenant that waits, with its complaints.
-/// On a busy machine the tenant may come too late: then they are taken for longer.
+/// A service whose SMs are all taken for some seconds, and a tenant that waits, with its
+/// complaints. On a busy machine the tenant may come too late: then they are taken for longer.
 fn busy(world: &World) -> (Tenant, Child, impl Iterator<Item = String>) {
     for seconds in [4, 16, 64] {
         let mut fills = Tenant::start(start(world).args(["fill", &format!("{seconds}000")]));
