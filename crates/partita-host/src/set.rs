@@ -221,7 +221,7 @@ impl<'a> Change<'a> {
             up_to: wanted.up_to,
             memory: wanted.memory,
             place: wanted.place,
-            priority: wanted.priority(),
+            priority: wanted.priority,
             takes_turns: time::takes_turns(part),
             is_change: true,
         };

@@ -36,8 +36,8 @@ pub struct Wish {
     pub memory: Option<Quota>,
     /// `--place`.
     pub place: Option<Placement>,
-    /// `--priority`.
-    pub priority: Priority,
+    /// `--priority`; `None` where it is not asked for.
+    pub priority: Option<Priority>,
     /// Whether it is for compute units in turns, and not for some of its own.
     pub takes_turns: bool,
     /// Whether the tenant runs: it then keeps what is not asked for.
@@ -118,12 +118,16 @@ pub(crate) fn tpcs(share: Share, topology: &Topology) -> u32 {
 
 fn check_priority(rule: &Rule, user: &User, wish: &Wish) -> Result<(), (String, String)> {
     let Some(allowed) = &rule.priorities else { return Ok(()) };
-    if wish.is_change && wish.priority == Priority::Normal || allowed.contains(&wish.priority) {
+    let priority = match wish.priority {
+        None if wish.is_change => return Ok(()),
+        priority => priority.unwrap_or_default(),
+    };
+    if allowed.contains(&priority) {
         return Ok(());
     }
     let words: Vec<&str> = allowed.iter().map(|priority| priority.name()).collect();
     Err((
-        format!("--priority {}", wish.priority),
+        format!("--priority {priority}"),
         format!(
             "the site's policy (line {}) allows {} only {}; use --priority {}",
             rule.line,

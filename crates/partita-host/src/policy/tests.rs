@@ -148,9 +148,15 @@ fn the_strictest_rule_of_the_hour_holds() {
     let said = decides(text, &student, held(0), memory(gib(21)), MONDAY_NOON).unwrap_err().1;
     assert!(said.contains("--mem 20GiB or less"), "{said}");
     assert_eq!(decides(text, &student, held(0), wish(1), MONDAY_NOON).unwrap().memory, Some(gib(10)));
-    let high = Wish { priority: Priority::High, ..wish(1) };
+    let high = Wish { priority: Some(Priority::High), ..wish(1) };
     let said = decides(text, &student, held(0), high, MONDAY_NOON).unwrap_err().1;
     assert!(said.contains("normal and low"), "{said}");
+    // A change keeps the priority that it does not name, and no other.
+    let low = "[[rule]]\npriorities = [\"low\"]";
+    let change = |priority| Wish { priority, is_change: true, ..Wish::default() };
+    let change = |priority| decides(low, &student, held(0), change(priority), MONDAY_NOON);
+    assert!(change(None).is_ok() && change(Some(Priority::Low)).is_ok());
+    assert_eq!(change(Some(Priority::Normal)).unwrap_err().0, "--priority normal");
 }
 
 #[test]

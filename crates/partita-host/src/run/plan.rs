@@ -129,7 +129,7 @@ fn plan_on(
     let mut request = request.clone();
     if request.mps_partition.is_none() {
         let LimitSet { share, up_to, memory, place, .. } = request.limits;
-        let priority = request.limits.priority();
+        let priority = Some(request.limits.priority());
         let wish = Wish { share, up_to, memory, place, priority, takes_turns, is_change: false };
         let Decided { share, memory, place } = rules.decide(&site, &wish)?;
         request.limits = LimitSet { share, memory, place, ..request.limits };
