@@ -134,17 +134,8 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
         parts.iter().try_for_each(|part| lock.make_control(&part.gpu_key))?;
     }
     let outcomes = changes.into_iter().map(|change| change.make(request, &tenants)).collect();
-    let LimitSet { share, task_slots, memory, driver_allowance, slo, goal, .. } = request.limits;
-    if share.is_some()
-        || slo.is_some()
-        || goal.is_some()
-        || request.compact
-        || task_slots.is_some()
-        || memory.is_some()
-        || driver_allowance.is_some()
-    {
-        partition::divide(&lock)?;
-    }
+    // Whatever has changed: tenants may have ended without a command that gave their part away.
+    partition::divide(&lock)?;
     outcomes
 }
 

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use common::{Tenant, World, text, tpcs};
+use partita_testing::eventually;
+use rustix::process::{Pid, Signal};
 
 fn set(world: &World, name: &str) -> BTreeSet<u32> {
     tpcs(world.row(name)["tpcs"].as_str().unwrap()).into_iter().collect()
@@ -33,7 +35,7 @@ fn programs_without_a_share_have_even_parts() {
     // It has ended, and the others have what it had.
     assert_eq!(sms(&world, ["a", "b"]), [66, 66]);
     // A share is a promise, and comes first.
-    let _d = world.idle("--name d --sm 50%");
+    let mut d = world.idle("--name d --sm 50%");
     assert_eq!(sms(&world, ["a", "b", "d"]).into_iter().sum::<u64>(), 132);
     assert_eq!(sms(&world, ["d"]), [66]);
     let refused = world.refused("run --name e --sm 50% -- true");
@@ -51,6 +53,17 @@ fn programs_without_a_share_have_even_parts() {
     drop(b);
     let _f = world.idle("--name f");
     assert_eq!(sms(&world, ["a", "d", "e", "f"]), [40, 12, 2, 78]);
+    // The next change, of whatever kind, divides what a killed one had.
+    let run = d.child.id();
+    let programs = std::fs::read_to_string(format!("/proc/{run}/task/{run}/children")).unwrap();
+    d.signal(Signal::KILL);
+    d.child.wait().unwrap();
+    for pid in programs.split_whitespace() {
+        let _ = rustix::process::kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL);
+    }
+    eventually("it has ended", || world.ps().len() == 3);
+    world.ok("set a --place spread");
+    assert_eq!(sms(&world, ["a", "e", "f"]), [40, 2, 90]);
 }
 
 #[test]
