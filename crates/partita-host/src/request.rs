@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use partita_core::time::TimeShare;
 use partita_mps::partition::PartitionName;
 use serde::{Deserialize, Serialize};
 
@@ -109,8 +110,13 @@ impl RunRequest {
             let tenants = registry.lock()?.tenants()?;
             let keys = || gpus.iter().map(Gpu::key);
             let turns =
-                keys().find_map(|key| time::join(tenants.iter().filter(|tenant| tenant.gpu_key == key)));
-            match turns {
+                keys().filter_map(|key| time::join(tenants.iter().filter(|tenant| tenant.gpu_key == key)));
+            // Its share is the same on each of its GPUs.
+            let least = |one, other| match (one, other) {
+                (Turn::Time(one), Turn::Time(other)) => Turn::Time(TimeShare(one.0.min(other.0))),
+                (one, _) => one,
+            };
+            match turns.reduce(least) {
                 // A share of time holds no target.
                 Some(Turn::Time(_)) if slo::is_asked(&self.limits) => {}
                 Some(Turn::Time(share)) => settled.limits.time = Some(share),

@@ -289,6 +289,20 @@ fn each_gpu_is_planned_beside_the_tenants_that_are_there() {
 }
 
 #[test]
+fn one_without_a_share_takes_the_least_turn_of_its_gpus() {
+    if needs_two_gpus() {
+        return;
+    }
+    let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
+    let _one = idle(&world, "one", "0", "--time 20% --isolation own");
+    let _two = idle(&world, "two", "1", "--time 90% --isolation own");
+    let line = format!("run --name both --gpu {} --isolation own -- true", gpus("0,1"));
+    let output = partita(&world, &line).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("`--time 5%`"), "{said}");
+}
+
+#[test]
 fn others_make_room_on_the_gpu_that_needs_it() {
     if needs_two_gpus() {
         return;
