@@ -173,6 +173,8 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
     ] {
         let said = refusal(&mut world.as_user(ATTACKER, line.split(' ')));
         assert!(said.contains("belongs to "), "{line}: {said}");
+        let is_of_change = ["set", "kill"].iter().any(|word| line.starts_with(word));
+        assert_eq!(said.contains("change it"), is_of_change, "{line}: {said}");
     }
     assert_eq!(fs::read(&limits).unwrap(), before);
     // Its own user changes it and ends it.

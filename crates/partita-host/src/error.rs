@@ -291,9 +291,9 @@ pub enum Error {
         reason: String,
     },
     /// Programs that wait for room come first (`--wait`).
-    #[error("{reason}; add --wait to start after them")]
+    #[error("{reason}")]
     Queued {
-        /// Which ones.
+        /// Which ones, with the remedy.
         reason: String,
     },
     /// The time of `--wait` has passed.

@@ -68,10 +68,24 @@ pub fn explain(registry: &Registry, name: &str) -> Result<Vec<Explanation>, Erro
         (lock.tenant(name)?, lock.tenants()?)
     };
     let user = crate::registry::acting_user();
-    parts.iter().try_for_each(|part| part.check_of(user))?;
+    parts.iter().try_for_each(|part| part.check_of(user).map_err(unseen))?;
     // Only root sees the speed of other users' tenants.
     let all: Vec<Tenant> = all.into_iter().filter(|tenant| tenant.check_of(user).is_ok()).collect();
     Ok(parts.iter().map(|part| of(part, &all)).collect())
+}
+
+/// The refusal of what only its owner and root see.
+fn unseen(refused: Error) -> Error {
+    match refused {
+        Error::NotYours { name, user } => Error::Refused {
+            what: format!("tenant {name} belongs to {user}"),
+            reason: match user.as_str() {
+                "root" => "only root sees it; ask root".to_owned(),
+                _ => format!("only {user} and root see it; ask {user}, or run this as {user}"),
+            },
+        },
+        other => other,
+    }
 }
 
 /// The tenants for throughput beside one, with what was measured of them.

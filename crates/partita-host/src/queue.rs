@@ -50,7 +50,7 @@ pub fn waiting(registry: &Registry) -> Result<Vec<WaitingRow>, Error> {
     Ok(queue.iter().map(row).collect())
 }
 
-/// Checks that no program waits for room on these GPUs: a start without `--wait` is refused there.
+/// Checks that no program waits for room on these GPUs: a job is refused there.
 ///
 /// # Errors
 /// [`Error::Queued`] with the names of those that wait; [`Error::RunDirectory`], [`Error::Io`].
@@ -58,7 +58,9 @@ pub fn check_none_waits(registry: &Registry, gpus: &[Gpu]) -> Result<(), Error> 
     let keys: Vec<String> = gpus.iter().map(Gpu::key).collect();
     match ahead(&registry.queue()?, None, &keys) {
         ahead if ahead.is_empty() => Ok(()),
-        ahead => Err(Error::Queued { reason: ahead_text(&ahead) }),
+        ahead => {
+            Err(Error::Queued { reason: format!("{}; submit the job again after that", ahead_text(&ahead)) })
+        }
     }
 }
 

@@ -48,6 +48,7 @@ fn a_mistake_of_the_job_is_reported_to_the_job_and_drains_no_node() {
     let ended = job.prolog().has("job_refused");
     assert_eq!((ended.code, &ended.report["drain"]), (0, &false.into()), "{ended:?}");
     assert!(ended.said.contains("eager of ") && ended.said.contains("comes first"), "{ended:?}");
+    assert!(!ended.said.contains("--wait"), "a job has no such option: {ended:?}");
     job.epilog().ok().has("nothing_to_undo");
     eager.signal(Signal::TERM);
     assert_ne!(eager.exit_code(), 0);
