@@ -242,7 +242,8 @@ fn blame(error: &Error) -> Blame {
         | Error::NameInUse { .. }
         | Error::GpuSelector { .. }
         | Error::GpuTwice { .. }
-        | Error::NotOffered { .. } => Blame::Job,
+        | Error::NotOffered { .. }
+        | Error::OtherGroup { .. } => Blame::Job,
         _ => Blame::Node,
     }
 }
@@ -378,7 +379,10 @@ impl Worker {
         // A killed prolog may have left a process that is about to make a tenant of this name.
         strays::end(|| self.unfinished(), self.deadline)?;
         if self.registry.is_system() {
-            // `partitad` plans; if it refuses, root finds out why.
+            // `partitad` plans; if it refuses, root finds out why. Only `partitad` knows groups.
+            if self.registry.is_client() {
+                system::check_groups(&self.registry, &self.selectors.parse()?)?;
+            }
             return self.hold(name, wanted);
         }
         let request = self.request(name, wanted)?;

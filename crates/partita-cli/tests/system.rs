@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use batch_jobs::Job;
 use common::{Answering, Tenant, World, refusal, text};
 use partita_testing::{ATTACKER, VICTIM, eventually};
 use serde_json::Value;
@@ -134,10 +135,63 @@ fn a_gpu_of_a_group_is_refused_to_other_users() {
     let said = refusal(&mut world.as_user(VICTIM, "run --gpu sim:h200 --sm 10% -- true".split(' ')));
     assert!(said.contains("only members of root") && said.contains("PARTITAD_GPU_GROUPS"), "{said}");
     assert!(rows(&mut world.as_user(VICTIM, nothing())).is_empty());
+    let said =
+        refusal(&mut world.as_user(VICTIM, "run --dry-run --gpu sim:h200 --sm 10% -- true".split(' ')));
+    assert!(said.contains("only members of root"), "{said}");
+    // A job is refused, and the node stays in service.
+    let job = Job::new(&world, 1, "partita:sm=10%");
+    let refused = job.prolog().has("job_refused");
+    assert_eq!((refused.code, &refused.report["drain"]), (0, &false.into()), "{refused:?}");
+    assert!(refused.said.contains("only members of root"), "{refused:?}");
     let _other = idle(&world, VICTIM, "--gpu sim:a100 --sm 10% --isolation own");
     let mut daemon = Command::new(common::program().with_file_name("partitad"));
     let output = daemon.args(["--system", "--gpu-groups", "0=no-such-group"]).output().unwrap();
     assert!(text(&output.stderr).contains("groupadd no-such-group"), "{output:?}");
+}
+
+#[test]
+fn any_gpu_is_none_of_another_group() {
+    if !common::is_system() {
+        return;
+    }
+    let groups = ("PARTITAD_GPU_GROUPS", "sim:h200:0=root".into());
+    let world = World::plan().on(|_| vec![groups, ("PARTITA_SIM_GPUS", "2".into())]);
+    let mut held = idle(&world, VICTIM, "--name held --gpu sim:h200:1 --sm 20%");
+    let any = |options: &str| {
+        let line = format!("run --gpu sim:h200:any {options} -- true");
+        world.as_user(VICTIM, line.split_whitespace())
+    };
+    let said = refusal(&mut any("--sm 90%"));
+    assert!(said.contains("sim:h200:1") && !said.contains("only members"), "{said}");
+    let output = any("--sm 10% --dry-run --json").output().unwrap();
+    assert!(text(&output.stdout).contains("\"sim:h200:1\""), "{output:?}");
+    // It waits for the other GPU.
+    let output = any("--sm 90% --wait=1s").output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("no room within that time") && !said.contains("only members"), "{said}");
+    held.signal(rustix::process::Signal::TERM);
+    held.child.wait().unwrap();
+    let output = any("--sm 90% --wait=60s").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    // The world stops the service of the first GPU alone.
+    world.keeper_ok("mps stop --force --gpu sim:h200:1");
+}
+
+#[test]
+fn a_file_with_the_name_of_another_users_tenant_is_refused_whole() {
+    let Some(world) = machine() else { return };
+    let _taken = idle(&world, ATTACKER, "--name two --sm 10%");
+    let file = world.make_dir("tenants").join("tenants.toml");
+    let tenant = |name: &str| {
+        format!("[[tenant]]\nname = \"{name}\"\nsm = \"10%\"\ncommand = [\"sleep\", \"1000\"]\n")
+    };
+    fs::write(&file, tenant("one") + &tenant("two")).unwrap();
+    world.give(&file);
+    for options in [&["--dry-run"][..], &[]] {
+        let said = refusal(world.as_user(VICTIM, ["apply"]).arg(&file).args(options));
+        assert!(said.contains("tenant two: another user's tenant has this name"), "{said}");
+        assert_eq!(rows(&mut world.as_root(nothing())).len(), 1);
+    }
 }
 
 #[test]

@@ -206,6 +206,7 @@ impl From<partita::Error> for Problem {
             | Error::QuotaZero
             | Error::Name { .. }
             | Error::NotOffered { .. }
+            | Error::OtherGroup { .. }
             | Error::Restrict { .. }
             | Error::NoProgram { .. }
             | Error::Program { .. }

@@ -62,7 +62,7 @@ pub fn answer(install: &Install, stream: UnixStream, run: impl FnOnce(&[String])
     let done = asked.and_then(|asked| act(install, asked, user, client, run));
     let (answer, made) = done.unwrap_or_else(|error| match error {
         Error::Waits { reason } => (Answer::Waits { reason }, Vec::new()),
-        error => (Answer::Refused { reason: error.to_string() }, Vec::new()),
+        error => (Answer::of_error(&error), Vec::new()),
     });
     let owners: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
     let bytes = match is_librarys {
@@ -132,6 +132,10 @@ fn act(
         Request::Enter { visible, order } => {
             return enter(install, &registry, user, client, visible.as_deref(), order.as_deref());
         }
+        Request::MayUse { gpus } => {
+            let gpus = crate::gpus::select(install, Some(&gpus.parse()?))?.gpus;
+            GpuGroups::of_environment()?.check_all(&gpus, user)?;
+        }
         Request::NoteChild { name, child } => {
             if child.user() == Some(user) {
                 let lock = registry.lock()?;
@@ -195,8 +199,7 @@ fn make_for(
 ) -> Result<(RunRequest, OwnedTenant), Error> {
     let gpus = crate::gpus::select(install, Some(&selectors))?.gpus;
     gpus.iter().try_for_each(run::check_usable)?;
-    let groups = GpuGroups::of_environment()?;
-    gpus.iter().try_for_each(|gpu| groups.check(gpu, registry::acting_user()))?;
+    GpuGroups::of_environment()?.check_all(&gpus, registry::acting_user())?;
     gpu::start_boards(&gpus)?;
     let request = request.settled(registry, &gpus)?;
     let make = || run::make(install, &request, registry, &gpus, name, process);

@@ -236,6 +236,12 @@ pub enum Error {
         /// Why, with the remedy.
         reason: String,
     },
+    /// Only users of other groups make tenants on the GPU.
+    #[error("{reason}")]
+    OtherGroup {
+        /// The GPU and its groups, with the remedy.
+        reason: String,
+    },
     /// A program's own launches cannot be restricted as it asked.
     #[error("launches cannot be restricted so: {reason}")]
     Restrict {

@@ -88,20 +88,24 @@ impl GpuGroups {
         missing.map(|(selector, _)| selector.to_string()).collect()
     }
 
-    /// Refuses a GPU to a user who is in none of its groups. Root may use every GPU.
+    /// Refuses GPUs to a user who is in none of the groups of one of them. Root may use every GPU.
     ///
     /// # Errors
-    /// [`Error::NotOffered`].
-    pub fn check(&self, gpu: &Gpu, user: u32) -> Result<(), Error> {
+    /// [`Error::OtherGroup`].
+    pub fn check_all(&self, gpus: &[Gpu], user: u32) -> Result<(), Error> {
+        gpus.iter().try_for_each(|gpu| self.check(gpu, user))
+    }
+
+    fn check(&self, gpu: &Gpu, user: u32) -> Result<(), Error> {
         let Some(groups) = self.groups_of(gpu) else { return Ok(()) };
         if user == 0 || is_member(user, groups) {
             return Ok(());
         }
-        Err(Error::NotOffered {
-            option: gpu.label(),
+        Err(Error::OtherGroup {
             reason: format!(
-                "only members of {} make tenants on it, and {} is in none; name another GPU with \
-                 --gpu, or ask root for {VARIABLE} or the group",
+                "{} is refused: only members of {} make tenants on it, and {} is in none; name another \
+                 GPU with --gpu, or ask root for {VARIABLE} or the group",
+                gpu.label(),
                 groups.join(", "),
                 user_name(user)
             ),

@@ -292,7 +292,8 @@ fn make_where_it_fits(
     say: &mut dyn FnMut(&str),
 ) -> Result<(Vec<Gpu>, RunRequest, MadeTenant), Error> {
     let is_choice = candidates.len() > 1;
-    let waits_on = candidates.first().filter(|_| is_choice && request.wait.is_some()).cloned();
+    // The best one, of those that this user may use.
+    let mut waits_on = None;
     let on = |candidate: &Candidate, wait, say: &mut dyn FnMut(&str)| {
         let asked = RunRequest { wait, placed: candidate.reason.clone(), ..request.clone() };
         let attempt =
@@ -302,7 +303,13 @@ fn make_where_it_fits(
         Ok((asked, made))
     };
     let wait = request.wait.filter(|_| !is_choice);
-    let made = place::first(candidates, |candidate| on(candidate, wait, &mut *say));
+    let made = place::first(candidates, |candidate| {
+        let made = on(candidate, wait, &mut *say);
+        if is_choice && request.wait.is_some() && !matches!(made, Err(Error::OtherGroup { .. })) {
+            waits_on.get_or_insert_with(|| candidate.clone());
+        }
+        made
+    });
     let (candidate, (asked, made)) = match (made, waits_on) {
         (Err(Error::Plan { .. } | Error::MemoryPromised { .. } | Error::Queued { .. }), Some(best)) => {
             let made = on(&best, request.wait, &mut *say)?;

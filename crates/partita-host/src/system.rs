@@ -61,6 +61,8 @@ pub(crate) enum Request {
         #[serde(default)]
         has_holder: bool,
     },
+    /// Whether the groups of these GPUs let the user make tenants on them.
+    MayUse { gpus: String },
     /// Note which program a tenant has started.
     NoteChild { name: String, child: ProcessId },
     /// Record an incident of a tenant of an MPS service.
@@ -100,13 +102,40 @@ pub(crate) enum Answer {
     /// The program has a place in the queue, and why it does not start yet.
     Waits { reason: String },
     /// It is not done, and why.
-    Refused { reason: String },
+    Refused {
+        reason: String,
+        #[serde(default)]
+        kind: Refusal,
+    },
     /// The program belongs to a tenant: its directory, what to tell the user, and the variables
     /// that lead to its GPUs and their service.
     Entered { dir: PathBuf, notice: String, variables: Vec<(String, OsString)> },
 }
 
+/// What kind of refusal it is, for a command that has another choice.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Refusal {
+    /// There is no room now, or others come first.
+    Room,
+    /// The GPU is for users of other groups.
+    Group,
+    /// Any other.
+    #[default]
+    Other,
+}
+
 impl Answer {
+    /// The refusal for an error.
+    pub(crate) fn of_error(error: &Error) -> Self {
+        let kind = match error {
+            Error::Plan { .. } | Error::MemoryPromised { .. } | Error::Queued { .. } => Refusal::Room,
+            Error::OtherGroup { .. } => Refusal::Group,
+            _ => Refusal::Other,
+        };
+        Self::Refused { reason: error.to_string(), kind }
+    }
+
     /// The answer as the library reads it: words, each of which a zero ends.
     pub(crate) fn for_library(&self) -> Vec<u8> {
         let variables = |variables: &[(String, OsString)]| {
@@ -125,7 +154,7 @@ impl Answer {
                 variables(of),
             ]
             .concat(),
-            Self::Refused { reason } | Self::Waits { reason } => {
+            Self::Refused { reason, .. } | Self::Waits { reason } => {
                 vec![b"refused".to_vec(), reason.as_bytes().to_vec()]
             }
             Self::Done | Self::Printed { .. } | Self::Made { .. } | Self::Looked { .. } => {
@@ -219,6 +248,14 @@ pub(crate) fn make(
     }
     let parts = parts.into_iter().zip(owners).map(|((path, meta), owner)| (path, meta, File::from(owner)));
     Ok((RunRequest { limits: *limits, ..asked.clone() }, OwnedTenant::received(parts), socket))
+}
+
+/// Whether the groups of these GPUs let this user make tenants on them.
+///
+/// # Errors
+/// [`Error::OtherGroup`] if not; [`Error::Daemon`].
+pub fn check_groups(registry: &Registry, gpus: &Selectors) -> Result<(), Error> {
+    ask(registry, &Request::MayUse { gpus: gpus.to_string() }).map(drop)
 }
 
 /// Has `partitad` note the program that a tenant of this process has started. `ps` and `kill` find
@@ -362,7 +399,11 @@ fn ask(registry: &Registry, request: &Request) -> Result<(Answer, Vec<OwnedFd>),
         failed(registry, "it ended before it had answered; `partita ps` shows what is done, its log why")
     })?;
     match answer {
-        Answer::Refused { reason } => Err(Error::Served { reason }),
+        Answer::Refused { reason, kind } => Err(match kind {
+            Refusal::Room => Error::Plan { reason },
+            Refusal::Group => Error::OtherGroup { reason },
+            Refusal::Other => Error::Served { reason },
+        }),
         Answer::Waits { reason } => Err(Error::Waits { reason }),
         answer => Ok((answer, descriptors)),
     }

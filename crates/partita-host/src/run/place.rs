@@ -96,6 +96,10 @@ pub(super) fn first<T>(
             }
         }
     }
+    // A GPU of another group is no choice of this user's, unless no GPU is.
+    if refusals.iter().any(|error| !matches!(error, Error::OtherGroup { .. })) {
+        refusals.retain(|error| !matches!(error, Error::OtherGroup { .. }));
+    }
     let mut refusals = refusals.into_iter();
     let Some(best) = refusals.next() else {
         return Err(Error::NotOffered {

@@ -16,6 +16,7 @@ use super::turn;
 use crate::calibration::{Cache, Measured};
 use crate::error::Error;
 use crate::gpu::Gpu;
+use crate::groups::GpuGroups;
 use crate::install::Install;
 use crate::limits::LimitSet;
 use crate::offered::Via;
@@ -23,7 +24,8 @@ use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::policy::{Decided, Kept, Rules, Wish};
 use crate::process::ProcessId;
 use crate::registry::{
-    GpuMeta, Isolation, Meta, NewPart, Origin, OwnedTenant, Registry, RegistryLock, Tenant, check_name,
+    GpuMeta, Isolation, Meta, NewPart, Origin, OwnedTenant, Registry, RegistryLock, Tenant, acting_user,
+    check_name,
 };
 use crate::request::RunRequest;
 use crate::site::{self, Site};
@@ -305,6 +307,9 @@ fn dry_run_on(
     registry: &Registry,
     gpus: &[Gpu],
 ) -> Result<Vec<DryRun>, Error> {
+    if registry.is_system() {
+        GpuGroups::of_environment()?.check_all(gpus, acting_user())?;
+    }
     let request = &request.settled(registry, gpus)?;
     let planned = plan(install, request, registry, gpus, request.name.as_deref(), None)?;
     let row = |(gpu, part): (&Gpu, PlannedPart)| {
