@@ -12,6 +12,7 @@ use crate::detached::Records;
 use crate::error::Error;
 use crate::limits::{LIMITS, LimitSet};
 use crate::registry::{Registry, Tenant, acting_user};
+use crate::system;
 
 /// The living tenants of the current user.
 ///
@@ -35,6 +36,29 @@ pub fn current(registry: &Registry, records: &Records) -> Result<Vec<Current>, E
         }
     };
     Ok(own.into_iter().map(current).collect())
+}
+
+/// Refuses names that tenants of other users have: these cannot be started.
+///
+/// # Errors
+/// [`Error::Refused`] for the first such name; as [`Registry::lock`].
+pub fn check_names(registry: &Registry, wanted: &[Wanted], current: &[Current]) -> Result<(), Error> {
+    let starts = wanted.iter().filter(|one| !current.iter().any(|tenant| tenant.name == one.name));
+    let tenants = registry.lock()?.tenants()?;
+    for Wanted { name, .. } in starts {
+        // `partitad` sees the tenants of all users.
+        let is_taken = match registry.is_client() {
+            true => system::of_another_user(registry, name).is_some(),
+            false => tenants.iter().any(|tenant| tenant.name == *name),
+        };
+        if is_taken {
+            return Err(Error::Refused {
+                what: format!("tenant {name}"),
+                reason: "another user's tenant has this name; rename it in the file".to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The limits of a tenant that can change while it runs, by the names of their options.

@@ -62,6 +62,7 @@ pub fn apply(arguments: &Apply) -> Result<ExitCode, Failure> {
     let current = apply::current(&context.registry, &context.records)?;
     let consent = Consent { restart: arguments.restart, prune: arguments.prune };
     let plan = apply::plan(&context.file, &wanted, &current, consent)?;
+    apply::check_names(&context.registry, &wanted, &current)?;
     let mut done = BTreeMap::new();
     if !arguments.dry_run {
         context.carry_out(&plan, |action, is_done| {
