@@ -3,7 +3,7 @@
  * WORK: `none`, `brief` (a kernel of some 1 ms), `finite` (8 kernels of some 100 ms), `endless`,
  * `everywhere` (endless, on every SM that it may use);
  * `lasting` (8 kernels of some 0.5 s);
- * `copies` (4 GiB from pinned host memory); `streams`, finite work in several streams.
+ * `copies` (4 GiB from pinned host memory), `copy` (1 GiB at once); `streams`, finite work in several streams.
  * With `sudden-` before it the work begins at that line, and the program dies right behind its last launch.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
  * Says `ready` when the work is there and, with a holder, behind it the fences; dies at the next line of its input. */
@@ -33,15 +33,23 @@ static int covered_page(void) {
 }
 
 /* Copies that take longer than the way to the death. */
-static void copy_much(void) {
-    size_t bytes = 64 << 20;
+static void copy_much(int copies, size_t bytes) {
     void *host = aligned_alloc(4096, bytes);
     address device;
     OK("cuMemHostRegister_v2", CALL(int (*)(void *, size_t, unsigned), "cuMemHostRegister_v2")(host, bytes, 0));
     OK("cuMemAlloc_v2", CALL(int (*)(address *, size_t), "cuMemAlloc_v2")(&device, bytes));
     memset(host, 1, bytes);
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < copies; i++)
         OK("cuMemcpyHtoDAsync_v2", CALL(int (*)(address, void *, size_t, void *), "cuMemcpyHtoDAsync_v2")(device, host, bytes, NULL));
+}
+
+/* Each piece is counted: else a fence between two of them would be taken for the end of the copy. */
+static void copy_in_pieces(void) {
+    uint64_t copies[2] = {0, 0};
+    copy_much(1, 1 << 30);
+    int page = covered_page();
+    if (page < 0 || pread(page, copies, sizeof copies, 32) != sizeof copies) die("pread", -1);
+    if (copies[0] < 128 && copies[1] < 128) die("pieces", (int)(copies[0] | copies[1]));
 }
 
 static void await_fences(void) {
@@ -78,7 +86,9 @@ int main(int count, char **arguments) {
     else if (!strcmp(work, "brief"))
         walk(function, NULL, 40000);
     else if (!strcmp(work, "copies"))
-        copy_much();
+        copy_much(64, 64 << 20);
+    else if (!strcmp(work, "copy"))
+        copy_in_pieces();
     else if (!strcmp(work, "finite"))
         for (int i = 0; i < 8; i++) walk(function, NULL, 4000000);
     else if (!strcmp(work, "lasting"))

@@ -157,6 +157,9 @@ fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
         die(&mut dying, death);
         scene.eventually(death, &mut neighbour, || !scene.has_tenant());
     }
+    // This copy is made in pieces, because there is a neighbour.
+    die(&mut scene.dying("copy", "kill", "on"), "kill");
+    scene.eventually("copy", &mut neighbour, || !scene.has_tenant());
     // Without work in flight nothing is held: the tenant is gone with its `partita run`.
     let mut dying = scene.dying("none", "_exit", "on");
     die(&mut dying, "_exit");
