@@ -118,6 +118,7 @@ fn let_others(calls: &PieceCalls, stream: *mut c_void) {
     let device =
         known.and_then(Result::ok).map_or_else(|| calls.page.map(page.expose_provenance(), PAGE_BYTES), Ok);
     if let Ok(device) = device {
+        fences::count_copy(stream);
         // SAFETY: a byte of the page, which stays; the program's stream. If this fails, the engine
         // changes later.
         let _ = unsafe { (calls.copies.fill)(device, 0, 1, stream) };
@@ -139,12 +140,17 @@ fn make(
     }
     let mut at = 0;
     while copy.bytes - at > PIECE {
+        // One by one: a fence for the holder may come between two of them.
+        fences::count_copy(copy.stream);
         let result = piece(calls, at, PIECE);
         if result.is_err() {
             return result;
         }
         let_others(calls, copy.stream);
         at += PIECE;
+    }
+    if is_large {
+        fences::count_copy(copy.stream);
     }
     let result = last(at, copy.bytes - at);
     if is_large || is_due(copy.bytes) && copy.crosses(calls) {
@@ -220,7 +226,6 @@ pub unsafe fn to_device_now<const STREAM: usize>(
         Copy { to, from: from.addr() as CUdeviceptr, bytes, stream },
         // SAFETY: parts of what the caller copies.
         |calls, at, bytes| unsafe {
-            fences::count_copy(stream);
             let to = to.wrapping_add(at as CUdeviceptr);
             (calls.copies.to_device)(to, from.wrapping_byte_add(at), bytes, stream)
         },
@@ -243,7 +248,6 @@ pub unsafe fn to_host_now<const STREAM: usize>(
         Copy { to: to.addr() as CUdeviceptr, from, bytes, stream },
         // SAFETY: parts of what the caller copies.
         |calls, at, bytes| unsafe {
-            fences::count_copy(stream);
             let from = from.wrapping_add(at as CUdeviceptr);
             (calls.copies.to_host)(to.wrapping_byte_add(at), from, bytes, stream)
         },
