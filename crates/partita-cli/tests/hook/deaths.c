@@ -3,7 +3,7 @@
  * WORK: `none`, `brief` (a kernel of some 1 ms), `finite` (8 kernels of some 100 ms), `endless`,
  * `everywhere` (endless, on every SM that it may use);
  * `lasting` (8 kernels of some 0.5 s);
- * `copies` (4 GiB from pinned host memory), `copy` (1 GiB at once); `streams`, finite work in several streams.
+ * `copies` (1.5 GiB from pinned host memory), `copy` (1 GiB at once); `streams`, finite work in several streams.
  * With `sudden-` before it the work begins at that line, and the program dies right behind its last launch.
  * DEATH: `kill` (SIGKILL), `segv`, `abort`, `_exit`, `return`, `exec`.
  * Says `ready` when the work is there and, with a holder, behind it the fences; dies at the next line of its input. */
@@ -86,7 +86,7 @@ int main(int count, char **arguments) {
     else if (!strcmp(work, "brief"))
         walk(function, NULL, 40000);
     else if (!strcmp(work, "copies"))
-        copy_much(64, 64 << 20);
+        copy_much(24, 64 << 20);
     else if (!strcmp(work, "copy"))
         copy_in_pieces();
     else if (!strcmp(work, "finite"))

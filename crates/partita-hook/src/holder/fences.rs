@@ -38,8 +38,8 @@ const LOOK_NS: u64 = 10_000_000;
 /// Fences in flight, of all streams together, up to which there are rounds while the gate is
 /// closed: a quarter of a channel. An endless kernel closes the gate for ever, and needs its fence.
 const AT_GATE_MAX: usize = 256;
-/// Launches and copies that may be in flight up to which an exit puts a fence behind them: half a
-/// channel.
+/// Launches and copies, by the piece, that may be in flight up to which an exit puts a fence behind
+/// them: half a channel.
 const AT_EXIT_MAX: u64 = 500;
 /// How long an exit gives a call of another thread to reach the driver.
 const AT_EXIT_NS: u32 = 1_000_000;
