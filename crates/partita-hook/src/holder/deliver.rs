@@ -46,18 +46,14 @@ impl Opening {
     #[inline]
     pub fn begin(opens: bool, is_context: bool) -> Self {
         // The call itself may make the process a tenant's.
-        let may_be_held = || origin::is_to_be_asked() || origin::is_tenant() && has_holder();
-        let before = (opens && may_be_held()).then(descriptors::sockets);
+        let before = (opens && (origin::is_to_be_asked() || is_held())).then(descriptors::sockets);
         Self { before, is_context }
     }
 }
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        let Some(before) = &self.before else { return };
-        if !(origin::is_tenant() && has_holder()) {
-            return;
-        }
+        let Some(before) = self.before.as_ref().filter(|_| is_held()) else { return };
         descriptors::take_new(before);
         if self.is_context
             && let Some(tenant) = tenant::current()
@@ -66,6 +62,11 @@ impl Drop for Opening {
             fences::context_made(tenant);
         }
     }
+}
+
+/// Whether the process is a tenant's that has a holder.
+fn is_held() -> bool {
+    origin::is_tenant() && has_holder()
 }
 
 #[cold]

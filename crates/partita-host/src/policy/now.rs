@@ -93,15 +93,13 @@ impl Who {
     /// The names for messages. A reservation holds for unknown users too, because a name service
     /// may fail for a while; the message shows a mistake in the file.
     pub(crate) fn names(&self) -> String {
-        let user = |name: &String| match is_user(name) {
+        let marked = |name: &String, kind: &str, is_known: bool| match is_known {
             true => name.clone(),
-            false => format!("the unknown user {name}"),
+            false => format!("the unknown {kind} {name}"),
         };
-        let group = |name: &String| match is_group(name) {
-            true => name.clone(),
-            false => format!("the unknown group {name}"),
-        };
-        let names: Vec<String> = self.users.iter().map(user).chain(self.groups.iter().map(group)).collect();
+        let users = self.users.iter().map(|name| marked(name, "user", is_user(name)));
+        let groups = self.groups.iter().map(|name| marked(name, "group", is_group(name)));
+        let names: Vec<String> = users.chain(groups).collect();
         names.join(", ")
     }
 }

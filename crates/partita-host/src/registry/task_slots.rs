@@ -3,9 +3,9 @@
 //! them, for soft shares of time.
 //!
 //! Each command that makes, changes or removes a tenant divides them again. It writes the shares
-//! that shrink first, so that all shares never add up to more than the slots. In user
-//! mode a user's command writes only the shares of that user's tenants: those of other users count
-//! in the division, and their own commands write them. In system mode root writes all of them.
+//! that shrink first, so that all shares never add up to more than the slots. In user mode a user's
+//! command writes only the shares of that user's tenants: those of other users count in the
+//! division, and their own commands write them. In system mode root writes all of them.
 
 use std::collections::BTreeMap;
 
