@@ -71,8 +71,8 @@ fi
 
 [ -r "$here/bin/partita" ] || fail "$here/bin/partita is missing; run install.sh in the unpacked archive"
 case $(uname -sm) in
-    'Linux x86_64') ;;
-    *) fail "this is $(uname -sm), and this archive is for Linux x86_64: build Partita from source" ;;
+    'Linux @MACHINE@') ;;
+    *) fail "this is $(uname -sm), and this archive is for Linux @MACHINE@: take that of this machine" ;;
 esac
 kernel=$(uname -r)
 major=${kernel%%.*}

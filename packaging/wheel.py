@@ -1,6 +1,6 @@
 """Packs an installed tree as a wheel: programs, libraries, manual pages, completions and the Python package.
 
-usage: wheel.py VERSION TREE OUT
+usage: wheel.py VERSION MACHINE TREE OUT
 """
 
 import base64
@@ -11,8 +11,8 @@ import sys
 import time
 import zipfile
 
-version, tree, out = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
-TAGS = "py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64"
+version, machine, tree, out = *sys.argv[1:3], pathlib.Path(sys.argv[3]), pathlib.Path(sys.argv[4])
+TAGS = f"py3-none-manylinux2014_{machine}.manylinux_2_17_{machine}"
 DATE = time.gmtime(int(os.environ["SOURCE_DATE_EPOCH"]))[:6]
 info, data = f"partita-{version}.dist-info", f"partita-{version}.data"
 records = []

@@ -249,6 +249,9 @@ fn time_is_promised_once_to_the_tenants_of_all_users() {
     let _second = idle(&world, ATTACKER, "--name second");
     let rows = rows(&mut world.as_root(nothing()));
     assert_eq!(rows[1]["time"]["share_percent"], 20.0, "{rows:?}");
+    // Both hold all compute units, and a refusal says so.
+    let said = refusal(&mut world.as_user(ATTACKER, "run --sm 10% -- true".split(' ')));
+    assert!(said.matches("66 TPCs").count() == 3, "{said}");
 }
 
 /// Each user's tenants have a gate of their own.

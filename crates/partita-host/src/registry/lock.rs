@@ -316,8 +316,8 @@ impl<'a> RegistryLock<'a> {
         }
         here()
             .map(|tenant| {
-                // Another user's claim on the current user's TPCs does not count.
-                let taken = if tenant.is_own() { TpcSet::EMPTY } else { own };
+                // What another user wrote about the current user's TPCs does not count.
+                let taken = if tenant.is_kept_here() { TpcSet::EMPTY } else { own };
                 Ok(Present { name: tenant.name_among_all(), set: tenant.set()? - taken })
             })
             .collect()
