@@ -116,7 +116,7 @@ fn is_held(world: &World, program: &mut Program, name: &str, form: &str, percent
 
 #[test]
 fn kernels_get_their_share_whatever_their_length() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "timed", "--sm 25% --time 10%");
     for percent in [10, 25, 50, 75] {
         // A change applies to a running program from the next look at its budget on.
@@ -136,7 +136,7 @@ fn kernels_get_their_share_whatever_their_length() {
 
 #[test]
 fn every_form_of_launch_is_charged() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "forms", "--sm 25% --time 50%");
     for form in ["ex", "cooperative", "legacy", "thread"] {
         is_held(&world, &mut program, "forms", &format!("{form} 200000"), 50);
@@ -148,7 +148,7 @@ fn every_form_of_launch_is_charged() {
 /// Copies run on other units of the GPU, and a share of time does not count them.
 #[test]
 fn copies_are_not_charged() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "copies", "--sm 25% --time 10%");
     assert!(program.share("kernel 1000000", 0, 50).1 > 0.0);
     let before = used_s(&world, "copies");
@@ -162,7 +162,7 @@ fn copies_are_not_charged() {
 
 #[test]
 fn all_processes_of_a_tenant_have_one_budget() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "two", "--sm 25% --time 40%");
     has_share("two at a time", 40, || program.tell(&format!("both 1000000 {SKIP_MS} {MEASURE_MS}")));
     // One is killed at any point; the other continues, with the same budget.
@@ -178,7 +178,7 @@ fn all_processes_of_a_tenant_have_one_budget() {
 /// they are stopped here, as a driver that keeps them waiting does it.
 #[test]
 fn time_that_many_processes_report_late_is_charged_once() {
-    let world = World::in_memory();
+    let world = World::measured();
     let program = compile(&world, "time");
     let start = |words: &str| {
         Program::of(world.partita(words.split_whitespace()).arg(&program).arg(&gpu_program().1))
@@ -205,7 +205,7 @@ fn time_that_many_processes_report_late_is_charged_once() {
 
 #[test]
 fn a_dead_process_is_charged() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "short", "--sm 25% --time 20%");
     let before = used_s(&world, "short");
     // None of these lives long enough to report its work.
@@ -218,7 +218,7 @@ fn a_dead_process_is_charged() {
 /// Its work is first looked at while it exits, when nothing can be asked of the driver any more.
 #[test]
 fn a_process_that_exits_at_once_is_charged_no_more_than_its_time() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "exits", "--sm 25% --time 90%");
     let (before, begin) = (used_s(&world, "exits"), Instant::now());
     program.tell("exits 1000 40");
@@ -228,7 +228,7 @@ fn a_process_that_exits_at_once_is_charged_no_more_than_its_time() {
 
 #[test]
 fn a_program_may_end_while_its_work_waits_for_the_gate() {
-    let world = World::in_memory();
+    let world = World::measured();
     // 150 ms of kernels at a tenth of the time: the gate is closed when the program ends.
     for end in ["leave 150 1000000", "destroy 150 1000000"] {
         let mut program = Program::start(&world, "leaving", "--sm 25% --time 10%");
@@ -239,14 +239,14 @@ fn a_program_may_end_while_its_work_waits_for_the_gate() {
 
 #[test]
 fn work_that_waits_for_work_at_the_gate_does_not_keep_it_closed() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "crossed", "--sm 25% --time 25%");
     assert_eq!(program.tell("crossed 3"), 0);
 }
 
 #[test]
 fn a_launch_that_is_captured_is_no_part_of_a_unit_of_time() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "captures", "--sm 25% --time 90%");
     assert_eq!(program.tell("captures 20"), 0);
     // If a unit's end were captured, it would never be seen.
@@ -255,7 +255,7 @@ fn a_launch_that_is_captured_is_no_part_of_a_unit_of_time() {
 
 #[test]
 fn what_a_program_does_in_bursts_is_charged_as_it_is() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "bursts", "--sm 25% --time 90%");
     for burst in ["burst 1 300000 3", "burst 7 100000 2", "burst 50 20000 5"] {
         is_seen(burst, || {
@@ -273,7 +273,7 @@ fn what_a_program_does_in_bursts_is_charged_as_it_is() {
 
 #[test]
 fn a_soft_share_borrows_idle_time_and_returns_it() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut soft = Program::start(&world, "soft", "--via time --time 30% --time-policy soft");
     assert_eq!(world.row("soft")["time"]["policy"], "soft");
     soft.has_all();
@@ -297,6 +297,7 @@ fn a_tenant_on_two_gpus_has_a_share_of_each() {
     if common::needs_simulator("it has two GPUs") {
         return;
     }
+    common::prefer_this_test();
     let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
     let mut program =
         Program::start(&world, "both", "--gpu sim:h200:1,0 --via time --time 40% --time-policy soft");
@@ -313,7 +314,7 @@ fn a_tenant_on_two_gpus_has_a_share_of_each() {
 /// do other calls then, such as those that put a fence: the thread that opens the gate makes none.
 #[test]
 fn programs_that_launch_far_ahead_get_their_share() {
-    let world = World::in_memory();
+    let world = World::measured();
     for options in ["--via time", "--sm 50%", "--via time --isolation own"] {
         let line = format!("run --name ahead {options} --time 30% --");
         let mut command = world.partita(line.split_whitespace());

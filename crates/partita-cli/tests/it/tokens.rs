@@ -54,7 +54,7 @@ fn is_seen(what: &str, mut measure: impl FnMut() -> i64, has: impl Fn(i64) -> bo
 
 #[test]
 fn blocks_are_paid_for_and_long_kernels_of_one_block_escape() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "paid", &format!("{TOKENS} --time 100%"));
     assert_eq!(world.row("paid")["time"]["policy"], "tokens");
     // 100 % is no limit.
@@ -83,7 +83,7 @@ fn blocks_are_paid_for_and_long_kernels_of_one_block_escape() {
 
 #[test]
 fn the_tenants_account_measures_what_the_bucket_lets_pass() {
-    let world = World::in_memory();
+    let world = World::measured();
     let mut program = Program::start(&world, "measured", &format!("{TOKENS} --time 50%"));
     program.share_of_cheap();
     let used = || world.row("measured")["time"]["used_s"].as_f64().unwrap();
