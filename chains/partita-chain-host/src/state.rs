@@ -8,6 +8,7 @@ use partita_host::error::Error;
 use partita_host::files;
 use partita_host::process::{ProcessId, user_name};
 use partita_host::registry::{Registry, Tenant, c_path};
+use partita_host::system;
 use serde::{Deserialize, Serialize};
 
 use super::show::show;
@@ -294,6 +295,9 @@ fn tenant(registry: &Registry, name: &str) -> Result<Tenant, Error> {
 pub(super) fn parts(registry: &Registry, name: &str) -> Result<(Tenant, Vec<Tenant>), Error> {
     partita_host::registry::check_name(name)?;
     let parts = registry.lock()?.tenant(name).map_err(|error| match error {
+        Error::NoSuchTenant { .. } if registry.is_client() => {
+            system::of_another_user(registry, name).unwrap_or_else(|| no_chain(name))
+        }
         Error::NoSuchTenant { .. } => no_chain(name),
         other => other,
     })?;

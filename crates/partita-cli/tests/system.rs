@@ -178,6 +178,40 @@ fn any_gpu_is_none_of_another_group() {
 }
 
 #[test]
+fn any_gpu_is_chosen_beside_the_tenants_of_all_users() {
+    if !common::is_system() {
+        return;
+    }
+    let mut policy = std::path::PathBuf::new();
+    let world = World::plan().on(|dir| {
+        policy = dir.join("policy.toml");
+        fs::write(&policy, "[default]\nmem = \"1GiB\"\n").unwrap();
+        vec![("PARTITA_POLICY", policy.clone().into()), ("PARTITA_SIM_GPUS", "2".into())]
+    });
+    let _big = idle(&world, VICTIM, "--name big --gpu sim:h200:0 --sm 70%");
+    // A mistake in the file is no matter of users: the policy before it holds.
+    fs::write(&policy, "oops = 1\n").unwrap();
+    let any = |options: &str| {
+        let line = format!("run --gpu sim:h200:any --sm 10% {options} -- true");
+        let output = world.as_user(ATTACKER, line.split_whitespace()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stderr)
+    };
+    let planned = any("--dry-run");
+    assert!(planned.contains("sim:h200:1 of 2 GPUs: it would have up to 66 TPCs there"), "{planned}");
+    assert_eq!(any(""), planned);
+    let said = refusal(&mut world.as_user(VICTIM, "set big --gpu sim:h200:any --sm 5%".split(' ')));
+    assert!(said.contains("only `partita run` chooses a GPU"), "{said}");
+    // A dry run is on the GPU of the environment, whatever options the program has.
+    let line = "run --dry-run --sm 5% true --gpu 3";
+    let mut command = world.as_user(ATTACKER, line.split(' '));
+    let planned = common::succeeds(command.env("PARTITA_GPU", "sim:h200:1"));
+    assert!(planned.contains("sim:h200:1"), "{planned}");
+    // The world stops the service of the first GPU alone.
+    world.keeper_ok("mps stop --force --gpu sim:h200:1");
+}
+
+#[test]
 fn a_file_with_the_name_of_another_users_tenant_is_refused_whole() {
     let Some(world) = machine() else { return };
     let _taken = idle(&world, ATTACKER, "--name two --sm 10%");
@@ -241,7 +275,9 @@ fn no_user_writes_limits_or_reaches_into_another_users_tenant() {
 #[test]
 fn time_is_promised_once_to_the_tenants_of_all_users() {
     let Some(world) = machine() else { return };
-    let _first = idle(&world, VICTIM, "--name first --time 60%");
+    let _first = idle(&world, VICTIM, "--name first --time 60% --mem 100GiB");
+    let said = refusal(&mut world.as_user(ATTACKER, "run --time 5% --mem 60GiB -- true".split(' ')));
+    assert!(said.contains("`first of user 65533` was promised 100GiB"), "{said}");
     let said = refusal(&mut world.as_user(ATTACKER, "run --name second --time 60% -- true".split(' ')));
     assert!(said.contains("was promised 60%") && said.contains("ask the owner of a tenant"), "{said}");
     assert!(!said.contains("partita set"), "{said}");
@@ -482,7 +518,7 @@ fn a_chain_is_its_users_alone_also_where_another_user_has_taken_its_name() {
     assert!(!can_open(ATTACKER, &dir.join("chain.state.json"), "<"));
     for words in [&watch[..], &["chain", "stop", "toy"], &["chain", "steer", "toy", "--tpcs", "1,1"]] {
         let said = refusal(&mut world.as_user(ATTACKER, words));
-        assert!(said.contains("no chain of that name runs") || said.contains("ask user 65533"), "{said}");
+        assert!(said.contains("tenant toy belongs to user 65533"), "{said}");
     }
     let said = refusal(&mut world.as_root(watch));
     assert!(
@@ -712,7 +748,9 @@ fn users_wait_in_one_queue_which_outlives_partitad() {
     // Of another user, and there would be room for it.
     let mut second = start(&world, ATTACKER, "--name second --sm 10%");
     partita_testing::eventually("the second one waits", || queue(&world, ATTACKER) == ["first", "second"]);
-    // Another user's place cannot be taken or changed.
+    // Another user's place cannot be taken or changed, nor can its name.
+    let said = refusal(&mut world.as_user(ATTACKER, "run --name first --sm 1tpc -- true".split(' ')));
+    assert!(said.contains("user 65533 that waits for room has this name"), "{said}");
     let places = world.run_dir().join(".queue");
     for entry in fs::read_dir(&places).unwrap() {
         assert!(!can_open(ATTACKER, &entry.unwrap().path(), "<>"));

@@ -132,6 +132,10 @@ fn act(
         Request::Enter { visible, order } => {
             return enter(install, &registry, user, client, visible.as_deref(), order.as_deref());
         }
+        Request::Rank { request } => {
+            let places = run::ranked_for(install, &request, &registry)?;
+            return Ok((Answer::Ranked { places }, Vec::new()));
+        }
         Request::MayUse { gpus } => {
             let gpus = crate::gpus::select(install, Some(&gpus.parse()?))?.gpus;
             GpuGroups::of_environment()?.check_all(&gpus, user)?;

@@ -3,8 +3,10 @@
 mod file;
 mod plan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+
+use partita_ledger::{FLAG_GATED, FLAG_TIMED};
 
 pub use self::file::{Wanted, read};
 pub use self::plan::{Action, Applied, Consent, Current, Plan, plan};
@@ -12,7 +14,7 @@ use crate::detached::Records;
 use crate::error::Error;
 use crate::limits::{LIMITS, LimitSet};
 use crate::registry::{Registry, Tenant, acting_user};
-use crate::system;
+use crate::{system, time};
 
 /// The living tenants of the current user.
 ///
@@ -20,22 +22,26 @@ use crate::system;
 /// As [`Registry::lock`].
 pub fn current(registry: &Registry, records: &Records) -> Result<Vec<Current>, Error> {
     let tenants = registry.lock()?.tenants()?;
-    // One on several GPUs has the same limits on each, unless `partita set --gpu` changed them.
     let mut own: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.user == acting_user()).collect();
     own.sort_by(|a, b| (&a.name, a.gpu_label()).cmp(&(&b.name, b.gpu_label())));
-    own.dedup_by(|a, b| a.name == b.name);
-    let current = |tenant: &Tenant| {
+    let current = |parts: &[&Tenant]| {
+        let tenant = parts.first()?;
         let meta = tenant.meta.as_ref().ok();
         // The record may be of an earlier run of the same name.
         let is_of_record = |run| meta.is_some_and(|meta| meta.run == run);
         let record = records.get(&tenant.name).ok().filter(|record| is_of_record(record.run));
-        Current {
-            name: tenant.name.clone(),
-            applied: record.and_then(|_| records.applied(&tenant.name)),
-            limits: limits_of(tenant),
+        let applied: Option<Applied> = record.and_then(|_| records.applied(&tenant.name));
+        let mut limits = limits_of(tenant);
+        // It has the same limits on each of its GPUs, unless `partita set --gpu` changed them.
+        for part in parts.iter().skip(1) {
+            let is_changed = |(name, value): &(String, String)| {
+                applied.as_ref().is_some_and(|applied| applied.limits.get(name) != Some(value))
+            };
+            limits.extend(limits_of(part).into_iter().filter(is_changed));
         }
+        Some(Current { name: tenant.name.clone(), applied, limits, fixed: fixed_of(tenant) })
     };
-    Ok(own.into_iter().map(current).collect())
+    Ok(own.chunk_by(|a, b| a.name == b.name).filter_map(current).collect())
 }
 
 /// Refuses names that tenants of other users have: these cannot be started.
@@ -66,6 +72,18 @@ fn limits_of(tenant: &Tenant) -> BTreeMap<String, String> {
     let limits = LimitSet::of(tenant.limits.as_ref().ok(), tenant.meta.as_ref().ok());
     let live = LIMITS.iter().filter(|limit| limit.change.is_some());
     live.filter_map(|limit| Some((limit.name.to_owned(), limit.text(&limits)?))).collect()
+}
+
+/// The options that [`set`](crate::set::set) refuses because of how a tenant was started.
+fn fixed_of(tenant: &Tenant) -> BTreeSet<String> {
+    let has = |flag| tenant.limits().is_ok_and(|limits| limits.flags & flag != 0);
+    let fixed = [
+        ("sm", time::takes_turns(tenant)),
+        ("time", !has(FLAG_TIMED)),
+        ("time-policy", !has(FLAG_TIMED)),
+        ("priority", !has(FLAG_GATED)),
+    ];
+    fixed.into_iter().filter(|(_, is_fixed)| *is_fixed).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// Notes that a tenant is as the file describes it, with the limits that it has now.

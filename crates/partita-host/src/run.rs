@@ -33,6 +33,7 @@ pub use self::command::{hook, variables};
 pub use self::exec::exec;
 pub(crate) use self::exec::gpus_of;
 use self::place::Candidate;
+pub(crate) use self::place::ranked_for;
 pub(crate) use self::plan::make;
 pub use self::plan::{DryRun, dry_run};
 pub use self::select::check_usable;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::gpu::Selector;
-use crate::gpus::Selectors;
+use crate::gpus::{self, Selectors};
 use crate::limits::{self, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
 use crate::policy::{Decided, Kept, Wish};
@@ -109,10 +109,11 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     if request.compact && user != 0 && user != acting_user() {
         return Err(Error::NotOffered {
             option: "--compact".to_owned(),
-            reason: "it may move tenants of others, and this is asked of another user's daemon; use `partita set --compact`"
+            reason: "it may move tenants of others, and this is asked of another user's daemon; use `partita set NAME … --compact`"
                 .to_owned(),
         });
     }
+    request.gpus.as_ref().map_or(Ok(()), gpus::check_no_choice)?;
     let lock = registry.lock_to_plan()?;
     let tenant = request.whose.find(&lock, user)?;
     tenant.iter().try_for_each(|part| part.check_of(user))?;

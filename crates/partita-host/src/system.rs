@@ -61,6 +61,8 @@ pub(crate) enum Request {
         #[serde(default)]
         has_holder: bool,
     },
+    /// Rank the GPUs for this request, which leaves the choice to Partita.
+    Rank { request: Box<RunRequest> },
     /// Whether the groups of these GPUs let the user make tenants on them.
     MayUse { gpus: String },
     /// Note which program a tenant has started.
@@ -97,6 +99,8 @@ pub(crate) enum Answer {
     /// asked for, with what depends on the tenants that are there. The socket of its holder, if
     /// there is one, comes last.
     Made { parts: Vec<(PathBuf, Meta)>, limits: Box<LimitSet> },
+    /// The keys of GPUs, the best first, and why each has its place.
+    Ranked { places: Vec<(String, String)> },
     /// What a look at compute units has found, and its process, if that waits still.
     Looked { vacancy: Vacancy, waits: Option<ProcessId> },
     /// The program has a place in the queue, and why it does not start yet.
@@ -157,9 +161,11 @@ impl Answer {
             Self::Refused { reason, .. } | Self::Waits { reason } => {
                 vec![b"refused".to_vec(), reason.as_bytes().to_vec()]
             }
-            Self::Done | Self::Printed { .. } | Self::Made { .. } | Self::Looked { .. } => {
-                vec![b"free".to_vec()]
-            }
+            Self::Done
+            | Self::Printed { .. }
+            | Self::Made { .. }
+            | Self::Ranked { .. }
+            | Self::Looked { .. } => vec![b"free".to_vec()],
         };
         let mut bytes = words.join(&0);
         bytes.push(0);
@@ -204,7 +210,7 @@ pub fn command(registry: &Registry, arguments: Vec<String>) -> Result<Printed, E
 }
 
 /// The refusal where the tenant of this name is another user's, which a client does not see.
-pub(crate) fn of_another_user(registry: &Registry, name: &str) -> Option<Error> {
+pub fn of_another_user(registry: &Registry, name: &str) -> Option<Error> {
     let arguments = vec!["explain".to_owned(), name.to_owned()];
     let reason = command(registry, arguments).ok()?.failure()?;
     reason.starts_with(&format!("tenant {name} belongs to ")).then_some(Error::Served { reason })
@@ -248,6 +254,18 @@ pub(crate) fn make(
     }
     let parts = parts.into_iter().zip(owners).map(|((path, meta), owner)| (path, meta, File::from(owner)));
     Ok((RunRequest { limits: *limits, ..asked.clone() }, OwnedTenant::received(parts), socket))
+}
+
+/// Has `partitad` rank the GPUs for a request of `--gpu any`: their keys, the best first, and why
+/// each has its place.
+///
+/// # Errors
+/// The refusal; [`Error::Daemon`].
+pub(crate) fn ranked(registry: &Registry, request: &RunRequest) -> Result<Vec<(String, String)>, Error> {
+    match ask(registry, &Request::Rank { request: Box::new(request.clone()) })? {
+        (Answer::Ranked { places }, _) => Ok(places),
+        _ => Err(other_version(registry)),
+    }
 }
 
 /// Whether the groups of these GPUs let this user make tenants on them.

@@ -28,14 +28,15 @@ pub fn forward(command: &Cmd) -> Result<Option<ExitCode>, Failure> {
     let arguments: Result<Vec<String>, _> =
         std::env::args_os().skip(1).map(|word| word.into_string()).collect();
     let mut arguments = arguments.map_err(|word| Failure::Told(format!("{word:?} is not UTF-8 text")))?;
-    let (at, gpu) = match command {
-        Cmd::Run(run) => (1, &run.gpu.gpu),
-        Cmd::Mps(Mps::Recover(recover)) => (2, &recover.gpu.gpu),
-        Cmd::Mps(Mps::Terminate(terminate)) => (2, &terminate.gpu.gpu),
-        _ => (0, &None),
+    // How many words the program has: it may have a `--gpu` of its own.
+    let (at, gpu, program) = match command {
+        Cmd::Run(run) => (1, &run.gpu.gpu, run.command.len()),
+        Cmd::Mps(Mps::Recover(recover)) => (2, &recover.gpu.gpu, 0),
+        Cmd::Mps(Mps::Terminate(terminate)) => (2, &terminate.gpu.gpu, 0),
+        _ => (0, &None, 0),
     };
     if let Some(gpu) = gpu
-        && !arguments.iter().take_while(|word| *word != "--").any(|word| word.starts_with("--gpu"))
+        && !arguments[..arguments.len() - program].iter().any(|word| word.starts_with("--gpu"))
     {
         // It came from the environment, which `partitad` does not share.
         arguments.insert(at, format!("--gpu={gpu}"));

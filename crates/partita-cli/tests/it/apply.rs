@@ -18,7 +18,10 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let world = World::new();
+        Self::of(World::new())
+    }
+
+    fn of(world: World) -> Self {
         let file = world.make_dir("tenants").join("tenants.toml");
         Self { world, file }
     }
@@ -121,6 +124,52 @@ fn a_file_starts_changes_restarts_and_ends_its_tenants() {
     fixture.write("");
     assert_eq!(fixture.apply("--prune"), "serve: ended\n");
     assert!(world.ps().is_empty());
+}
+
+/// Whatever `partita set` can change, whether the file had it before or not.
+#[test]
+fn what_set_can_change_needs_no_restart() {
+    let fixture = Fixture::of(World::in_memory());
+    let write = |lines: &str| {
+        fixture.write(&format!("[[tenant]]\nname = \"one\"\ncommand = [\"sleep\", \"1000\"]\n{lines}"))
+    };
+    write("mem = \"1GiB\"\n");
+    let output = fixture.world.partita(["apply"]).arg(&fixture.file).output().unwrap();
+    assert_eq!(common::text(&output.stdout), "one: started\n", "{output:?}");
+    write("mem = \"1GiB\"\nsm = \"30%\"\n");
+    assert_eq!(fixture.apply(""), "one: changed to --sm 30%\n");
+    assert_eq!(fixture.apply(""), "");
+    // Without a gate it has no priority.
+    write("sm = \"30%\"\npriority = \"high\"\n");
+    let (_, said) = fixture.apply_in_part("");
+    assert!(said.contains("priority cannot change"), "{said}");
+    fixture.apply("--restart");
+    for priority in ["normal", "low"] {
+        write(&format!("sm = \"30%\"\npriority = \"{priority}\"\n"));
+        assert_eq!(fixture.apply(""), format!("one: changed to --priority {priority}\n"));
+    }
+    fixture.write("");
+    fixture.apply("--prune");
+}
+
+#[test]
+fn a_change_by_hand_on_any_gpu_is_undone() {
+    if common::needs_simulator("it has two GPUs") {
+        return;
+    }
+    let fixture = Fixture::of(World::plan().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]));
+    fixture.write(
+        "[[tenant]]\nname = \"both\"\ngpu = \"sim:h200:0,1\"\nisolation = \"own\"\nsm = \"10%\"\n\
+         command = [\"sleep\", \"1000\"]\n",
+    );
+    fixture.apply("");
+    for gpu in 0..2 {
+        fixture.world.ok(&format!("set both --gpu sim:h200:{gpu} --sm 15%"));
+        assert_eq!(fixture.apply(""), "both: changed to --sm 10%\n");
+        assert_eq!(fixture.apply(""), "");
+    }
+    fixture.write("");
+    fixture.apply("--prune");
 }
 
 #[test]

@@ -206,11 +206,20 @@ pub(super) fn views(rows: &[TenantRow]) -> Vec<TenantView> {
                     started: row.started,
                     age_s: row.age_s,
                     origin: row.origin.map(Origin::name),
-                    problem: row.problem.clone(),
+                    problem: None,
                 });
                 views.len() - 1
             });
-        views[at].parts.push(TenantPart::of(row));
+        let view = &mut views[at];
+        view.command = view.command.take().or_else(|| row.command.clone());
+        view.started = view.started.or(row.started);
+        view.age_s = view.age_s.or(row.age_s);
+        view.origin = view.origin.or_else(|| row.origin.map(Origin::name));
+        view.problem = match (view.problem.take(), &row.problem) {
+            (Some(first), Some(next)) if first != *next => Some(format!("{first}; {next}")),
+            (first, next) => first.or_else(|| next.clone()),
+        };
+        view.parts.push(TenantPart::of(row));
     }
     views
 }

@@ -29,8 +29,11 @@ pub struct Current {
     pub name: String,
     /// `None` if `partita apply` did not start it.
     pub applied: Option<Applied>,
-    /// Its limits, by the names of their options.
+    /// Its limits, by the names of their options: of one on several GPUs those that differ from what
+    /// was applied, wherever that is.
     pub limits: BTreeMap<String, String>,
+    /// The options that cannot change while it runs, because of how it was started.
+    pub fixed: BTreeSet<String>,
 }
 
 /// What the user allows.
@@ -124,7 +127,7 @@ pub fn plan(file: &Path, wanted: &[Wanted], current: &[Current], consent: Consen
                 ),
             }
         })?;
-        let (options, keys) = differences(one, applied, &tenant.limits);
+        let (options, keys) = differences(one, applied, tenant);
         if !keys.is_empty() {
             let restart = Action::Restart { wanted: one.clone(), keys };
             if consent.restart { restarts.push(restart) } else { plan.left.push(restart) }
@@ -138,11 +141,7 @@ pub fn plan(file: &Path, wanted: &[Wanted], current: &[Current], consent: Consen
 }
 
 /// The options to change while the tenant runs, and the keys that need a restart.
-fn differences(
-    wanted: &Wanted,
-    applied: &Applied,
-    now: &BTreeMap<String, String>,
-) -> (BTreeMap<String, String>, Vec<String>) {
+fn differences(wanted: &Wanted, applied: &Applied, now: &Current) -> (BTreeMap<String, String>, Vec<String>) {
     let (mut options, mut keys) = (BTreeMap::new(), Vec::new());
     let all: BTreeSet<&String> = wanted.options.keys().chain(applied.options.keys()).collect();
     for key in all {
@@ -151,12 +150,12 @@ fn differences(
         if key == "wait" {
             continue;
         }
-        let is_drifted = value.is_some() && now.get(key) != applied.limits.get(key);
+        let is_drifted = value.is_some() && now.limits.get(key) != applied.limits.get(key);
         if value == before && !is_drifted {
             continue;
         }
         match value {
-            Some(value) if is_live(key, before) => _ = options.insert(key.clone(), value.clone()),
+            Some(value) if is_live(key, now) => _ = options.insert(key.clone(), value.clone()),
             _ => keys.push(key.clone()),
         }
     }
@@ -166,16 +165,10 @@ fn differences(
     (options, keys)
 }
 
-/// Whether an option that had this value can change while a tenant runs.
-fn is_live(key: &str, before: Option<&String>) -> bool {
+/// Whether an option can change while this tenant runs.
+fn is_live(key: &str, now: &Current) -> bool {
     let can_change = LIMITS.iter().any(|limit| limit.name == key && limit.change.is_some());
-    // Only a tenant that was started with one of these has what it needs to change it.
-    let is_started_with = match key {
-        "sm" | "time" | "time-policy" => before.is_some(),
-        "priority" => before.is_some_and(|before| before != "normal"),
-        _ => true,
-    };
-    can_change && is_started_with
+    can_change && !now.fixed.contains(key)
 }
 
 #[cfg(test)]
@@ -185,6 +178,12 @@ mod tests {
     use super::*;
 
     const FILE: &str = "/f.toml";
+
+    /// What a tenant with these options cannot change.
+    fn fixed(options: &BTreeMap<String, String>) -> BTreeSet<String> {
+        let is_missing = |key: &&str| options.get(*key).is_none_or(|value| value == "normal");
+        ["sm", "time", "priority"].into_iter().filter(is_missing).map(str::to_owned).collect()
+    }
 
     /// The tenants after the actions, as `partita apply` would note them.
     fn after(actions: &[Action], current: &[Current]) -> Vec<Current> {
@@ -197,6 +196,10 @@ mod tests {
                     let Wanted { name, options, command } = wanted.clone();
                     let is_live = matches!(action, Action::Change { .. });
                     assert_eq!(tenants.contains_key(&name), !matches!(action, Action::Start { .. }));
+                    let fixed = match action {
+                        Action::Change { .. } => tenants[&name].fixed.clone(),
+                        _ => fixed(&options),
+                    };
                     let limits = match action {
                         Action::Change { options, .. } => {
                             let mut limits = tenants[&name].limits.clone();
@@ -209,7 +212,7 @@ mod tests {
                         assert_eq!(tenants[&name].applied.as_ref().unwrap().command, command);
                     }
                     let applied = Applied { file: FILE.into(), options, command, limits: limits.clone() };
-                    tenants.insert(name.clone(), Current { name, applied: Some(applied), limits });
+                    tenants.insert(name.clone(), Current { name, applied: Some(applied), limits, fixed });
                 }
             }
         }

@@ -159,9 +159,13 @@ fn share_within(
             held.tpcs
         )
     };
+    const NO_ROOM: &str = "end one of them with `partita kill`, or shrink it with `partita set`";
     if wish.takes_turns && share.is_none() && !wish.is_change {
-        let reason = format!("{}; in turns a tenant has more, so add --sm {}tpc or less", why(), left.max(1));
-        return Err(("turns without --sm".to_owned(), reason));
+        let remedy = match left {
+            0 => NO_ROOM.to_owned(),
+            left => format!("in turns a tenant has more, so add --sm {left}tpc or less"),
+        };
+        return Err(("turns without --sm".to_owned(), format!("{}; {remedy}", why())));
     }
     if let Some(up_to) = wish.up_to.filter(|up_to| tpcs(*up_to, device.topology) > left) {
         return Err((format!("--sm ..{up_to}"), format!("{}; borrow up to {left}tpc or less", why())));
@@ -173,7 +177,7 @@ fn share_within(
         share => {
             let option = share.map_or_else(|| "one more tenant".to_owned(), |share| format!("--sm {share}"));
             let remedy = match left {
-                0 => "end one of them with `partita kill`, or shrink it with `partita set`".to_owned(),
+                0 => NO_ROOM.to_owned(),
                 left => format!("ask for --sm {left}tpc or less"),
             };
             Err((option, format!("{}; {remedy}", why())))

@@ -142,6 +142,8 @@ fn the_strictest_rule_of_the_hour_holds() {
     assert!(decides(text, &student, held(10), none, MONDAY_NOON).is_err());
     let turns = Wish { takes_turns: true, ..none };
     assert!(decides(text, &student, held(0), turns, MONDAY_NOON).unwrap_err().1.contains("--sm 10tpc"));
+    let said = decides(text, &student, held(10), turns, MONDAY_NOON).unwrap_err().1;
+    assert!(said.contains("end one of them") && !said.contains("--sm"), "{said}");
     let memory = |quota| Wish { memory: Some(quota), ..wish(1) };
     let gib = |gib| Quota::Bytes(ByteSize::from_gib(gib));
     assert!(decides(text, &student, held(0), memory(gib(20)), MONDAY_NOON).is_ok());

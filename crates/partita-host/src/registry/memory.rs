@@ -132,7 +132,8 @@ impl<'a> Wanted<'a> {
         let (before, claim) = self.change();
         let beside = claims(&others, None);
         let mut holders: Vec<String> = Vec::new();
-        for (Tenant { name, .. }, claim) in others.iter().zip(&beside) {
+        for (tenant, claim) in others.iter().zip(&beside) {
+            let name = tenant.name_among_all();
             match claim.to {
                 To::Promise(0) | To::Rest(0) | To::Unheld(0) => {}
                 To::Promise(bytes) => {

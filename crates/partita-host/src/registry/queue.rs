@@ -59,11 +59,6 @@ impl RegistryLock<'_> {
         let queue = self.queue()?;
         let user = self.registry.user;
         let refuse = |reason: String| Error::Refused { what: "--wait".to_owned(), reason };
-        if queue.iter().any(|waiter| waiter.name == name) {
-            return Err(refuse(format!(
-                "another program that waits has the name {name}; choose another --name"
-            )));
-        }
         if queue.iter().filter(|waiter| waiter.user == user).count() >= OF_USER_MAX {
             return Err(refuse(format!(
                 "{OF_USER_MAX} programs of yours wait, which is the maximum; end some of them"

@@ -6,6 +6,7 @@ use partita_core::gpu_choice::{Limited, Neighbour, Offer, Place, Wish, rank};
 use partita_core::slo::Goal;
 
 use super::quota::memory_wanted;
+use super::select::select;
 use crate::calibration::{Cache, Measured};
 use crate::error::Error;
 use crate::gpu::Gpu;
@@ -17,6 +18,7 @@ use crate::registry::{GpuMeta, Registry, Tenant, acting_user, memory};
 use crate::request::RunRequest;
 use crate::site;
 use crate::slo::Record;
+use crate::system;
 
 /// A GPU for a new tenant.
 #[derive(Debug, Clone)]
@@ -27,10 +29,11 @@ pub(super) struct Candidate {
     pub reason: Option<String>,
 }
 
-/// The GPUs to try, the best first: those that were named, or each one of `--gpu any`.
+/// The GPUs to try, the best first: those that were named, or each one of `--gpu any`. A client has
+/// `partitad` rank them, which sees the tenants of all users and holds the policy.
 ///
 /// # Errors
-/// As [`Registry::lock`]; that of the first GPU if none is proved.
+/// As [`Registry::lock`]; that of the first GPU if none is proved; [`Error::Daemon`].
 pub(super) fn candidates(
     install: &Install,
     request: &RunRequest,
@@ -40,13 +43,31 @@ pub(super) fn candidates(
     if !request.chooses_gpu() {
         return Ok(vec![Candidate { gpus, reason: None }]);
     }
+    let places = match registry.is_client() {
+        true => system::ranked(registry, request)?,
+        false => ranked(install, request, registry, gpus.clone())?,
+    };
+    let candidate = |(key, reason): (String, String)| {
+        let gpu = gpus.iter().find(|gpu| gpu.key() == key)?.clone();
+        Some(Candidate { gpus: vec![gpu], reason: Some(reason) })
+    };
+    Ok(places.into_iter().filter_map(candidate).collect())
+}
+
+/// The keys of the GPUs for a request of `--gpu any`, the best first, and why each has its place.
+fn ranked(
+    install: &Install,
+    request: &RunRequest,
+    registry: &Registry,
+    gpus: Vec<Gpu>,
+) -> Result<Vec<(String, String)>, Error> {
     let cache = Cache::open();
     let measured = |gpu: &Gpu| match request.limits.via() {
         Via::Persistent => cache.get_without_masks(install, gpu),
         _ => cache.get(install, gpu),
     };
     let mut first_error = None;
-    let mut measured: Vec<(Gpu, Measured)> = gpus
+    let measured: Vec<(Gpu, Measured)> = gpus
         .into_iter()
         .filter_map(|gpu| match measured(&gpu) {
             Ok(measured) => Some((gpu, measured)),
@@ -67,13 +88,19 @@ pub(super) fn candidates(
     }
     let reason =
         |place: &Place| format!("{} of {} GPUs: {}", measured[place.at].0.label(), places.len(), place.why);
-    let reasons: Vec<(usize, String)> = places.iter().map(|place| (place.at, reason(place))).collect();
-    let mut gpus: Vec<Option<Gpu>> = measured.drain(..).map(|(gpu, _)| Some(gpu)).collect();
-    let candidate = |(at, reason): (usize, String)| {
-        let gpu = gpus[at].take()?;
-        Some(Candidate { gpus: vec![gpu], reason: Some(reason) })
-    };
-    Ok(reasons.into_iter().filter_map(candidate).collect())
+    Ok(places.iter().map(|place| (measured[place.at].0.key(), reason(place))).collect())
+}
+
+/// The same for a client's request, by this machine's GPUs.
+///
+/// # Errors
+/// As [`candidates`], and those of a selection of GPUs.
+pub(crate) fn ranked_for(
+    install: &Install,
+    request: &RunRequest,
+    registry: &Registry,
+) -> Result<Vec<(String, String)>, Error> {
+    ranked(install, request, registry, select(install, request, |_| {})?)
 }
 
 /// The first answer that is no refusal, from the best GPU on; if all refuse, the refusal of the

@@ -22,7 +22,7 @@ use crate::limits::LimitSet;
 use crate::offered::Via;
 use crate::partition::{self, MoveRow, PartitionRow, Wanted};
 use crate::policy::{Decided, Kept, Rules, Wish};
-use crate::process::ProcessId;
+use crate::process::{ProcessId, user_name};
 use crate::registry::{
     GpuMeta, Isolation, Meta, NewPart, Origin, OwnedTenant, Registry, RegistryLock, Tenant, acting_user,
     check_name,
@@ -80,6 +80,17 @@ fn plan<'a>(
     let tenants = lock.tenants()?;
     if let Some(other) = tenants.iter().find(|tenant| Some(tenant.name.as_str()) == name) {
         return Err(other.name_in_use());
+    }
+    // A start by this name would end its wait.
+    let mut queue = lock.queue()?.into_iter();
+    if let Some(waiter) = queue.find(|waiter| Some(waiter.name.as_str()) == name && Some(waiter.run) != run) {
+        return Err(Error::Refused {
+            what: format!("--name {}", waiter.name),
+            reason: format!(
+                "a program of {} that waits for room has this name; choose another one",
+                user_name(waiter.user)
+            ),
+        });
     }
     let rules = site::present_rules()?;
     let rules = if request.is_outside { rules.for_outside() } else { rules };
