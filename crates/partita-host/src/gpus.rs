@@ -109,6 +109,73 @@ pub(crate) fn check_no_choice(selectors: &Selectors) -> Result<(), Error> {
     })
 }
 
+/// The GPUs that are offered to several tenants, each for itself. They may be of different kinds.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// The GPUs, each once.
+    pub gpus: Vec<Gpu>,
+    /// Those of the selectors that cannot be used.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A GPU that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Its UUID, if it is known.
+    pub uuid: Option<String>,
+    /// Which one it is, and why it cannot be used.
+    pub reason: String,
+}
+
+/// Finds the GPUs that `selectors` name. A missing one is left out, and the others stay. A
+/// simulated GPU never replaces a real one.
+///
+/// # Errors
+/// [`Error::Driver`] if the GPUs cannot be listed; [`Error::NotOffered`] for a choice.
+pub fn list(install: &Install, selectors: &Selectors) -> Result<Listed, Error> {
+    list_of(install, selectors, &|| gpu::real(install))
+}
+
+/// [`list`], with `tell` as the source of the real GPUs.
+fn list_of(install: &Install, selectors: &Selectors, tell: Tell<'_>) -> Result<Listed, Error> {
+    check_no_choice(selectors)?;
+    let selectors = match selectors {
+        Selectors::List(list) => list,
+        Selectors::All(Some(device)) | Selectors::Any(Some(device)) => {
+            return Ok(Listed { gpus: gpu::simulated_all(install, device)?, left_out: Vec::new() });
+        }
+        Selectors::All(None) | Selectors::Any(None) => {
+            return match tell()? {
+                Reading::Driver(inventory) => {
+                    Ok(Listed { gpus: gpu::all_of(&inventory), left_out: Vec::new() })
+                }
+                Reading::NoDriver(reason) => Err(Error::Driver { reason }),
+            };
+        }
+    };
+    let is_real = |selector: &Selector| !matches!(selector, Selector::Sim(..));
+    let reading = if selectors.iter().any(is_real) { Some(tell()?) } else { None };
+    let tell = || reading.clone().map_or_else(tell, Ok);
+    let mut listed = Listed::default();
+    for selector in selectors {
+        match gpu::select_of(install, Some(selector), &tell) {
+            Ok(gpu::Selected { gpu, .. }) => {
+                if !listed.gpus.iter().any(|other| other.key() == gpu.key()) {
+                    listed.gpus.push(gpu);
+                }
+            }
+            Err(error) => listed.left_out.push(LeftOut {
+                uuid: match selector {
+                    Selector::Uuid(uuid) => Some(uuid.clone()),
+                    Selector::Index(_) | Selector::Sim(..) => None,
+                },
+                reason: error.to_string(),
+            }),
+        }
+    }
+    Ok(listed)
+}
+
 /// As [`select`], for a program that is about to start: if the kernel reports no change, NVML's
 /// last answer is used, which is much faster. Memory in use is then 0. NVML is queried if the
 /// selection would be refused or a GPU is not `usable`.
@@ -320,6 +387,33 @@ mod tests {
         let many: Vec<Gpu> =
             (0..=GPUS_MAX as u32).map(|index| gpu(index, &format!("GPU-{index}"), (9, 0))).collect();
         assert!(check(&many, &selectors).unwrap_err().to_string().contains("at most 32"));
+    }
+
+    #[test]
+    fn each_gpu_is_offered_for_itself_and_none_is_invented() {
+        let install = Install::of("/nowhere/partita".into(), None);
+        let list = |selectors: &str, reading: Reading| {
+            list_of(&install, &selectors.parse().unwrap(), &|| Ok(reading.clone()))
+        };
+        let none = || Reading::NoDriver("the NVIDIA kernel module is not loaded".to_owned());
+        let said = list("all", none()).unwrap_err().to_string();
+        assert!(said.contains("module is not loaded"), "{said}");
+        let listed = list("0,GPU-a", none()).unwrap();
+        assert!(listed.gpus.is_empty() && listed.left_out.len() == 2, "{listed:?}");
+        let two = || {
+            let gpus = [gpu(0, "GPU-a", (9, 0)), gpu(1, "GPU-b", (8, 0))].map(|gpu| gpu.facts).to_vec();
+            Reading::Driver(Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus })
+        };
+        let uuids = |listed: &Listed| {
+            listed.gpus.iter().map(|gpu| gpu.facts.uuid.clone()).collect::<Vec<_>>().join(",")
+        };
+        assert_eq!(uuids(&list("all", two()).unwrap()), "GPU-a,GPU-b", "of different kinds");
+        let listed = list("1,7,GPU-b,GPU-c,0", two()).unwrap();
+        assert_eq!(uuids(&listed), "GPU-b,GPU-a");
+        let [seven, c] = &listed.left_out[..] else { panic!("{listed:?}") };
+        assert!(seven.reason.contains("no GPU 7") && seven.uuid.is_none(), "{seven:?}");
+        assert_eq!(c.uuid.as_deref(), Some("GPU-c"));
+        assert!(list("any", two()).is_err());
     }
 
     #[test]

@@ -29,10 +29,11 @@ pub struct Found {
 /// # Errors
 /// Why the GPUs cannot be listed.
 pub fn read(install: &Install, selectors: &Selectors) -> Result<Found, String> {
-    let gpus = gpus::select(install, Some(selectors)).map_err(|error| error.to_string())?.gpus;
+    let listed = gpus::list(install, selectors).map_err(|error| error.to_string())?;
     let cache = Cache::open();
-    let mut found = Found::default();
-    for gpu in gpus {
+    let left_out = listed.left_out.into_iter().map(|one| one.reason).collect();
+    let mut found = Found { left_out, ..Found::default() };
+    for gpu in listed.gpus {
         let read = match gpu.facts.mig_enabled {
             Some(true) => instances(install, &gpu).inspect(|_| found.divided.push(gpu.facts.uuid.clone())),
             _ => board(install, &cache, &gpu).map(|board| vec![board]),

@@ -64,3 +64,22 @@ async fn deleted_sockets_come_back() {
     world.kubelet.unprepare(&claim).await;
     world.assert_nothing();
 }
+
+/// Of each GPU is decided by itself: whether it is there, and what it can do.
+#[tokio::test(flavor = "multi_thread")]
+async fn gpus_of_several_kinds_are_offered_without_those_that_are_missing() {
+    let world = World::offering("sim:h200,sim:h200:7,sim:a100").await.driven().await;
+    let products: std::collections::BTreeSet<String> =
+        world.devices().iter().map(|one| one["attributes"]["architecture"]["string"].to_string()).collect();
+    assert_eq!((world.devices().len(), products.len()), (4, 2), "{products:?}");
+    assert!(world.log().contains("there is no GPU sim:h200:7 here"), "{}", world.log());
+    for (which, name) in (1..).zip(world.devices().iter().filter_map(|one| one["name"].as_str())) {
+        if name.ends_with("-shared") {
+            let consumed = serde_json::json!({"multiprocessors": "4", "memory": "4Gi", "clients": "1"});
+            let claim = world.claim(which, name, consumed, serde_json::Value::Null);
+            assert_eq!(world.kubelet.prepare(&claim).await.error, "");
+            world.kubelet.unprepare(&claim).await;
+        }
+    }
+    world.assert_nothing();
+}
