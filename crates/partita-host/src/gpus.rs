@@ -8,7 +8,7 @@ use partita_ledger::GPUS_MAX;
 
 use crate::error::Error;
 use crate::facts::recent::{self, Recent};
-use crate::facts::{Inventory, Reading};
+use crate::facts::{Inventory, Reading, UnreadableGpu};
 pub use crate::gpu::variables;
 use crate::gpu::{self, Gpu, Selector, Tell};
 use crate::install::Install;
@@ -127,6 +127,12 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+impl From<&UnreadableGpu> for LeftOut {
+    fn from(gpu: &UnreadableGpu) -> Self {
+        Self { uuid: gpu.uuid.clone(), reason: gpu.to_string() }
+    }
+}
+
 /// Finds the GPUs that `selectors` name. A missing one is left out, and the others stay. A
 /// simulated GPU never replaces a real one.
 ///
@@ -146,9 +152,10 @@ fn list_of(install: &Install, selectors: &Selectors, tell: Tell<'_>) -> Result<L
         }
         Selectors::All(None) | Selectors::Any(None) => {
             return match tell()? {
-                Reading::Driver(inventory) => {
-                    Ok(Listed { gpus: gpu::all_of(&inventory), left_out: Vec::new() })
-                }
+                Reading::Driver(inventory) => Ok(Listed {
+                    gpus: gpu::all_of(&inventory),
+                    left_out: inventory.unreadable.iter().map(LeftOut::from).collect(),
+                }),
                 Reading::NoDriver(reason) => Err(Error::Driver { reason }),
             };
         }
@@ -245,7 +252,10 @@ fn select_of(
             gpu::simulated_all(install, device)?
         }
         Some(Selectors::All(None) | Selectors::Any(None)) => match tell()? {
-            Reading::Driver(inventory) if !inventory.gpus.is_empty() => gpu::all_of(&inventory),
+            Reading::Driver(inventory) if !inventory.gpus.is_empty() => {
+                check_readable(&inventory, selectors)?;
+                gpu::all_of(&inventory)
+            }
             // The same kind of GPU, and the same notice, as without --gpu.
             _ => {
                 let first = one(None)?;
@@ -265,6 +275,16 @@ fn select_of(
         Some(selectors) => check(&gpus, selectors)?,
     }
     Ok(SelectedGpus { gpus, notice: None })
+}
+
+/// Refuses `--gpu all` while a GPU cannot be read: a program would get fewer than all.
+fn check_readable(inventory: &Inventory, selectors: Option<&Selectors>) -> Result<(), Error> {
+    match inventory.unreadable.first() {
+        Some(gpu) if matches!(selectors, Some(Selectors::All(_))) => Err(Error::Driver {
+            reason: format!("{gpu}; `partita devices` lists the others, which --gpu can name"),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn listed(install: &Install, list: &[Selector], tell: Tell<'_>) -> Result<Vec<Gpu>, Error> {
@@ -389,6 +409,41 @@ mod tests {
         assert!(check(&many, &selectors).unwrap_err().to_string().contains("at most 32"));
     }
 
+    /// An inventory with unreadable GPUs of these indices.
+    fn inventory(gpus: Vec<GpuFacts>, unreadable: &[u32]) -> Inventory {
+        let lost = |&index: &u32| UnreadableGpu {
+            index,
+            uuid: Some(format!("GPU-dead-{index}")),
+            reason: "NVML: the GPU is lost".to_owned(),
+        };
+        Inventory {
+            driver_version: "1".to_owned(),
+            cuda_version: 13000,
+            gpus,
+            unreadable: unreadable.iter().map(lost).collect(),
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_cannot_be_read_hides_no_other() {
+        let install = Install::of("/nowhere/partita".into(), None);
+        let tell = || Ok(Reading::Driver(inventory(vec![gpu(0, "GPU-a", (9, 0)).facts], &[1])));
+        let list = |selectors: &str| list_of(&install, &selectors.parse().unwrap(), &tell).unwrap();
+        for selectors in ["all", "0,1", "GPU-dead-1,0"] {
+            let Listed { gpus, left_out } = list(selectors);
+            assert_eq!((gpus.len(), left_out.len()), (1, 1), "{selectors}");
+            assert!(left_out[0].reason.contains("GPU 1 cannot be read: NVML"), "{left_out:?}");
+        }
+        assert_eq!(list("all").left_out[0].uuid.as_deref(), Some("GPU-dead-1"));
+        // A program that was to have all of them does not get fewer.
+        let select = |selectors: &str| select_of(&install, Some(&selectors.parse().unwrap()), &tell);
+        let said = select("all").unwrap_err().to_string();
+        assert!(said.contains("GPU 1 cannot be read") && said.contains("--gpu can name"), "{said}");
+        assert!(select("0,1").is_err());
+        assert_eq!(select("any").unwrap().gpus.len(), 1);
+        assert_eq!(select("0").unwrap().gpus.len(), 1);
+    }
+
     #[test]
     fn each_gpu_is_offered_for_itself_and_none_is_invented() {
         let install = Install::of("/nowhere/partita".into(), None);
@@ -402,7 +457,7 @@ mod tests {
         assert!(listed.gpus.is_empty() && listed.left_out.len() == 2, "{listed:?}");
         let two = || {
             let gpus = [gpu(0, "GPU-a", (9, 0)), gpu(1, "GPU-b", (8, 0))].map(|gpu| gpu.facts).to_vec();
-            Reading::Driver(Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus })
+            Reading::Driver(inventory(gpus, &[]))
         };
         let uuids = |listed: &Listed| {
             listed.gpus.iter().map(|gpu| gpu.facts.uuid.clone()).collect::<Vec<_>>().join(",")
@@ -424,7 +479,7 @@ mod tests {
                 let facts = gpu(index, &format!("GPU-{index}"), (9, 0)).facts;
                 GpuFacts { compute_mode: (*mode).to_owned(), ..facts }
             });
-            Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
+            inventory(gpus.collect(), &[])
         };
         let usable = |gpu: &Gpu| gpu.facts.compute_mode != "prohibited";
         // NVML's present answer, and whether it was queried.
