@@ -107,6 +107,9 @@ impl Driver {
             found.ok_or_else(|| format!("there is no claim {namespace}/{name}"))?;
         reached("claim-read");
         let done = async {
+            if let Some(reason) = self.tenants.why_none() {
+                return Err(format!("this node offers no GPU now: {reason}"));
+            }
             let definition = plan::plan(&claim, uid, &self.node, &self.tenants.boards())?;
             let annotations = claim.metadata.annotations.as_ref();
             let pod_claim = annotations.and_then(|all| all.get(POD_CLAIM)).map(String::as_str);

@@ -402,6 +402,14 @@ impl World {
         std::fs::rename(from, to).unwrap();
     }
 
+    /// Makes the program that lists the GPUs fail, or work again.
+    pub fn set_working(&self, is_working: bool) {
+        let link = self.dir().join("partita");
+        std::fs::remove_file(&link).unwrap();
+        let target = if is_working { parts().join("partita") } else { "/bin/false".into() };
+        std::os::unix::fs::symlink(target, link).unwrap();
+    }
+
     /// How many entries a journal has.
     pub fn journal(&self, name: &str) -> usize {
         self.names(&format!("state/{name}")).len()
