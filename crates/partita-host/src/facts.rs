@@ -8,6 +8,7 @@ pub(crate) mod fingerprint;
 pub(crate) mod recent;
 
 use std::ffi::OsStr;
+use std::fmt;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -107,6 +108,44 @@ pub struct Inventory {
     pub cuda_version: u32,
     /// The GPUs, by index.
     pub gpus: Vec<GpuFacts>,
+    /// GPUs that NVML counts but cannot read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<UnreadableGpu>,
+}
+
+/// A GPU that NVML cannot read, such as one that has fallen off the bus.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadableGpu {
+    /// NVML's index.
+    pub index: u32,
+    /// `GPU-…`, if NVML still reports it.
+    pub uuid: Option<String>,
+    /// NVML's error.
+    pub reason: String,
+}
+
+impl Inventory {
+    /// From NVML's answer for each index.
+    fn of(
+        driver_version: String,
+        cuda_version: u32,
+        answers: impl Iterator<Item = Result<GpuFacts, UnreadableGpu>>,
+    ) -> Self {
+        let mut inventory = Self { driver_version, cuda_version, gpus: Vec::new(), unreadable: Vec::new() };
+        for answer in answers {
+            match answer {
+                Ok(gpu) => inventory.gpus.push(gpu),
+                Err(gpu) => inventory.unreadable.push(gpu),
+            }
+        }
+        inventory
+    }
+}
+
+impl fmt::Display for UnreadableGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GPU {} cannot be read: {}", self.index, self.reason)
+    }
 }
 
 /// The result of the job: an inventory, or a machine without a driver.
@@ -141,16 +180,23 @@ pub fn read() -> Result<Reading, String> {
         }
         Err(error) => return Err(format!("NVML does not start: {error}")),
     };
-    inventory(&nvml).map(Reading::Driver).map_err(|error| format!("NVML: {error}"))
+    let inventory = inventory(&nvml).map_err(|error| format!("NVML: {error}"))?;
+    match inventory.unreadable.first().filter(|_| inventory.gpus.is_empty()) {
+        Some(first) => Err(first.to_string()),
+        None => Ok(Reading::Driver(inventory)),
+    }
 }
 
 fn inventory(nvml: &Nvml) -> Result<Inventory, NvmlError> {
-    let gpus = (0..nvml.device_count()?).map(|index| facts(nvml, index)).collect::<Result<_, _>>()?;
-    Ok(Inventory {
-        driver_version: nvml.sys_driver_version()?,
-        cuda_version: u32::try_from(nvml.sys_cuda_driver_version()?).unwrap_or(0),
-        gpus,
-    })
+    let answer = |index| {
+        facts(nvml, index).map_err(|error| UnreadableGpu {
+            index,
+            uuid: nvml.device_by_index(index).and_then(|device| device.uuid()).ok(),
+            reason: format!("NVML: {error}"),
+        })
+    };
+    let cuda_version = u32::try_from(nvml.sys_cuda_driver_version()?).unwrap_or(0);
+    Ok(Inventory::of(nvml.sys_driver_version()?, cuda_version, (0..nvml.device_count()?).map(answer)))
 }
 
 fn facts(nvml: &Nvml, index: u32) -> Result<GpuFacts, NvmlError> {

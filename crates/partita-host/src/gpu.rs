@@ -342,7 +342,7 @@ pub const INSTANCES_INSTEAD: &str = "masks are not proved in MIG instances, and 
     share of time in it with libpartita.so and the variables of docs/migrating-from-hami.md";
 
 pub(crate) fn choose(inventory: Inventory, selector: &Selector) -> Result<Gpu, Error> {
-    let Inventory { driver_version, cuda_version, gpus } = inventory;
+    let Inventory { driver_version, cuda_version, gpus, unreadable } = inventory;
     if let Selector::Uuid(name) = selector
         && name.starts_with(INSTANCE)
     {
@@ -357,8 +357,8 @@ pub(crate) fn choose(inventory: Inventory, selector: &Selector) -> Result<Gpu, E
         })
         .collect();
     let [facts] = matching[..] else {
-        let list: Vec<String> =
-            gpus.iter().map(|facts| format!("{} is {} {}", facts.index, facts.name, facts.uuid)).collect();
+        let list = gpus.iter().map(|facts| format!("{} is {} {}", facts.index, facts.name, facts.uuid));
+        let list: Vec<String> = list.chain(unreadable.iter().map(ToString::to_string)).collect();
         let present = match (matching.len(), list.is_empty()) {
             (_, true) => {
                 format!("the driver reports no GPU; a simulated one is --gpu sim:{}", simenv::DEFAULT_DEVICE)
@@ -434,7 +434,12 @@ mod tests {
         );
         let asked = |gpu: &Gpu, name: &str| {
             let gpus = vec![gpu.facts.clone()];
-            let inventory = Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus };
+            let inventory = Inventory {
+                driver_version: "1".to_owned(),
+                cuda_version: 13000,
+                gpus,
+                unreadable: Vec::new(),
+            };
             choose(inventory, &name.parse().unwrap()).unwrap_err().to_string()
         };
         let said = asked(&gpu, "MIG-1");
@@ -469,7 +474,12 @@ mod tests {
             uuid: (*uuid).to_owned(),
             ..GpuFacts::example()
         });
-        Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
+        Inventory {
+            driver_version: "1".to_owned(),
+            cuda_version: 13000,
+            gpus: gpus.collect(),
+            unreadable: Vec::new(),
+        }
     }
 
     #[test]
@@ -481,6 +491,10 @@ mod tests {
         assert!(pick("GPU-aa").unwrap_err().to_string().contains("more than one"));
         let error = pick("7").unwrap_err().to_string();
         assert!(error.contains("no GPU 7") && error.contains("0 is NVIDIA H200 GPU-aa11"), "{error}");
+        let lost = facts::UnreadableGpu { index: 1, uuid: None, reason: "NVML: the GPU is lost".to_owned() };
+        let one = Inventory { unreadable: vec![lost], ..inventory(&["GPU-aa11"]) };
+        let said = choose(one, &Selector::Index(1)).unwrap_err().to_string();
+        assert!(said.contains("0 is NVIDIA H200 GPU-aa11, GPU 1 cannot be read: NVML"), "{said}");
         let none = choose(inventory(&[]), &Selector::Index(0)).unwrap_err().to_string();
         assert!(none.contains("sim:h200"), "{none}");
     }

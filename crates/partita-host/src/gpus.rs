@@ -8,7 +8,7 @@ use partita_ledger::GPUS_MAX;
 
 use crate::error::Error;
 use crate::facts::recent::{self, Recent};
-use crate::facts::{Inventory, Reading};
+use crate::facts::{Inventory, Reading, UnreadableGpu};
 pub use crate::gpu::variables;
 use crate::gpu::{self, Gpu, Selector, Tell};
 use crate::install::Install;
@@ -109,6 +109,80 @@ pub(crate) fn check_no_choice(selectors: &Selectors) -> Result<(), Error> {
     })
 }
 
+/// The GPUs that are offered to several tenants, each for itself. They may be of different kinds.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// The GPUs, each once.
+    pub gpus: Vec<Gpu>,
+    /// Those of the selectors that cannot be used.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A GPU that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Its UUID, if it is known.
+    pub uuid: Option<String>,
+    /// Which one it is, and why it cannot be used.
+    pub reason: String,
+}
+
+impl From<&UnreadableGpu> for LeftOut {
+    fn from(gpu: &UnreadableGpu) -> Self {
+        Self { uuid: gpu.uuid.clone(), reason: gpu.to_string() }
+    }
+}
+
+/// Finds the GPUs that `selectors` name. A missing one is left out, and the others stay. A
+/// simulated GPU never replaces a real one.
+///
+/// # Errors
+/// [`Error::Driver`] if the GPUs cannot be listed; [`Error::NotOffered`] for a choice.
+pub fn list(install: &Install, selectors: &Selectors) -> Result<Listed, Error> {
+    list_of(install, selectors, &|| gpu::real(install))
+}
+
+/// [`list`], with `tell` as the source of the real GPUs.
+fn list_of(install: &Install, selectors: &Selectors, tell: Tell<'_>) -> Result<Listed, Error> {
+    check_no_choice(selectors)?;
+    let selectors = match selectors {
+        Selectors::List(list) => list,
+        Selectors::All(Some(device)) | Selectors::Any(Some(device)) => {
+            return Ok(Listed { gpus: gpu::simulated_all(install, device)?, left_out: Vec::new() });
+        }
+        Selectors::All(None) | Selectors::Any(None) => {
+            return match tell()? {
+                Reading::Driver(inventory) => Ok(Listed {
+                    gpus: gpu::all_of(&inventory),
+                    left_out: inventory.unreadable.iter().map(LeftOut::from).collect(),
+                }),
+                Reading::NoDriver(reason) => Err(Error::Driver { reason }),
+            };
+        }
+    };
+    let is_real = |selector: &Selector| !matches!(selector, Selector::Sim(..));
+    let reading = if selectors.iter().any(is_real) { Some(tell()?) } else { None };
+    let tell = || reading.clone().map_or_else(tell, Ok);
+    let mut listed = Listed::default();
+    for selector in selectors {
+        match gpu::select_of(install, Some(selector), &tell) {
+            Ok(gpu::Selected { gpu, .. }) => {
+                if !listed.gpus.iter().any(|other| other.key() == gpu.key()) {
+                    listed.gpus.push(gpu);
+                }
+            }
+            Err(error) => listed.left_out.push(LeftOut {
+                uuid: match selector {
+                    Selector::Uuid(uuid) => Some(uuid.clone()),
+                    Selector::Index(_) | Selector::Sim(..) => None,
+                },
+                reason: error.to_string(),
+            }),
+        }
+    }
+    Ok(listed)
+}
+
 /// As [`select`], for a program that is about to start: if the kernel reports no change, NVML's
 /// last answer is used, which is much faster. Memory in use is then 0. NVML is queried if the
 /// selection would be refused or a GPU is not `usable`.
@@ -178,7 +252,10 @@ fn select_of(
             gpu::simulated_all(install, device)?
         }
         Some(Selectors::All(None) | Selectors::Any(None)) => match tell()? {
-            Reading::Driver(inventory) if !inventory.gpus.is_empty() => gpu::all_of(&inventory),
+            Reading::Driver(inventory) if !inventory.gpus.is_empty() => {
+                check_readable(&inventory, selectors)?;
+                gpu::all_of(&inventory)
+            }
             // The same kind of GPU, and the same notice, as without --gpu.
             _ => {
                 let first = one(None)?;
@@ -198,6 +275,16 @@ fn select_of(
         Some(selectors) => check(&gpus, selectors)?,
     }
     Ok(SelectedGpus { gpus, notice: None })
+}
+
+/// Refuses `--gpu all` while a GPU cannot be read: a program would get fewer than all.
+fn check_readable(inventory: &Inventory, selectors: Option<&Selectors>) -> Result<(), Error> {
+    match inventory.unreadable.first() {
+        Some(gpu) if matches!(selectors, Some(Selectors::All(_))) => Err(Error::Driver {
+            reason: format!("{gpu}; `partita devices` lists the others, which --gpu can name"),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn listed(install: &Install, list: &[Selector], tell: Tell<'_>) -> Result<Vec<Gpu>, Error> {
@@ -322,6 +409,68 @@ mod tests {
         assert!(check(&many, &selectors).unwrap_err().to_string().contains("at most 32"));
     }
 
+    /// An inventory with unreadable GPUs of these indices.
+    fn inventory(gpus: Vec<GpuFacts>, unreadable: &[u32]) -> Inventory {
+        let lost = |&index: &u32| UnreadableGpu {
+            index,
+            uuid: Some(format!("GPU-dead-{index}")),
+            reason: "NVML: the GPU is lost".to_owned(),
+        };
+        Inventory {
+            driver_version: "1".to_owned(),
+            cuda_version: 13000,
+            gpus,
+            unreadable: unreadable.iter().map(lost).collect(),
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_cannot_be_read_hides_no_other() {
+        let install = Install::of("/nowhere/partita".into(), None);
+        let tell = || Ok(Reading::Driver(inventory(vec![gpu(0, "GPU-a", (9, 0)).facts], &[1])));
+        let list = |selectors: &str| list_of(&install, &selectors.parse().unwrap(), &tell).unwrap();
+        for selectors in ["all", "0,1", "GPU-dead-1,0"] {
+            let Listed { gpus, left_out } = list(selectors);
+            assert_eq!((gpus.len(), left_out.len()), (1, 1), "{selectors}");
+            assert!(left_out[0].reason.contains("GPU 1 cannot be read: NVML"), "{left_out:?}");
+        }
+        assert_eq!(list("all").left_out[0].uuid.as_deref(), Some("GPU-dead-1"));
+        // A program that was to have all of them does not get fewer.
+        let select = |selectors: &str| select_of(&install, Some(&selectors.parse().unwrap()), &tell);
+        let said = select("all").unwrap_err().to_string();
+        assert!(said.contains("GPU 1 cannot be read") && said.contains("--gpu can name"), "{said}");
+        assert!(select("0,1").is_err());
+        assert_eq!(select("any").unwrap().gpus.len(), 1);
+        assert_eq!(select("0").unwrap().gpus.len(), 1);
+    }
+
+    #[test]
+    fn each_gpu_is_offered_for_itself_and_none_is_invented() {
+        let install = Install::of("/nowhere/partita".into(), None);
+        let list = |selectors: &str, reading: Reading| {
+            list_of(&install, &selectors.parse().unwrap(), &|| Ok(reading.clone()))
+        };
+        let none = || Reading::NoDriver("the NVIDIA kernel module is not loaded".to_owned());
+        let said = list("all", none()).unwrap_err().to_string();
+        assert!(said.contains("module is not loaded"), "{said}");
+        let listed = list("0,GPU-a", none()).unwrap();
+        assert!(listed.gpus.is_empty() && listed.left_out.len() == 2, "{listed:?}");
+        let two = || {
+            let gpus = [gpu(0, "GPU-a", (9, 0)), gpu(1, "GPU-b", (8, 0))].map(|gpu| gpu.facts).to_vec();
+            Reading::Driver(inventory(gpus, &[]))
+        };
+        let uuids = |listed: &Listed| {
+            listed.gpus.iter().map(|gpu| gpu.facts.uuid.clone()).collect::<Vec<_>>().join(",")
+        };
+        assert_eq!(uuids(&list("all", two()).unwrap()), "GPU-a,GPU-b", "of different kinds");
+        let listed = list("1,7,GPU-b,GPU-c,0", two()).unwrap();
+        assert_eq!(uuids(&listed), "GPU-b,GPU-a");
+        let [seven, c] = &listed.left_out[..] else { panic!("{listed:?}") };
+        assert!(seven.reason.contains("no GPU 7") && seven.uuid.is_none(), "{seven:?}");
+        assert_eq!(c.uuid.as_deref(), Some("GPU-c"));
+        assert!(list("any", two()).is_err());
+    }
+
     #[test]
     fn the_last_option_wins_and_refuses_no_request() {
         let install = Install::of("/nowhere/partita".into(), None);
@@ -330,7 +479,7 @@ mod tests {
                 let facts = gpu(index, &format!("GPU-{index}"), (9, 0)).facts;
                 GpuFacts { compute_mode: (*mode).to_owned(), ..facts }
             });
-            Inventory { driver_version: "1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
+            inventory(gpus.collect(), &[])
         };
         let usable = |gpu: &Gpu| gpu.facts.compute_mode != "prohibited";
         // NVML's present answer, and whether it was queried.

@@ -109,7 +109,8 @@ pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<V
     if request.compact && user != 0 && user != acting_user() {
         return Err(Error::NotOffered {
             option: "--compact".to_owned(),
-            reason: "it may move tenants of others, and this is asked of another user's daemon; use `partita set NAME … --compact`"
+            reason: "it may move tenants of others, and this is asked of another user's daemon; use \
+                     `partita set NAME … --compact`"
                 .to_owned(),
         });
     }

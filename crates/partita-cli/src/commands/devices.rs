@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use partita::calibration::Cache;
 use partita::facts::InstanceFacts;
 use partita::gpu::Gpu;
+use partita::gpus::{self, Selectors};
 use partita::install::Install;
-use partita_console::{Failure, GpusOption, Table, print, print_json, select_several};
+use partita_console::{Failure, GpusOption, Table, print, print_json, select_several, tell};
 use serde::Serialize;
 
 use crate::args::Devices;
@@ -37,10 +38,8 @@ struct DeviceRow {
 /// Lists the GPUs.
 pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
-    let all = GpusOption { gpu: Some("all".to_owned()) };
-    let wanted =
-        if arguments.gpu.gpu.as_ref().is_some_and(|text| !text.is_empty()) { &arguments.gpu } else { &all };
-    let gpus = select_several(&install, wanted)?;
+    let is_named = arguments.gpu.gpu.as_ref().is_some_and(|text| !text.is_empty());
+    let gpus = if is_named { select_several(&install, &arguments.gpu)? } else { every(&install)? };
     let cache = Cache::open();
     let rows: Vec<DeviceRow> = gpus.iter().map(|gpu| row(&install, &cache, gpu)).collect();
     if arguments.json {
@@ -108,6 +107,18 @@ pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
     }
     print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every GPU of the machine, also of several kinds; else a simulated one with a notice. Says which
+/// ones cannot be read.
+fn every(install: &Install) -> Result<Vec<Gpu>, Failure> {
+    match gpus::list(install, &Selectors::All(None)) {
+        Ok(listed) if !listed.gpus.is_empty() => {
+            listed.left_out.iter().for_each(|one| tell(&one.reason));
+            Ok(listed.gpus)
+        }
+        _ => select_several(install, &GpusOption { gpu: Some("all".to_owned()) }),
+    }
 }
 
 fn row(install: &Install, cache: &Cache, gpu: &Gpu) -> DeviceRow {

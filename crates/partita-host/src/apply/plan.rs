@@ -29,8 +29,8 @@ pub struct Current {
     pub name: String,
     /// `None` if `partita apply` did not start it.
     pub applied: Option<Applied>,
-    /// Its limits, by the names of their options: of one on several GPUs those that differ from what
-    /// was applied, wherever that is.
+    /// Its limits, by the names of their options: of one on several GPUs those that differ from
+    /// what was applied, wherever that is.
     pub limits: BTreeMap<String, String>,
     /// The options that cannot change while it runs, because of how it was started.
     pub fixed: BTreeSet<String>,

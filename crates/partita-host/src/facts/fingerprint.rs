@@ -128,6 +128,7 @@ impl Fingerprint {
         };
         let uuids: BTreeSet<&str> = inventory.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
         !inventory.gpus.is_empty()
+            && inventory.unreadable.is_empty()
             && uuids.len() == inventory.gpus.len()
             && uuids.into_iter().all(is_ours)
             && inventory.gpus.iter().zip(0..).all(|(gpu, index)| gpu.index == index)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::Parser;
-use partita::gpus::Selectors;
+use partita::gpus::{LeftOut, Selectors};
 use partita_kubelet::args::{Args, Command, DevicePluginArgs, NodeArgs, WebhookArgs};
 use partita_kubelet::device_plugin::Plugin;
 use partita_kubelet::events::Events;
@@ -92,6 +92,11 @@ impl Node {
     async fn open(args: &NodeArgs, has_claims: bool) -> anyhow::Result<Self> {
         let journal = if has_claims { "claims" } else { "devices" };
         let selectors: Selectors = args.gpu.parse().map_err(|error| anyhow!("--gpu: {error}"))?;
+        if matches!(selectors, Selectors::Any(_)) {
+            return Err(anyhow!(
+                "--gpu {selectors}: a node offers GPUs and chooses none; write all, or name them"
+            ));
+        }
         let install = install(args.partita.as_deref()).map_err(|error| anyhow!(error))?;
         let lock = args.state_dir.join("lock");
         std::fs::create_dir_all(&args.state_dir).with_context(|| args.state_dir.display().to_string())?;
@@ -110,17 +115,22 @@ impl Node {
             cdi: std::path::absolute(&args.cdi_dir).context("--cdi-dir")?,
             journal,
             metadata: metadata.transpose()?,
-            boards: RwLock::new(Vec::new()),
+            boards: RwLock::default(),
+            left_out: RwLock::default(),
             instances: std::sync::Mutex::default(),
         });
         let (boards_changed, looked_at_s) = (watch::Sender::new(0), watch::Sender::new(0));
         let node = Self { tenants, selectors, boards_changed, looked_at_s, _alone: alone };
-        let found = node.look().await.map_err(|error| anyhow!(error))?;
-        for reason in &found.left_out {
+        let found = match node.look().await {
+            // A device plugin has nothing to do without GPUs. A driver still ends claims.
+            Err(error) if !has_claims => return Err(anyhow!(error)),
+            found => found.unwrap_or_else(|error| Found::nothing(&error)),
+        };
+        for LeftOut { reason, .. } in &found.left_out {
             tracing::error!(reason, "a GPU is not offered");
         }
         tracing::info!(gpus = found.boards.len(), "starts");
-        node.tenants.set_boards(node::merge(&[], found));
+        node.tenants.set_found(&found);
         node.tenants.take_all_instances();
         node.looked_at_s.send_replace(unix_s());
         Ok(node)
@@ -133,9 +143,11 @@ impl Node {
         // A device plugin offers shares of GPUs.
         if self.tenants.metadata.is_none() && !found.divided.is_empty() {
             found.boards.retain(|board| board.mig.is_none());
-            found
-                .left_out
-                .push(format!("{} with MIG; a DRA driver offers instances", found.divided.join(", ")));
+            let left_out = found.divided.iter().map(|uuid| LeftOut {
+                uuid: Some(uuid.clone()),
+                reason: format!("{uuid} has MIG; a DRA driver offers instances"),
+            });
+            found.left_out.extend(left_out);
         }
         Ok(found)
     }
@@ -145,24 +157,15 @@ impl Node {
         let mut left_out_before = Vec::new();
         loop {
             tokio::time::sleep(pause).await;
-            match self.look().await {
-                Ok(found) => {
-                    let left_out = found.left_out.clone();
-                    if self.tenants.set_boards(node::merge(&self.tenants.boards(), found)) {
-                        tracing::warn!(?left_out, "the GPUs changed");
-                        self.boards_changed.send_modify(|count| *count += 1);
-                    } else if left_out != left_out_before {
-                        tracing::warn!(?left_out, "GPUs are not offered");
-                    }
-                    left_out_before = left_out;
-                }
-                Err(error) => {
-                    if self.tenants.set_boards(node::merge(&self.tenants.boards(), Found::default())) {
-                        tracing::error!(error, "the GPUs cannot be listed");
-                        self.boards_changed.send_modify(|count| *count += 1);
-                    }
-                }
+            let found = self.look().await.unwrap_or_else(|error| Found::nothing(&error));
+            let left_out: Vec<&str> = found.left_out.iter().map(|one| one.reason.as_str()).collect();
+            if self.tenants.set_found(&found) {
+                tracing::warn!(?left_out, "the GPUs changed");
+                self.boards_changed.send_modify(|count| *count += 1);
+            } else if found.left_out != left_out_before {
+                tracing::warn!(?left_out, "GPUs are not offered");
             }
+            left_out_before = found.left_out;
             self.looked_at_s.send_replace(unix_s());
         }
     }

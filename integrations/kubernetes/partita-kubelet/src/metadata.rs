@@ -36,8 +36,9 @@ pub struct Files {
     dir: PathBuf,
 }
 
-/// The request as its own name and the alternative's, which files do not have in their path.
-fn base(request: &str) -> &str {
+/// A request's name without that of the alternative that the scheduler chose: `gpu` of
+/// `gpu/size-0`.
+pub(crate) fn base(request: &str) -> &str {
     request.split('/').next().unwrap_or(request)
 }
 

@@ -19,7 +19,7 @@ use crate::claims;
 use crate::events::Events;
 use crate::health::{Health, HealthV1, HealthV1Beta1, SERVICES};
 use crate::journal::Entry;
-use crate::metadata::POD_CLAIM;
+use crate::metadata::{POD_CLAIM, base};
 use crate::metrics::{Call, Calls};
 use crate::plan::{self, Size};
 use crate::prepare::Tenants;
@@ -90,7 +90,8 @@ impl Driver {
         reached("prepare-done");
         let cdi_device_ids = self.tenants.cdi_ids(&definition, &self.gpu_kind);
         let device = |one: &plan::Allocated| dra::Device {
-            request_names: vec![one.request.clone()],
+            // The kubelet compares it with a container's, which does not name an alternative.
+            request_names: vec![base(&one.request).to_owned()],
             pool_name: one.pool.clone(),
             device_name: one.device.clone(),
             cdi_device_ids: cdi_device_ids.clone(),
@@ -106,6 +107,9 @@ impl Driver {
             found.ok_or_else(|| format!("there is no claim {namespace}/{name}"))?;
         reached("claim-read");
         let done = async {
+            if let Some(reason) = self.tenants.why_none() {
+                return Err(format!("this node offers no GPU now: {reason}"));
+            }
             let definition = plan::plan(&claim, uid, &self.node, &self.tenants.boards())?;
             let annotations = claim.metadata.annotations.as_ref();
             let pod_claim = annotations.and_then(|all| all.get(POD_CLAIM)).map(String::as_str);

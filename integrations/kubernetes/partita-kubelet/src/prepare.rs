@@ -23,6 +23,7 @@ use partita_core::ByteSize;
 use crate::device::Board;
 use crate::journal::{Entry, Journal};
 use crate::metadata::{self, Files};
+use crate::node::{self, Found};
 use crate::plan::{Definition, Size};
 
 /// The tenants of this node's claims. Its calls block, and one runs at a time: the caller holds a
@@ -39,6 +40,8 @@ pub struct Tenants {
     pub metadata: Option<Files>,
     /// The GPUs that are offered.
     pub boards: RwLock<Vec<Board>>,
+    /// Why others are not.
+    pub left_out: RwLock<Vec<String>>,
     /// The MIG instances of claims, by UUID. An open file keeps `partita run --mig` and changes of
     /// instances away.
     pub instances: Mutex<BTreeMap<String, File>>,
@@ -47,12 +50,22 @@ pub struct Tenants {
 impl Tenants {
     /// The GPUs that are offered now.
     pub fn boards(&self) -> Vec<Board> {
-        self.boards.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.boards.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the GPUs that are offered. True if they changed.
-    pub fn set_boards(&self, boards: Vec<Board>) -> bool {
-        let mut held = self.boards.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    /// Why the node offers no GPU, if it offers none for a reason.
+    pub fn why_none(&self) -> Option<String> {
+        let left_out = self.left_out.read().unwrap_or_else(PoisonError::into_inner);
+        let is_none = self.boards.read().unwrap_or_else(PoisonError::into_inner).is_empty();
+        (is_none && !left_out.is_empty()).then(|| left_out.join("; "))
+    }
+
+    /// Offers what a look found. True if the GPUs changed.
+    pub fn set_found(&self, found: &Found) -> bool {
+        let reasons = found.left_out.iter().map(|one| one.reason.clone()).collect();
+        *self.left_out.write().unwrap_or_else(PoisonError::into_inner) = reasons;
+        let mut held = self.boards.write().unwrap_or_else(PoisonError::into_inner);
+        let boards = node::merge(&held, found);
         let is_changed = *held != boards;
         *held = boards;
         is_changed

@@ -5,8 +5,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use proptest::prelude::*;
 
 use super::*;
-use crate::facts::GpuFacts;
 use crate::facts::fingerprint::{GpuSeen, Node};
+use crate::facts::{GpuFacts, UnreadableGpu};
 
 const NOW: Duration = Duration::from_secs(1000);
 const TWO: [&str; 2] = ["GPU-aa11", "GPU-bb22"];
@@ -97,7 +97,12 @@ fn inventory(uuids: &[&str]) -> Inventory {
         mig_enabled: Some(false),
         ..GpuFacts::example()
     });
-    Inventory { driver_version: "580.1".to_owned(), cuda_version: 13000, gpus: gpus.collect() }
+    Inventory {
+        driver_version: "580.1".to_owned(),
+        cuda_version: 13000,
+        gpus: gpus.collect(),
+        unreadable: Vec::new(),
+    }
 }
 
 /// The cached form: without values that change all the time.
@@ -207,6 +212,13 @@ fn an_answer_that_is_not_of_the_kernels_gpus_is_not_kept() {
         ("none", inventory(&[])),
         ("one twice", inventory(&["GPU-aa11", "GPU-aa11"])),
         ("another driver", changed(|inventory| inventory.driver_version = "580.10".to_owned())),
+        (
+            "one that cannot be read",
+            changed(|inventory| {
+                let lost = UnreadableGpu { index: 2, uuid: None, reason: "it is lost".to_owned() };
+                inventory.unreadable.push(lost);
+            }),
+        ),
         ("no driver", changed(|inventory| inventory.driver_version.clear())),
         ("counted otherwise", changed(|inventory| inventory.gpus.reverse())),
     ] {

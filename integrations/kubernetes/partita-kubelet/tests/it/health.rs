@@ -47,7 +47,7 @@ async fn a_kubelet_hears_of_a_gpu_that_cannot_be_used() {
     world.set_listable(false);
     for stream in &mut streams {
         let message = until(stream, HealthStatus::Unhealthy).await;
-        assert!(message.contains("does not report it"), "{message}");
+        assert!(message.contains("cannot be listed: "), "{message}");
     }
     world
         .eventually("no device has a taint", || {

@@ -23,6 +23,7 @@ async fn a_container_reads_what_its_claim_was_given() {
         let path = format!("{path}/partita.dev-metadata.json");
         let answer = world.kubelet.prepare(claim).await;
         assert_eq!(answer.error, "");
+        assert_eq!(answer.devices[0].request_names, ["gpu"], "as the container names it");
         let files: Vec<_> = answer.devices[0].cdi_device_ids.iter().map(|id| world.cdi_file(id)).collect();
         let files: Vec<_> = files.iter().map(std::path::PathBuf::as_path).collect();
         let text = match container::can_mount() {

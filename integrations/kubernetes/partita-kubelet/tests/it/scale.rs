@@ -168,6 +168,7 @@ async fn what_a_large_cluster_holds() {
             metadata: None,
             instances: Mutex::default(),
             boards: RwLock::new(boards.collect()),
+            left_out: RwLock::default(),
         };
         Publisher::new(client.clone(), &format!("node-{node:04}"), Arc::new(tenants))
     };

@@ -397,7 +397,10 @@ async fn the_driver_prepares_what_the_webhook_makes() {
             consumed["clients"] = "1".into();
         }
         let claim = world.claim_of(which as u32, &name, &device, consumed);
-        assert_eq!(world.kubelet.prepare(&claim).await.error, "", "{template}");
+        let answer = world.kubelet.prepare(&claim).await;
+        assert_eq!(answer.error, "", "{template}");
+        // A container requests `gpu`, whatever alternative was chosen.
+        assert_eq!(answer.devices[0].request_names, ["gpu"], "{name}");
         let [row] = &world.tenants()[..] else { panic!("{:?}", world.tenants()) };
         assert_eq!(row["sms"], sms, "{template}");
         if mib > 0 {

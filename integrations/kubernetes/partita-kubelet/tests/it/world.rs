@@ -64,6 +64,13 @@ impl World {
         world.driven().await
     }
 
+    /// A node whose driver is to offer these GPUs.
+    pub async fn offering(selector: &'static str) -> Self {
+        let mut world = Self::bare(1).await;
+        world.selector = selector;
+        world
+    }
+
     /// A node with a GPU in MIG mode, whose driver is published.
     pub async fn with_instances(instances: &'static str) -> Self {
         let mut world = Self::bare(1).await;
@@ -71,7 +78,7 @@ impl World {
         world.driven().await
     }
 
-    async fn driven(mut self) -> Self {
+    pub async fn driven(mut self) -> Self {
         self.start_driver();
         self.registered().await;
         self.published().await;
@@ -395,6 +402,14 @@ impl World {
         std::fs::rename(from, to).unwrap();
     }
 
+    /// Makes the program that lists the GPUs fail, or work again.
+    pub fn set_working(&self, is_working: bool) {
+        let link = self.dir().join("partita");
+        std::fs::remove_file(&link).unwrap();
+        let target = if is_working { parts().join("partita") } else { "/bin/false".into() };
+        std::os::unix::fs::symlink(target, link).unwrap();
+    }
+
     /// How many entries a journal has.
     pub fn journal(&self, name: &str) -> usize {
         self.names(&format!("state/{name}")).len()
@@ -468,10 +483,11 @@ impl Drop for World {
             let _ = self.partita(&["cdi", "remove", "--force", &name, "--output", "/nonexistent"]).output();
         }
         // Each GPU has an MPS service. A tenant that was just removed may still be its client.
-        for gpu in 0..self.gpus {
-            let first = self.selector.trim_end_matches(":all");
-            let gpu = if gpu == 0 { first.to_owned() } else { format!("{first}:{gpu}") };
-            let _ = self.partita(&["mps", "stop", "--gpu", &gpu, "--force"]).output();
+        for first in self.selector.split(',').map(|word| word.trim_end_matches(":all")) {
+            for gpu in 0..self.gpus {
+                let gpu = if gpu == 0 { first.to_owned() } else { format!("{first}:{gpu}") };
+                let _ = self.partita(&["mps", "stop", "--gpu", &gpu, "--force"]).output();
+            }
         }
         if !std::thread::panicking() {
             let left = services(&self.dir().display().to_string());
