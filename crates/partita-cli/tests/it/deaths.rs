@@ -157,6 +157,11 @@ fn finite_work_of_the_dead_ends_and_then_their_tenant_is_gone() {
         die(&mut dying, death);
         scene.eventually(death, &mut neighbour, || !scene.has_tenant());
     }
+    // The GPU still copies what the program had pinned, though the process has other memory now.
+    for work in ["copies", "sudden-copies"] {
+        die(&mut scene.dying(work, "exec", "on"), "exec");
+        scene.eventually("exec", &mut neighbour, || !scene.has_tenant());
+    }
     // This copy is made in pieces, because there is a neighbour.
     die(&mut scene.dying("copy", "kill", "on"), "kill");
     scene.eventually("copy", &mut neighbour, || !scene.has_tenant());

@@ -9,6 +9,7 @@ use partita_sim::{Connections, GroupId, StreamId, WorkId};
 
 use super::Busy;
 use super::code::Program;
+use super::effects::Owner;
 use super::graph::Graph;
 use super::space::Space;
 use crate::shared::channel::{Channel, Consumer, STREAMS_MAX, push_host_work};
@@ -60,6 +61,8 @@ pub struct Function {
 pub struct Client {
     /// The process.
     pub pid: u32,
+    /// The process with its program.
+    pub owner: Owner,
     /// Readable when the process has ended; `None` if it had ended when it came.
     exit: Option<OwnedFd>,
     /// Its name.
@@ -140,6 +143,7 @@ impl Client {
     pub fn new(arrival: Arrival) -> Self {
         Self {
             pid: arrival.pid,
+            owner: Owner::of(arrival.pid),
             exit: pidfd(arrival.pid).ok(),
             command: arrival.command,
             socket: arrival.socket,

@@ -16,8 +16,27 @@ pub struct Reach<'a> {
     pub space: &'a Space,
     /// The device's memory.
     pub memory: &'a PhysMemory,
-    /// The client's process, for memory that the board does not map.
-    pub pid: u32,
+    /// The client's program, for memory that the board does not map.
+    pub owner: Owner,
+}
+
+/// A process while it runs one program: after `exec` it has other memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pid: u32,
+    /// Where the program's stack begins, which is random.
+    stack: u64,
+}
+
+impl Owner {
+    /// A process with the program that it runs now.
+    pub fn of(pid: u32) -> Self {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // `startstack` is the 28th field; the name, which is the second, may have blanks.
+        let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let stack = after_name.split(' ').nth(25).and_then(|field| field.parse().ok());
+        Self { pid, stack: stack.unwrap_or(0) }
+    }
 }
 
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -42,7 +61,7 @@ impl Reach<'_> {
                 Piece::Here(from, _) => unsafe {
                     std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
                 },
-                Piece::There(from, _) => _ = transfer(self.pid, from, Local::Read(part))?,
+                Piece::There(from, _) => _ = transfer(self.owner, from, Local::Read(part))?,
             }
             rest = left;
         }
@@ -63,7 +82,7 @@ impl Reach<'_> {
                 Piece::Here(to, _) => unsafe {
                     std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
                 },
-                Piece::There(to, _) => _ = transfer(self.pid, to, Local::Write(part))?,
+                Piece::There(to, _) => _ = transfer(self.owner, to, Local::Write(part))?,
             }
             rest = left;
         }
@@ -125,7 +144,7 @@ impl Reach<'_> {
                 // SAFETY: the piece lies in a live mapping.
                 Piece::Here(at, length) => unsafe { std::ptr::write_bytes(at, 0, length as usize) },
                 Piece::There(at, length) => {
-                    transfer(self.pid, at, Local::Write(&vec![0; length as usize]))?;
+                    transfer(self.owner, at, Local::Write(&vec![0; length as usize]))?;
                 }
             }
         }
@@ -140,7 +159,7 @@ impl Reach<'_> {
         let mut bytes = [0; 8];
         let part = &mut bytes[..if wide { 8 } else { 4 }];
         match self.pieces(address, part.len() as u64, false)?[..] {
-            [Piece::There(from, _)] if !transfer(self.pid, from, Local::Read(part))? => {
+            [Piece::There(from, _)] if !transfer(self.owner, from, Local::Read(part))? => {
                 let known = || self.space.pinned_words.borrow().get(&address).copied().unwrap_or_default();
                 Ok(self.pinned(address, wide).unwrap_or_else(known))
             }
@@ -197,15 +216,15 @@ enum Local<'a> {
 }
 
 /// Reads or writes another process's memory: host memory that a program registered after the fact.
-/// False if the process has ended, whose memory hardware would still have.
-fn transfer(pid: u32, address: u64, local: Local<'_>) -> Result<bool, CuResult> {
+/// False if its program has ended, by death or by `exec`, whose memory hardware would still have.
+fn transfer(owner: Owner, address: u64, local: Local<'_>) -> Result<bool, CuResult> {
     let (base, length, write) = match &local {
         Local::Read(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), false),
         Local::Write(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), true),
     };
     let here = libc::iovec { iov_base: base.cast(), iov_len: length };
     let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length };
-    let pid = pid as libc::pid_t;
+    let pid = owner.pid as libc::pid_t;
     // SAFETY: the local slice is valid for its length, for writing where it is written; the remote
     // address is only used by the kernel, in the other process.
     let moved = unsafe {
@@ -219,6 +238,37 @@ fn transfer(pid: u32, address: u64, local: Local<'_>) -> Result<bool, CuResult> 
     match moved {
         -1 if has_ended() => Ok(false),
         _ if moved == length as isize => Ok(true),
+        _ if Owner::of(owner.pid) != owner => Ok(false),
         _ => Err(CuResult::ILLEGAL_ADDRESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn memory_of_a_program_that_has_executed_another_is_as_that_of_a_dead_one() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; read line; exec sh -c 'echo two; read line'"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut input, mut output) =
+            (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
+        assert_eq!(output.next().unwrap().unwrap(), "one");
+        let owner = Owner::of(child.id());
+        let mut byte = [0];
+        let mut read = || transfer(owner, owner.stack, Local::Read(&mut byte));
+        assert_eq!(read(), Ok(true));
+        input.write_all(b"\n").unwrap();
+        assert_eq!(output.next().unwrap().unwrap(), "two");
+        assert_eq!(read(), Ok(false));
+        // What the living program has not mapped stays a fault.
+        assert_eq!(transfer(Owner::of(child.id()), 8, Local::Read(&mut [0])), Err(CuResult::ILLEGAL_ADDRESS));
+        input.write_all(b"\n").unwrap();
+        child.wait().unwrap();
+        assert_eq!(transfer(owner, owner.stack, Local::Read(&mut [0])), Ok(false));
     }
 }

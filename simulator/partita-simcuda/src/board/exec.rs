@@ -185,7 +185,7 @@ impl Board {
 
     fn take_effect(&mut self, time: u64, work: WorkId, job: &Job) -> Result<(), CuResult> {
         let Some(client) = self.clients.get_mut(&job.client) else { return Ok(()) };
-        let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
+        let reach = Reach { space: &client.space, memory: &self.memory, owner: client.owner };
         match &job.effect {
             Effect::Nothing => Ok(()),
             Effect::Kernel(run) => {
@@ -215,7 +215,7 @@ impl Board {
     /// Whether a word exists and satisfies a wait now.
     fn is_met(&self, wait: &ValueWait) -> bool {
         let Some(client) = self.clients.get(&wait.client) else { return false };
-        let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
+        let reach = Reach { space: &client.space, memory: &self.memory, owner: client.owner };
         reach.read_word(wait.address, wait.wide).is_ok_and(|word| satisfied(word, wait))
     }
 
@@ -224,7 +224,7 @@ impl Board {
         let mut failed = Vec::new();
         self.value_waits.retain(|wait| {
             let Some(client) = self.clients.get(&wait.client) else { return false };
-            let reach = Reach { space: &client.space, memory: &self.memory, pid: client.pid };
+            let reach = Reach { space: &client.space, memory: &self.memory, owner: client.owner };
             match reach.read_word(wait.address, wait.wide) {
                 Ok(word) if satisfied(word, wait) => ended.push(wait.work),
                 Ok(_) => return true,

@@ -206,7 +206,7 @@ struct Reached<'a> {
 
 impl<'a> Reached<'a> {
     fn new(client: &'a Client, memory: &'a PhysMemory) -> Self {
-        let reach = Reach { space: &client.space, memory, pid: client.pid };
+        let reach = Reach { space: &client.space, memory, owner: client.owner };
         Self { reach, ranges: [None; RANGES], next: 0 }
     }
 
