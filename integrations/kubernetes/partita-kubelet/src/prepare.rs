@@ -90,7 +90,7 @@ impl Tenants {
     pub fn make(&self, entry: &Entry) -> Result<(), String> {
         match entry.definition.is_mig {
             true => self.take_instances(&entry.definition)?,
-            false => self.make_tenant(&entry.definition)?,
+            false => self.make_tenant(entry)?,
         }
         match &self.metadata {
             Some(files) => files.write(entry, &self.boards(), &self.cdi),
@@ -148,7 +148,8 @@ impl Tenants {
         Ok(())
     }
 
-    fn make_tenant(&self, definition: &Definition) -> Result<(), String> {
+    fn make_tenant(&self, entry: &Entry) -> Result<(), String> {
+        let definition = &entry.definition;
         let name = &definition.tenant;
         let present = match Registry::open().and_then(|registry| registry.lock()?.tenant(name)) {
             Ok(parts) => parts.len(),
@@ -164,6 +165,12 @@ impl Tenants {
         if present > 0 {
             // On some of its GPUs alone.
             self.remove(name)?;
+        }
+        if entry.resized.is_some() {
+            // As after a restart of the node. The new tenant has the claim's size at first.
+            self.journal
+                .put(&entry.clone().resized_by(None))
+                .map_err(|error| format!("the journal: {error}"))?;
         }
         let request = request(definition)?;
         cdi::prepare(&self.install, name, &request, &self.cdi).map(drop).map_err(|error| error.to_string())
