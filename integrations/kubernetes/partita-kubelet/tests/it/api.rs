@@ -43,6 +43,8 @@ pub struct Store {
     pub answers: BTreeMap<Right, (u64, u64)>,
     /// The driver's service account lacks the right to write `status.devices`.
     pub refuses_status: bool,
+    /// The claim whose status no write reaches.
+    pub stuck_status: Option<&'static str>,
     /// The driver may get claims by name alone, as the kubelet may.
     pub refuses_claim_lists: bool,
     /// How many writes of a claim's status the server is to refuse as conflicts.
@@ -385,6 +387,9 @@ async fn patch_status(
     let Some(old) = store.claims.get(&key).cloned() else {
         return status(StatusCode::NOT_FOUND, "NotFound", "there is no such claim");
     };
+    if store.stuck_status == Some(&*name) {
+        return status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "etcdserver: no leader");
+    }
     let mut fresh = old.clone();
     json_patch::merge(&mut fresh, &patch);
     for field in ["uid", "resourceVersion"] {
