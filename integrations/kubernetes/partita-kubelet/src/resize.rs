@@ -137,8 +137,8 @@ async fn follow(driver: Arc<Driver>, entry: Entry, mut changed: watch::Receiver<
                             claim.namespace = entry.namespace,
                             claim.name = entry.name,
                             error,
-                            "the annotation {ANNOTATION} has no effect while the claim cannot be watched; the \
-                             driver needs the rights to list and watch resourceclaims"
+                            "the annotation {ANNOTATION} has no effect while the claim cannot be \
+                             watched; the driver needs the rights to list and watch resourceclaims"
                         );
                         watch_error = error;
                     }

@@ -534,8 +534,8 @@ pub fn translate(pod: &Value, rules: &Rules) -> Result<Option<Translation>, Refu
             // Whose it is, only the API server knows.
             translation.warnings.extend(held.iter().map(|other| {
                 at_container(format!(
-                    "it has the claim {} already; if that has a device of {DRIVER}, the mounts of one hide those of \
-                     the other: remove the claim or the resources",
+                    "it has the claim {} already; if that has a device of {DRIVER}, the mounts of one \
+                     hide those of the other: remove the claim or the resources",
                     other["name"]
                 ))
             }));

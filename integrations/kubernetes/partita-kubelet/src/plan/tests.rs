@@ -302,8 +302,7 @@ fn extended_resources_of_several_containers_are_refused_with_the_remedy() {
         ..result(&h200(which).device(), &[])
     };
     let said = planned(&claim(vec![whole(0), whole(1)], Vec::new())).unwrap_err();
-    for words in ["container-1-request-0", "extended resource", "webhook", "write a claim for each container"]
-    {
+    for words in ["container-1-request-0", "extended resource", "webhook", "claim for each container"] {
         assert!(said.contains(words), "{words}: {said}");
     }
 }
