@@ -38,7 +38,7 @@ struct DeviceRow {
 /// Lists the GPUs.
 pub fn devices(arguments: &Devices) -> Result<ExitCode, Failure> {
     let install = Install::of_this_program()?;
-    let is_named = arguments.gpu.gpu.as_ref().is_some_and(|text| !text.is_empty());
+    let is_named = arguments.gpu.gpu.as_ref().is_some_and(|text| !["", "all"].contains(&text.as_str()));
     let gpus = if is_named { select_several(&install, &arguments.gpu)? } else { every(&install)? };
     let cache = Cache::open();
     let rows: Vec<DeviceRow> = gpus.iter().map(|gpu| row(&install, &cache, gpu)).collect();

@@ -106,12 +106,13 @@ impl Plugin {
         }
         let boards = self.tenants.boards();
         let (board, id) = shares::the_device(&boards, resource, ids)?;
+        let mut turn = self.turn.lock().await;
         match self.offer {
             Offer::Shared { replicas } => {
                 let definition = shares::shared(board, id, replicas)?;
-                let mut turn = self.turn.lock().await;
                 turn.remove(&definition.tenant);
                 reached("allocate-asked");
+                self.end_last(&definition.tenant).await;
                 self.make(definition.clone()).await?;
                 reached("allocate-done");
                 Ok(self.cdi_devices(&definition))
@@ -119,9 +120,29 @@ impl Plugin {
             // Its size is not known before the container has all its devices.
             Offer::Hami { .. } => {
                 let definition = shares::without_size(board, id);
-                self.turn.lock().await.remove(&definition.tenant);
+                turn.remove(&definition.tenant);
+                self.end_last(&definition.tenant).await;
                 Ok(self.cdi_devices(&definition))
             }
+        }
+    }
+
+    /// Ends the tenant that the last container of a device has left, so that the next one inherits
+    /// no limit that was changed meanwhile. A tenant that a pod or a process has stays.
+    async fn end_last(&self, tenant: &str) {
+        let uid = tenant.to_owned();
+        let known =
+            self.on_tenants(move |tenants| tenants.journal.get(&uid).map_err(|error| error.to_string()));
+        let ended = match known.await {
+            Ok(None) => return,
+            Ok(Some(_)) => match self.pods().await {
+                Ok(pods) => self.end_unlisted(&pods, &mut |uid| uid == tenant).await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(tenant, error, "the next container has the tenant of the last one, as it is");
         }
     }
 
@@ -193,7 +214,7 @@ impl Plugin {
     ///
     /// A kubelet that has just started may not know its pods yet. So only a pod that this kubelet
     /// has listed, and twice does not list any more, has ended. A tenant that stays otherwise takes
-    /// nothing from others: its device is free, and with the next container it is the tenant again.
+    /// nothing from others: its device is free, and the next container's Allocate ends it.
     pub async fn end_gone(&self, pause: Duration) {
         let mut kubelet = None;
         loop {

@@ -29,6 +29,9 @@ pub struct Entry {
     /// The claim's name in its pod, if it was made from a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_claim: Option<String>,
+    /// The annotation whose size its tenant has; without one the tenant has the claim's own size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resized: Option<String>,
     /// Its tenant.
     pub definition: Definition,
 }
@@ -37,13 +40,19 @@ impl Entry {
     /// The entry of a claim.
     pub fn new(namespace: &str, name: &str, uid: &str, definition: Definition) -> Self {
         let [namespace, name, uid] = [namespace, name, uid].map(str::to_owned);
-        Self { version: VERSION, namespace, name, uid, pod_claim: None, definition }
+        Self { version: VERSION, namespace, name, uid, pod_claim: None, resized: None, definition }
     }
 
     /// That of a claim that was made from a template, if the pod has a name for it.
     #[must_use]
     pub fn in_pod(self, pod_claim: Option<&str>) -> Self {
         Self { pod_claim: pod_claim.map(str::to_owned), ..self }
+    }
+
+    /// That of a claim whose tenant has the size of this annotation.
+    #[must_use]
+    pub fn resized_by(self, annotation: Option<&str>) -> Self {
+        Self { resized: annotation.map(str::to_owned), ..self }
     }
 }
 

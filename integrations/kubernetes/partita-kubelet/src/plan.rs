@@ -82,7 +82,9 @@ pub fn plan(claim: &ResourceClaim, uid: &str, pool: &str, boards: &[Board]) -> R
     };
     if let Some(other) = rest.iter().find(|other| other.request != first.request) {
         return Err(format!(
-            "the requests {} and {} are in one claim, which is one tenant with one size; make a claim of each",
+            "the requests {} and {} are in one claim, which is one tenant with one size; make a claim of \
+             each; if the scheduler made this one for an extended resource of several containers, write a \
+             claim for each container instead of the resource, or let partita-kubelet's webhook do it",
             first.request, other.request
         ));
     }

@@ -42,9 +42,9 @@ pub struct Tenants {
     pub boards: RwLock<Vec<Board>>,
     /// Why others are not.
     pub left_out: RwLock<Vec<String>>,
-    /// The MIG instances of claims, by UUID. An open file keeps `partita run --mig` and changes of
-    /// instances away.
-    pub instances: Mutex<BTreeMap<String, File>>,
+    /// The MIG instances of claims, by UUID, with the claim's name for a tenant. An open file keeps
+    /// `partita run --mig` and changes of instances away.
+    pub instances: Mutex<BTreeMap<String, (String, File)>>,
 }
 
 impl Tenants {
@@ -90,7 +90,7 @@ impl Tenants {
     pub fn make(&self, entry: &Entry) -> Result<(), String> {
         match entry.definition.is_mig {
             true => self.take_instances(&entry.definition)?,
-            false => self.make_tenant(&entry.definition)?,
+            false => self.make_tenant(entry)?,
         }
         match &self.metadata {
             Some(files) => files.write(entry, &self.boards(), &self.cdi),
@@ -116,14 +116,22 @@ impl Tenants {
         let mut held = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
         let uuids: Vec<String> = definition.allocated.iter().map(|one| one.uuid.clone()).collect();
         for uuid in &uuids {
-            if held.contains_key(uuid) {
-                continue;
+            match held.get(uuid) {
+                Some((tenant, _)) if *tenant == definition.tenant => continue,
+                // As after a pod that was deleted with a grace period of 0.
+                Some((tenant, _)) => {
+                    return Err(format!(
+                        "{uuid} is still that of the claim {}; wait until the kubelet has ended it",
+                        tenant.rsplit_once('-').map_or(tenant.as_str(), |(uid, _)| uid)
+                    ));
+                }
+                None => {}
             }
             let taken = mig::take_instance(&registry, uuid).map_err(|error| error.to_string())?;
             let taken = taken.ok_or_else(|| {
                 format!("{uuid} is taken by a `partita run --mig`, or its GPU's instances are being changed")
             })?;
-            held.insert(uuid.clone(), taken);
+            held.insert(uuid.clone(), (definition.tenant.clone(), taken));
         }
         reached("instances-taken");
         let selectors: Selectors =
@@ -142,13 +150,12 @@ impl Tenants {
     fn give_instances(&self, definition: &Definition) -> Result<(), String> {
         cdi::remove_file(&definition.tenant, &self.cdi).map_err(|error| error.to_string())?;
         let mut held = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
-        for one in &definition.allocated {
-            held.remove(&one.uuid);
-        }
+        held.retain(|_, (tenant, _)| *tenant != definition.tenant);
         Ok(())
     }
 
-    fn make_tenant(&self, definition: &Definition) -> Result<(), String> {
+    fn make_tenant(&self, entry: &Entry) -> Result<(), String> {
+        let definition = &entry.definition;
         let name = &definition.tenant;
         let present = match Registry::open().and_then(|registry| registry.lock()?.tenant(name)) {
             Ok(parts) => parts.len(),
@@ -164,6 +171,12 @@ impl Tenants {
         if present > 0 {
             // On some of its GPUs alone.
             self.remove(name)?;
+        }
+        if entry.resized.is_some() {
+            // As after a restart of the node. The new tenant has the claim's size at first.
+            self.journal
+                .put(&entry.clone().resized_by(None))
+                .map_err(|error| format!("the journal: {error}"))?;
         }
         let request = request(definition)?;
         cdi::prepare(&self.install, name, &request, &self.cdi).map(drop).map_err(|error| error.to_string())

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -25,11 +26,14 @@ use crate::device::{MEMORY, MEMORY_LEAST_MIB, MULTIPROCESSORS};
 use crate::journal::Entry;
 use crate::plan::Size;
 use crate::plugin::Driver;
-use crate::prepare::limits_of;
+use crate::prepare::{Tenants, limits_of};
 use crate::quantity::{is_in_steps, whole};
 
 /// The annotation.
 pub const ANNOTATION: &str = "partita.dev/resize";
+
+/// After a refusal: the first pause, and the longest. It may pass, such as one for lack of room.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The size that an annotation asks for; without one the claim's own. Pure.
 ///
@@ -67,56 +71,110 @@ pub fn wanted(annotation: Option<&str>, claim: Size, sms_per_tpc: u32) -> Result
     Ok(size)
 }
 
-fn apply(tenant: &str, size: Size) -> Result<(), String> {
+/// Gives the tenant of a claim the size that the annotation asks for. `None`: it has that size, or
+/// there is no such tenant now.
+fn resize(tenants: &Tenants, uid: &str, annotation: Option<&str>) -> Result<Option<Size>, String> {
+    let Some(entry) = tenants.journal.get(uid).map_err(|error| error.to_string())? else { return Ok(None) };
+    let definition = &entry.definition;
+    let (Some(claim), Some(first)) = (definition.size, definition.allocated.first()) else { return Ok(None) };
+    if entry.resized.as_deref() == annotation {
+        return Ok(None);
+    }
+    let board = tenants.boards().into_iter().find(|board| board.uuid == first.uuid);
+    let board = board.ok_or("the GPU is not on this node any more")?;
+    let size = wanted(annotation, claim, board.sms_per_tpc)?;
     let limits = LimitSet { driver_allowance: None, ..limits_of(size) };
-    let registry = Registry::open().map_err(|error| error.to_string())?;
-    let request = SetRequest { limits, ..SetRequest::new(Whose::Name(tenant.to_owned())) };
-    set(&registry, &request).map(drop).map_err(|error| error.to_string())
+    let request = SetRequest { limits, ..SetRequest::new(Whose::Name(definition.tenant.clone())) };
+    match Registry::open().and_then(|registry| set(&registry, &request)) {
+        Ok(_) => {}
+        // The next prepare makes it, and the annotation is looked at again.
+        Err(partita::Error::NoSuchTenant { .. }) => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    }
+    let entry = entry.resized_by(annotation);
+    tenants.journal.put(&entry).map_err(|error| format!("it has its new size, but the journal: {error}"))?;
+    Ok(Some(size))
 }
 
-/// Follows one claim.
-async fn follow(driver: Arc<Driver>, entry: Entry, claim_size: Size) {
+fn annotation(claim: &ResourceClaim) -> Option<&String> {
+    claim.metadata.annotations.as_ref()?.get(ANNOTATION)
+}
+
+/// Follows one claim. What is applied is in the journal, so another driver goes on from there, and
+/// a tenant that is made again gets its size again.
+async fn follow(driver: Arc<Driver>, entry: Entry, mut changed: watch::Receiver<u64>) {
     let api: Api<ResourceClaim> = Api::namespaced(driver.client.clone(), &entry.namespace);
     let config = watcher::Config::default().fields(&format!("metadata.name={}", entry.name));
     let mut events = watcher(api, config).default_backoff().boxed();
-    // After a restart of this driver the tenant has the size that was set before it.
-    let mut seen: Option<Option<String>> = None;
-    while let Some(event) = events.next().await {
-        let claim = match event {
-            Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim)) => claim,
-            _ => continue,
-        };
-        let annotation = claim.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION)).cloned();
-        let is_first_without = seen.is_none() && annotation.is_none();
-        if claim.metadata.uid.as_deref() != Some(&entry.uid) || seen.as_ref() == Some(&annotation) {
-            continue;
-        }
-        seen = Some(annotation.clone());
-        if is_first_without {
-            continue;
-        }
-        let uuid = entry.definition.allocated.first().map(|one| one.uuid.clone());
-        let board = driver.tenants.boards().into_iter().find(|board| Some(&board.uuid) == uuid.as_ref());
-        let asked = board.ok_or("the GPU is not on this node any more".to_owned());
-        let asked = asked.and_then(|board| wanted(annotation.as_deref(), claim_size, board.sms_per_tpc));
-        let done = match asked {
-            Err(reason) => Err(reason),
-            Ok(size) => {
-                let _turn = driver.turn.lock().await;
-                let tenant = entry.definition.tenant.clone();
-                let done = tokio::task::spawn_blocking(move || apply(&tenant, size)).await;
-                done.unwrap_or_else(|error| Err(error.to_string())).map(|()| size)
+    let mut last: Option<ResourceClaim> = None;
+    // Each text is reported once, however often it comes again.
+    let (mut watch_error, mut refusal) = (String::new(), String::new());
+    let (mut pause, mut retry_at) = (PAUSES.0, None);
+    loop {
+        let retry = async {
+            match retry_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
             }
         };
+        tokio::select! {
+            event = events.next() => match event {
+                Some(Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim))) => {
+                    if claim.metadata.uid.as_deref() != Some(&entry.uid) {
+                        continue;
+                    }
+                    if last.as_ref().and_then(annotation) != annotation(&claim) {
+                        refusal.clear();
+                        pause = PAUSES.0;
+                    }
+                    last = Some(claim);
+                }
+                Some(Ok(_)) => continue,
+                Some(Err(error)) => {
+                    let error = error.to_string();
+                    if error != watch_error {
+                        tracing::warn!(
+                            claim.namespace = entry.namespace,
+                            claim.name = entry.name,
+                            error,
+                            "the annotation {ANNOTATION} has no effect while the claim cannot be \
+                             watched; the driver needs the rights to list and watch resourceclaims"
+                        );
+                        watch_error = error;
+                    }
+                    continue;
+                }
+                None => return,
+            },
+            Ok(()) = changed.changed() => {}
+            () = retry => {}
+        }
+        let Some(claim) = &last else { continue };
+        let (uid, wanted) = (entry.uid.clone(), annotation(claim).cloned());
+        let done = {
+            let _turn = driver.turn.lock().await;
+            driver.on_tenants(move |tenants| resize(tenants, &uid, wanted.as_deref())).await
+        };
+        retry_at = None;
         match done {
-            Ok(size) => {
+            Ok(None) => {}
+            Ok(Some(size)) => {
                 let (tenant, mib) = (&entry.definition.tenant, size.memory_bytes >> 20);
                 let note =
                     format!("tenant {tenant} has {} multiprocessors and {mib} MiB of memory now", size.sms);
-                driver.events.publish(&claim, false, "TenantResized", &note);
+                driver.events.publish(claim, false, "TenantResized", &note);
                 driver.statuses.look_at(&entry.uid, &entry.namespace, &entry.name, None);
+                refusal.clear();
+                pause = PAUSES.0;
             }
-            Err(reason) => driver.events.publish(&claim, true, "TenantNotResized", &reason),
+            Err(reason) => {
+                if reason != refusal {
+                    driver.events.publish(claim, true, "TenantNotResized", &reason);
+                    refusal = reason;
+                }
+                retry_at = Some(tokio::time::Instant::now() + pause);
+                pause = (pause * 2).min(PAUSES.1);
+            }
         }
     }
 }
@@ -139,9 +197,9 @@ pub async fn keep(driver: Arc<Driver>, mut changed: watch::Receiver<u64>) {
                 continue;
             }
             if let Ok(Some(entry)) = driver.tenants.journal.get(&uid)
-                && let Some(size) = entry.definition.size
+                && entry.definition.size.is_some()
             {
-                followed.insert(uid, tokio::spawn(follow(driver.clone(), entry, size)));
+                followed.insert(uid, tokio::spawn(follow(driver.clone(), entry, changed.clone())));
             }
         }
         if changed.changed().await.is_err() {

@@ -10,6 +10,7 @@
 //! catches up.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -160,27 +161,43 @@ impl Statuses {
         self.wake.notify_one();
     }
 
-    fn next(&self) -> Option<(String, Due)> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+    /// The claim after `last`, or the first one.
+    fn next(&self, last: &str) -> Option<String> {
+        let all = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = all.range::<str, _>((Bound::Excluded(last), Bound::Unbounded)).next();
+        after.or_else(|| all.first_key_value()).map(|(uid, _)| uid.clone())
     }
 
-    /// Writes what is due until the process ends. `boards` rises when the GPUs changed.
+    fn take(&self, uid: &str) -> Option<Due> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
+    }
+
+    /// Writes what is due until the process ends, in rounds: a claim whose status cannot be written
+    /// does not hold up those after it. `boards` rises when the GPUs changed.
     pub async fn keep(driver: Arc<Driver>, mut boards: watch::Receiver<u64>) {
         let mut pause = PAUSES.0;
+        let mut last = String::new();
+        let mut has_failed = false;
         loop {
-            let Some((uid, due)) = driver.statuses.next() else {
+            let Some(uid) = driver.statuses.next(&last) else {
+                (pause, has_failed) = (PAUSES.0, false);
                 tokio::select! {
                     () = driver.statuses.wake.notified() => {}
                     Ok(()) = boards.changed() => driver.look_at_all(),
                 }
                 continue;
             };
-            let Due { namespace, name, seen } = due;
+            let is_new_round = uid <= last;
+            if is_new_round && std::mem::take(&mut has_failed) {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+            last.clone_from(&uid);
+            let Some(Due { namespace, name, seen }) = driver.statuses.take(&uid) else { continue };
             match write(&driver, &uid, &namespace, &name, seen).await {
-                Outcome::Done => pause = PAUSES.0,
+                Outcome::Done => {}
                 Outcome::Outdated => driver.statuses.again(uid, namespace, name),
                 Outcome::Refused(reason) => {
-                    pause = PAUSES.0;
                     tracing::warn!(
                         claim.namespace = namespace,
                         claim.name = name,
@@ -191,8 +208,7 @@ impl Statuses {
                 Outcome::Again(reason) => {
                     tracing::warn!(claim.namespace = namespace, claim.name = name, reason, "tried again");
                     driver.statuses.again(uid, namespace, name);
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSES.1);
+                    has_failed = true;
                 }
             }
         }

@@ -531,6 +531,14 @@ pub fn translate(pod: &Value, rules: &Rules) -> Result<Option<Translation>, Refu
                 ))
                 .into());
             }
+            // Whose it is, only the API server knows.
+            translation.warnings.extend(held.iter().map(|other| {
+                at_container(format!(
+                    "it has the claim {} already; if that has a device of {DRIVER}, the mounts of one \
+                     hide those of the other: remove the claim or the resources",
+                    other["name"]
+                ))
+            }));
             // Init containers run before the others, so they use the claim of one of them.
             let is_free = |(_, other, is_free): &&(String, String, bool)| *is_free && *other == of;
             let shared = claims.iter().find(is_free).filter(|_| !is_lasting);

@@ -292,3 +292,17 @@ fn what_the_scheduler_admits_the_planner_places() {
     assert!(admitted.get() > cases as usize, "{} claims were admitted", admitted.get());
     println!("{cases} sequences, {} claims admitted and placed", admitted.get());
 }
+
+/// The scheduler makes one claim for the extended resources of a pod, with a request for each
+/// container. The user cannot divide that claim, so the error says what else works.
+#[test]
+fn extended_resources_of_several_containers_are_refused_with_the_remedy() {
+    let whole = |which: u32| DeviceRequestAllocationResult {
+        request: format!("container-{which}-request-0"),
+        ..result(&h200(which).device(), &[])
+    };
+    let said = planned(&claim(vec![whole(0), whole(1)], Vec::new())).unwrap_err();
+    for words in ["container-1-request-0", "extended resource", "webhook", "claim for each container"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}

@@ -620,3 +620,14 @@ proptest! {
         }
     }
 }
+
+/// A claim's name does not say whose it is.
+#[test]
+fn another_claim_of_the_container_is_a_warning() {
+    let mut pod = pod(json!([container("a", json!({"nvidia.com/gpu": "1"}))]));
+    pod["spec"]["containers"][0]["resources"]["claims"] = json!([{"name": "nic"}]);
+    pod["spec"]["resourceClaims"] = json!([{"name": "nic", "resourceClaimName": "mine"}]);
+    let translation = translated(&pod, &rules(&[]));
+    let [warning] = &translation.warnings[..] else { panic!("{:?}", translation.warnings) };
+    assert!(warning.contains("container a: it has the claim \"nic\" already"), "{warning}");
+}

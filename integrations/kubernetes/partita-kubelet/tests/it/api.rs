@@ -43,6 +43,10 @@ pub struct Store {
     pub answers: BTreeMap<Right, (u64, u64)>,
     /// The driver's service account lacks the right to write `status.devices`.
     pub refuses_status: bool,
+    /// The claim whose status no write reaches.
+    pub stuck_status: Option<&'static str>,
+    /// The driver may get claims by name alone, as the kubelet may.
+    pub refuses_claim_lists: bool,
     /// How many writes of a claim's status the server is to refuse as conflicts.
     pub status_conflicts: u32,
     /// How many it took.
@@ -114,6 +118,10 @@ impl Store {
 
     pub fn annotate(&mut self, key: &str, value: &str) {
         self.edit_claim(key, |claim| claim["metadata"]["annotations"]["partita.dev/resize"] = value.into());
+    }
+
+    pub fn remove_annotations(&mut self, key: &str) {
+        self.edit_claim(key, |claim| claim["metadata"]["annotations"] = Value::Null);
     }
 
     /// `status.devices` of a claim.
@@ -286,6 +294,9 @@ async fn claims(
 ) -> Response {
     let of = format!("{namespace}/");
     let locked = store.lock().unwrap();
+    if locked.refuses_claim_lists {
+        return status(StatusCode::FORBIDDEN, "Forbidden", "cannot list resource resourceclaims");
+    }
     let items = locked.claims.iter().filter(|(key, _)| key.starts_with(&of)).map(|(_, claim)| claim.clone());
     let items = items.collect();
     drop(locked);
@@ -376,6 +387,9 @@ async fn patch_status(
     let Some(old) = store.claims.get(&key).cloned() else {
         return status(StatusCode::NOT_FOUND, "NotFound", "there is no such claim");
     };
+    if store.stuck_status == Some(&*name) {
+        return status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "etcdserver: no leader");
+    }
     let mut fresh = old.clone();
     json_patch::merge(&mut fresh, &patch);
     for field in ["uid", "resourceVersion"] {

@@ -226,6 +226,59 @@ fn driver(changes: &Value) -> Value {
     all.into_iter().find(|set| set["metadata"]["name"] == "partita-kubelet").unwrap()
 }
 
+/// What a script of the chart asks `partita` for, on a node where GPUs 0 and 3 can have a service
+/// and GPU 1 has MIG, and what it says.
+fn asked_of_partita(script: &str, are_running: bool) -> (Vec<String>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    // The fields in the order of `partita devices --json`.
+    let gpu = |(selector, mig): (&str, &str)| {
+        format!(
+            "  {{\n    \"selector\": \"{selector}\",\n    \"uuid\": \"GPU-a\",\n    \"mig_enabled\": {mig},\n\
+             \x20 }}"
+        )
+    };
+    let devices = [("0", "false"), ("1", "true"), ("3", "null"), ("sim:h200", "false")].map(gpu).join(",\n");
+    let runs = if are_running { "runs (daemon 7)" } else { "does not run" };
+    let partita = format!(
+        "case \"$1\" in devices) cat <<'END'\n{devices}\nEND\n;;\n\
+         *) echo \"$*\" >>\"$0.log\"; echo '{runs}';; esac"
+    );
+    // A pause takes no time, and the longest is where a service of its own ends.
+    let sleep = "[ \"$1\" != 10 ] || kill -TERM $PPID".to_owned();
+    for (name, script) in [("partita", partita), ("sleep", sleep)] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let out = Command::new("/bin/sh").args(["-ec", script]).env("PATH", path).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let log = std::fs::read_to_string(dir.path().join("partita.log")).unwrap();
+    (log.lines().map(str::to_owned).collect(), String::from_utf8(out.stderr).unwrap())
+}
+
+#[test]
+fn the_mps_services_are_those_of_the_gpus_that_are_offered() {
+    for (gpu, wanted) in [("all", ["0", "3"]), ("GPU-b,2", ["GPU-b", "2"])] {
+        let sets = of_kind("DaemonSet", &json!({"gpu": gpu}));
+        let script = |set: &str, list: &str, container: &str| {
+            let set = sets.iter().find(|one| one["metadata"]["name"] == set).unwrap();
+            let all = set["spec"]["template"]["spec"][list].as_array().unwrap();
+            let it = all.iter().find(|one| one["name"] == container).unwrap();
+            it["args"][0].as_str().unwrap().to_owned()
+        };
+        let words = |verb: &str| wanted.map(|gpu| format!("mps {verb} --gpu {gpu}"));
+        let (asked, _) = asked_of_partita(&script("partita-mps", "containers", "mps"), true);
+        assert_eq!(asked, words("start"));
+        let waits = script("partita-kubelet", "initContainers", "mps");
+        assert_eq!(asked_of_partita(&waits, true), (words("status").to_vec(), String::new()));
+        // The driver starts at last, and says what it does without.
+        let (asked, said) = asked_of_partita(&waits, false);
+        assert_eq!((&asked[..2], asked.len()), (&words("status")[..], 120));
+        assert!(said.contains(&format!("no MPS service runs on GPU {} {};", wanted[0], wanted[1])), "{said}");
+    }
+}
+
 #[test]
 fn the_driver_takes_the_arguments_and_finds_its_directories() {
     for values in [json!({}), other_values(), plugin_values()] {

@@ -247,6 +247,18 @@ fn census(world: &World, names: &[String]) -> BTreeSet<u32> {
     sms(&container::prints(&world.cdi_file(&names[0]), &["census"]))
 }
 
+/// Gives a tenant 4 SMs by hand.
+fn resize(world: &World, device: &str) {
+    let (_, name) = device.split_once('=').unwrap();
+    let out = world.partita(&["set", name, "--sm", "4sm"]).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+}
+
+fn sms_of(world: &World, device: &str) -> u64 {
+    let (_, name) = device.split_once('=').unwrap();
+    world.tenants().iter().find(|row| row["name"] == name).unwrap()["sms"].as_u64().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_shares_are_enforced_and_end_with_their_pods() {
     let mut world = World::bare(2).await;
@@ -296,10 +308,15 @@ async fn equal_shares_are_enforced_and_end_with_their_pods() {
     manager.end("one");
     world.eventually("the tenant of a pod that ended stays", || world.tenants().len() == 2).await;
     assert!(!world.cdi_file(&first[0]).exists() && world.cdi_file(&second[0]).exists());
-    // The device of a pod that ended, for a container whose pod is not listed yet.
+    // The device of a pod that ended, for a container whose pod is not listed yet. It does not
+    // inherit what somebody has set meanwhile, and a pod that is there keeps it.
+    resize(&world, &second[0]);
+    assert_eq!(manager.allocate(SHARED, &ids[1..2]).await.as_ref(), Ok(&second));
+    assert_eq!(sms_of(&world, &second[0]), 4);
     manager.end("two");
     manager.looked(0).await;
     assert_eq!(manager.allocate(SHARED, &ids[1..2]).await.as_ref(), Ok(&second));
+    assert_eq!(sms_of(&world, &second[0]), 32);
     manager.looked(4).await;
     assert!(world.cdi_file(&second[0]).exists());
     manager.put("two", &[(SHARED, vec![ids[1].clone()])]);
@@ -410,6 +427,13 @@ async fn names_of_hami_are_one_tenant() {
     let mut rows: Vec<u64> = world.tenants().iter().map(|row| row["sms"].as_u64().unwrap()).collect();
     rows.sort_unstable();
     assert_eq!(rows, [12, 32]);
+    // And to one of the same size, which does not inherit what somebody has set meanwhile.
+    resize(&world, &third[0]);
+    manager.start_container(&asks(3, 10, 2000)).await.unwrap();
+    assert_eq!(sms_of(&world, &third[0]), 4);
+    manager.end("four");
+    manager.run("five", &asks(3, 10, 2000)).await.unwrap();
+    assert_eq!(sms_of(&world, &third[0]), 12);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,7 @@ mod metrics;
 mod mig;
 mod real;
 mod refusals;
+mod resize;
 mod scale;
 mod slices;
 mod status;

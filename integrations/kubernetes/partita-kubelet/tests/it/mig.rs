@@ -66,6 +66,13 @@ async fn a_claim_has_an_instance_until_it_ends() {
         assert!((15 << 30..16 << 30).contains(&total), "an instance of 16 GiB has {total}");
     }
 
+    // Another claim waits until this one has ended, and its end takes nothing away.
+    let next = world.claim(2, &name, Value::Null, Value::Null);
+    let said = world.kubelet.prepare(&next).await.error;
+    assert!(said.contains(&format!("still that of the claim {}", claim.uid)), "{said}");
+    world.kubelet.unprepare(&next).await;
+    assert!(is_taken(&world, "1g.18gb"));
+
     // Another driver takes it again before the kubelet asks.
     world.kill_driver();
     world.start_driver();

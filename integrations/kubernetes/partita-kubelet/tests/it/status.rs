@@ -95,3 +95,24 @@ async fn a_status_that_is_refused_holds_nothing_up() {
     world.eventually("the entry stays", || world.status_of("claim-3").is_empty()).await;
     world.assert_nothing();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_that_cannot_be_written_holds_up_no_other() {
+    let world = World::start(1).await;
+    world.store.lock().unwrap().stuck_status = Some("claim-1");
+    // Those after it, and one before it.
+    let claims = [1, 2, 3, 0].map(|which| world.share(which, "10", "2Gi"));
+    for claim in &claims {
+        assert_eq!(world.kubelet.prepare(claim).await.error, "");
+    }
+    for name in ["claim-2", "claim-3", "claim-0"] {
+        world.eventually("no status is written", || world.status_of(name).len() == 1).await;
+    }
+    assert!(world.status_of("claim-1").is_empty());
+    world.store.lock().unwrap().stuck_status = None;
+    world.eventually("no status is written", || world.status_of("claim-1").len() == 1).await;
+    for claim in &claims {
+        world.kubelet.unprepare(claim).await;
+    }
+    world.assert_nothing();
+}
