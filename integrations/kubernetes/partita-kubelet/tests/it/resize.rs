@@ -1,4 +1,5 @@
-//! The annotation that resizes a running pod, whatever happens to the driver, the node and the room.
+//! The annotation that resizes a running pod, whatever happens to the driver, the node and the
+//! room.
 
 use std::time::Duration;
 
