@@ -337,7 +337,7 @@ fn a_policy_holds_for_ceilings_chains_and_turns() {
 
 #[test]
 fn a_soft_share_borrows_no_time_while_another_user_has_a_tenant() {
-    common::prefer_this_test();
+    let _preferred = common::prefer_this_test();
     let Some(world) = machine() else { return };
     let program = common::compile(&world, "time");
     let (_, kernels) = common::gpu_program();

@@ -452,7 +452,7 @@ fn now_ns() -> u64 {
 
 #[test]
 fn containers_take_turns_by_their_shares_of_time() {
-    common::prefer_this_test();
+    let _preferred = common::prefer_this_test();
     let Some(pod) = pod("turns") else { return };
     pod.adds("time");
     pod.prepare("--time 30% --isolation own");

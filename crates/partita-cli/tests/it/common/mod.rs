@@ -78,6 +78,8 @@ pub struct World {
     begin: Instant,
     /// The turn on the real GPU.
     _turn: Option<File>,
+    /// As [`prefer_this_test`] gives it.
+    preferred: Option<File>,
 }
 
 /// Variables that change the machine: another simulated GPU, other parts of the installation.
@@ -153,8 +155,9 @@ impl Plan {
         };
         let cache = caches.join("cache");
         let begin = Instant::now();
+        let (system, preferred) = (None, None);
         let mut world =
-            World { temp, dir, run_dir, boards, cache, user, machine, system: None, begin, _turn: turn };
+            World { temp, dir, run_dir, boards, cache, user, machine, system, begin, _turn: turn, preferred };
         partita_testing::make_boards(&world.boards);
         if is_system() && !self.is_own {
             // A machine's GPUs are available to every user.
@@ -188,9 +191,13 @@ pub fn needs_user_mode(reason: &str) -> bool {
 
 /// Lets the machine prefer this test, and all that it starts, to its other work, where root runs
 /// the tests: a tenant that gets no processor is charged late, and its share of time is not seen.
-pub fn prefer_this_test() {
+/// One test at a time has this, until the file is closed.
+pub fn prefer_this_test() -> File {
+    let file = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("preferred.lock")).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     // That of the calling thread alone.
     let _ = rustix::process::setpriority_process(None, -15);
+    file
 }
 
 impl World {
@@ -205,8 +212,10 @@ impl World {
 
     /// The same for a test that measures shares of time.
     pub fn measured() -> Self {
-        prefer_this_test();
-        Self::in_memory()
+        let preferred = prefer_this_test();
+        let mut world = Self::in_memory();
+        world.preferred = Some(preferred);
+        world
     }
 
     /// A world with other options.
