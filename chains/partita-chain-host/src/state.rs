@@ -295,10 +295,9 @@ fn tenant(registry: &Registry, name: &str) -> Result<Tenant, Error> {
 pub(super) fn parts(registry: &Registry, name: &str) -> Result<(Tenant, Vec<Tenant>), Error> {
     partita_host::registry::check_name(name)?;
     let parts = registry.lock()?.tenant(name).map_err(|error| match error {
-        Error::NoSuchTenant { .. } if registry.is_client() => {
+        Error::NoSuchTenant { .. } => {
             system::of_another_user(registry, name).unwrap_or_else(|| no_chain(name))
         }
-        Error::NoSuchTenant { .. } => no_chain(name),
         other => other,
     })?;
     let first = parts.first().cloned().ok_or_else(|| no_chain(name))?;

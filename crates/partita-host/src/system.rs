@@ -209,8 +209,12 @@ pub fn command(registry: &Registry, arguments: Vec<String>) -> Result<Printed, E
     }
 }
 
-/// The refusal where the tenant of this name is another user's, which a client does not see.
+/// The refusal where the tenant of this name is another user's, which a client does not see. `None`
+/// in user mode.
 pub fn of_another_user(registry: &Registry, name: &str) -> Option<Error> {
+    if !registry.is_client() {
+        return None;
+    }
     let arguments = vec!["explain".to_owned(), name.to_owned()];
     let reason = command(registry, arguments).ok()?.failure()?;
     reason.starts_with(&format!("tenant {name} belongs to ")).then_some(Error::Served { reason })

@@ -297,8 +297,7 @@ fn a_tenant_on_two_gpus_has_a_share_of_each() {
     if common::needs_simulator("it has two GPUs") {
         return;
     }
-    let _preferred = common::prefer_this_test();
-    let world = World::plan().in_memory().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
+    let world = World::plan().in_memory().measured().on(|_| vec![("PARTITA_SIM_GPUS", "2".into())]);
     let mut program =
         Program::start(&world, "both", "--gpu sim:h200:1,0 --via time --time 40% --time-policy soft");
     // There is no other tenant on either, and its own other half is not a neighbour.

@@ -227,10 +227,8 @@ fn now_unix_s() -> u64 {
 /// The refusal where the only tenant of this name is another user's.
 fn of_another_user(name: &str) -> Option<Error> {
     let registry = Registry::open().ok()?;
-    if registry.is_client() {
-        return system::of_another_user(&registry, name);
-    }
-    registry.lock().ok()?.tenant(name).ok()?.first()?.check_of(acting_user()).err()
+    let in_user_mode = || registry.lock().ok()?.tenant(name).ok()?.first()?.check_of(acting_user()).err();
+    system::of_another_user(&registry, name).or_else(in_user_mode)
 }
 
 #[cfg(test)]

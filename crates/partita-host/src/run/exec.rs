@@ -58,10 +58,7 @@ pub fn exec(
     let mut signals = Signals::take_over(false).map_err(Error::io("signal handlers"))?;
     check_outside()?;
     let registry = Registry::open()?;
-    let missing = |error| match registry.is_client() {
-        true => system::of_another_user(&registry, name).unwrap_or(error),
-        false => error,
-    };
+    let missing = |error| system::of_another_user(&registry, name).unwrap_or(error);
     let parts = registry.lock()?.tenant(name).map_err(missing)?;
     let own = rustix::process::geteuid();
     parts.iter().try_for_each(|part| part.check_of(own.as_raw()))?;

@@ -45,7 +45,7 @@ pub(super) fn candidates(
     }
     let places = match registry.is_client() {
         true => system::ranked(registry, request)?,
-        false => ranked(install, request, registry, gpus.clone())?,
+        false => ranked(install, request, registry, &gpus)?,
     };
     let candidate = |(key, reason): (String, String)| {
         let gpu = gpus.iter().find(|gpu| gpu.key() == key)?.clone();
@@ -59,7 +59,7 @@ fn ranked(
     install: &Install,
     request: &RunRequest,
     registry: &Registry,
-    gpus: Vec<Gpu>,
+    gpus: &[Gpu],
 ) -> Result<Vec<(String, String)>, Error> {
     let cache = Cache::open();
     let measured = |gpu: &Gpu| match request.limits.via() {
@@ -67,9 +67,9 @@ fn ranked(
         _ => cache.get(install, gpu),
     };
     let mut first_error = None;
-    let measured: Vec<(Gpu, Measured)> = gpus
-        .into_iter()
-        .filter_map(|gpu| match measured(&gpu) {
+    let measured: Vec<(&Gpu, Measured)> = gpus
+        .iter()
+        .filter_map(|gpu| match measured(gpu) {
             Ok(measured) => Some((gpu, measured)),
             Err(error) => {
                 first_error.get_or_insert(error);
@@ -79,7 +79,7 @@ fn ranked(
         .collect();
     let tenants = registry.lock()?.tenants()?;
     let rules = site::present_rules()?;
-    let known = Known::of(&tenants, measured.iter().map(|(gpu, _)| gpu));
+    let known = Known::of(&tenants, measured.iter().map(|(gpu, _)| *gpu));
     let offers = measured.iter().map(|(gpu, measured)| offer(gpu, measured, request, &rules, &known));
     let offers: Vec<Offer> = offers.collect::<Result<_, _>>()?;
     let places = rank(&wish(request, &known), &offers);
@@ -100,7 +100,7 @@ pub(crate) fn ranked_for(
     request: &RunRequest,
     registry: &Registry,
 ) -> Result<Vec<(String, String)>, Error> {
-    ranked(install, request, registry, select(install, request, |_| {})?)
+    ranked(install, request, registry, &select(install, request, |_| {})?)
 }
 
 /// The first answer that is no refusal, from the best GPU on; if all refuse, the refusal of the

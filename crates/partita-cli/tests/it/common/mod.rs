@@ -78,8 +78,8 @@ pub struct World {
     begin: Instant,
     /// The turn on the real GPU.
     _turn: Option<File>,
-    /// As [`prefer_this_test`] gives it.
-    preferred: Option<File>,
+    /// The turn of a test that is preferred.
+    _preferred: Option<File>,
 }
 
 /// Variables that change the machine: another simulated GPU, other parts of the installation.
@@ -110,6 +110,7 @@ pub struct Plan {
     parent: &'static str,
     is_own: bool,
     is_alone: bool,
+    is_measured: bool,
 }
 
 impl Plan {
@@ -129,6 +130,11 @@ impl Plan {
         Self { is_alone: true, ..self }
     }
 
+    /// It measures shares of time ([`prefer_this_test`]).
+    pub fn measured(self) -> Self {
+        Self { is_measured: true, ..self }
+    }
+
     pub fn start(self) -> World {
         self.on(|_| Vec::new())
     }
@@ -136,6 +142,7 @@ impl Plan {
     /// Starts it on a machine that these variables describe. `machine` gets [`World::dir`].
     pub fn on(self, machine: impl FnOnce(&Path) -> Variables) -> World {
         build();
+        let preferred = self.is_measured.then(prefer_this_test);
         let turn = is_real().then(|| turn(self.is_alone));
         // Short: socket paths have 107 bytes.
         let temp = tempfile::Builder::new().prefix("pt").tempdir_in(self.parent).unwrap();
@@ -155,9 +162,9 @@ impl Plan {
         };
         let cache = caches.join("cache");
         let begin = Instant::now();
-        let (system, preferred) = (None, None);
+        let (_turn, _preferred, system) = (turn, preferred, None);
         let mut world =
-            World { temp, dir, run_dir, boards, cache, user, machine, system, begin, _turn: turn, preferred };
+            World { temp, dir, run_dir, boards, cache, user, machine, system, begin, _turn, _preferred };
         partita_testing::make_boards(&world.boards);
         if is_system() && !self.is_own {
             // A machine's GPUs are available to every user.
@@ -212,15 +219,12 @@ impl World {
 
     /// The same for a test that measures shares of time.
     pub fn measured() -> Self {
-        let preferred = prefer_this_test();
-        let mut world = Self::in_memory();
-        world.preferred = Some(preferred);
-        world
+        Self::plan().in_memory().measured().start()
     }
 
     /// A world with other options.
     pub fn plan() -> Plan {
-        Plan { parent: "/tmp", is_own: false, is_alone: false }
+        Plan { parent: "/tmp", is_own: false, is_alone: false, is_measured: false }
     }
 
     /// The daemon of system mode.

@@ -19,6 +19,11 @@ async fn restart(world: &mut World) {
     world.registered().await;
 }
 
+fn succeeds(world: &World, words: &[&str]) {
+    let output = world.partita(words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// How many events of this reason are on the claim.
 fn events(world: &World, reason: &str) -> usize {
     let store = world.store.lock().unwrap();
@@ -39,8 +44,7 @@ async fn the_size_holds_over_restarts_of_driver_and_node() {
     world.kill_driver();
     let name = world.tenants()[0]["name"].as_str().unwrap().to_owned();
     let cdi = world.dir().join("cdi").display().to_string();
-    let removed = world.partita(&["cdi", "remove", "--force", &name, "--output", &cdi]).output().unwrap();
-    assert!(removed.status.success(), "{removed:?}");
+    succeeds(&world, &["cdi", "remove", "--force", &name, "--output", &cdi]);
     world.requests();
     restart(&mut world).await;
     let is_watched = || world.requests().iter().any(|one| (&*one.0, one.1) == ("resourceclaims", "watch"));
@@ -71,16 +75,14 @@ async fn a_refusal_that_passes_is_tried_again_and_told_once() {
     has_sms(&world, 10).await;
     let dir = world.dir().join("other").display().to_string();
     let words = ["cdi", "prepare", "other", "--gpu", "sim:h200", "--sm", "90%", "--output", &dir];
-    let made = world.partita(&words).output().unwrap();
-    assert!(made.status.success(), "{made:?}");
+    succeeds(&world, &words);
     world.store.lock().unwrap().remove_annotations(CLAIM);
     let note = world.event("ResourceClaim", "claim-1", "TenantNotResized").await;
     assert!(note.contains("other"), "{note}");
     // Several attempts.
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(events(&world, "TenantNotResized"), 1);
-    let removed = world.partita(&["cdi", "remove", "other", "--output", &dir]).output().unwrap();
-    assert!(removed.status.success(), "{removed:?}");
+    succeeds(&world, &["cdi", "remove", "other", "--output", &dir]);
     has_sms(&world, 66).await;
     world.kubelet.unprepare(&claim).await;
     world.assert_nothing();

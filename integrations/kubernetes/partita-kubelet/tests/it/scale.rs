@@ -54,6 +54,14 @@ async fn how_often_the_api_server_is_asked() {
         let watches = store.answers.iter().filter(|(right, _)| right.2 == "watch");
         watches.map(|(_, (count, _))| *count).sum::<u64>()
     };
+    let answered = |world: &World, name: &str, verb: &str| {
+        let store = world.store.lock().unwrap();
+        let mut all = store.answers.iter().filter(|(right, _)| right.1 == name && right.2 == verb);
+        all.next().map_or(0, |(_, (count, _))| *count)
+    };
+    let read = |world: &World| answered(world, "resourceclaims", "get");
+    // A write shows before it is counted.
+    let written = |world: &World| answered(world, "resourceclaims/status", "patch");
     world.eventually("no watch of slices", || settled(&world) == 1).await;
     let start = world.requests();
     let node = each(&start.iter().filter(|one| one.1 != "list").cloned().collect::<Vec<_>>(), 1);
@@ -70,6 +78,7 @@ async fn how_often_the_api_server_is_asked() {
         world.eventually("no status is written", || world.status_of(&claim.name).len() == 1).await;
     }
     world.eventually("not every claim is watched", || settled(&world) == CLAIMS).await;
+    world.eventually("not every status is counted", || written(&world) >= CLAIMS).await;
     let prepare = each(&of_claims(world.requests()), CLAIMS);
     assert_eq!(
         prepare,
@@ -88,28 +97,21 @@ async fn how_often_the_api_server_is_asked() {
     world.start_driver();
     world.registered().await;
     world.eventually("not everything is watched", || settled(&world) == CLAIMS + 1).await;
-    let read = |world: &World| {
-        let store = world.store.lock().unwrap();
-        let count = |name: &str, verb: &str| {
-            let mut all = store.answers.iter().filter(|(right, _)| right.1 == name && right.2 == verb);
-            all.next().map_or(0, |(_, (count, _))| *count)
-        };
-        count("resourceclaims", "get")
-    };
     world.eventually("not every claim is read", || read(&world) == CLAIMS).await;
     let restart = world.requests();
     assert_eq!(
         each(&of_claims(restart.clone()), CLAIMS),
         counts(&[("get resourceclaims", 1), ("list resourceclaims", 1), ("watch resourceclaims", 1)])
     );
-    let written = |one: &Request| ["create", "patch", "update", "delete"].contains(&one.1);
-    assert!(!restart.iter().any(written), "{restart:?}");
+    let is_written = |one: &Request| ["create", "patch", "update", "delete"].contains(&one.1);
+    assert!(!restart.iter().any(is_written), "{restart:?}");
 
     // The end: the claim may be there still, or be gone.
     for claim in &claims[..3] {
         world.kubelet.unprepare(claim).await;
         world.eventually("the entry stays", || world.status_of(&claim.name).is_empty()).await;
     }
+    world.eventually("not every status is counted", || written(&world) >= 3).await;
     assert_eq!(
         each(&of_claims(world.requests()), 3),
         counts(&[("get resourceclaims", 1), ("patch resourceclaims/status", 1)])
