@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Answering, World, compile, gpu_program};
+use common::{Answering, World, compile, gpu_program, is_real};
 
 /// A tenant that launches by commands.
 struct Program(Answering);
@@ -76,9 +76,12 @@ fn a_program_with_a_share_ends_for_any_order_of_waits() {
     let _neighbour = neighbour(&world);
     let mut busy = Program::start(&world, "busy", "--sm 50%");
     // Streams that wait for a word that the last stream writes: kernels that have not begun take
-    // no slot, and the hook releases the launches that wait for them.
-    busy.at_once("words 100");
-    busy.at_once("words 100");
+    // no slot, and the hook releases the launches that wait for them. A GPU hangs with more of them
+    // than the process has hardware queues, with and without Partita.
+    if !is_real() {
+        busy.at_once("words 100");
+        busy.at_once("words 100");
+    }
     // PARTITA_TEST_PROGRAMS says how many random programs are to run.
     let programs = std::env::var("PARTITA_TEST_PROGRAMS").map_or(6, |text| text.parse().expect("a number"));
     for seed in 0..programs {
