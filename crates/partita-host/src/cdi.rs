@@ -172,7 +172,7 @@ pub fn prepare(install: &Install, name: &str, request: &RunRequest, dir: &Path) 
     check_offered(&registry, request)?;
     let request = RunRequest {
         name: Some(name.to_owned()),
-        is_prepared: true,
+        prepared: Some(request.limits),
         description: None,
         command: vec!["containers".into()],
         ..request.clone()
@@ -247,12 +247,16 @@ fn check_offered(registry: &Registry, request: &RunRequest) -> Result<(), Error>
     Ok(())
 }
 
-/// Whether a tenant is what a request would make.
+/// Whether a tenant is what a request would make: one that was made by the same words, which the
+/// site's policy or its neighbours may have completed, or one that has these limits.
 fn is_same(parts: &[Tenant], request: &RunRequest, gpus: &[Gpu]) -> bool {
+    let asked = request.limits.to_string();
+    let is_asked = |meta: &Meta| meta.is_prepared() && meta.prepared_limits.as_deref() == Some(&*asked);
     let is_it = |(part, gpu): (&Tenant, &Gpu)| {
         let share = request.limits.share.map(|share| share.to_string());
         part.gpu_key == gpu.key()
-            && part.meta().is_ok_and(|meta| {
+            && (part.meta().is_ok_and(is_asked)
+                || part.meta().is_ok_and(|meta| {
                 meta.is_prepared()
                     && meta.isolation == request.limits.isolation()
                     && (share.is_none() || meta.share == share)
@@ -266,7 +270,7 @@ fn is_same(parts: &[Tenant], request: &RunRequest, gpus: &[Gpu]) -> bool {
                 asked == *limits
                     && (request.limits.memory.is_some() || !has_quota)
                     && (request.limits.time.is_some() || !is_timed)
-            })
+            }))
     };
     parts.len() == gpus.len() && parts.iter().zip(gpus).all(is_it)
 }

@@ -48,9 +48,10 @@ pub struct RunRequest {
     pub is_put_in_turns: bool,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The tenant is for containers, and lives without a process (`cdi`).
+    /// For a tenant that is made for containers and lives without a process (`cdi`): the limits as
+    /// they were asked for, before anything was settled.
     #[serde(skip)]
-    pub is_prepared: bool,
+    pub prepared: Option<LimitSet>,
     /// The policy of the site makes the tenant, for a program that was started without Partita
     /// (`outside`).
     #[serde(skip)]
@@ -98,7 +99,7 @@ impl RunRequest {
         };
         if let [gpu] = gpus
             && !registry.is_system()
-            && !self.is_prepared
+            && self.prepared.is_none()
             && self.mps_partition.is_none()
             && slo::is_for_turns(&self.limits, &gpu.facts.uuid, &self.command)
             && !has_own()?

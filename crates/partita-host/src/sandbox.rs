@@ -113,6 +113,7 @@ impl<'a> Sandbox<'a> {
             is_put_in_turns: false,
             has_ceiling: false,
             prepared_boot: None,
+            prepared_limits: None,
             origin: Origin::Request,
         };
         let part = NewPart { gpu_key: self.gpu.key(), meta, limits };

@@ -328,8 +328,10 @@ impl<'a> Change<'a> {
         let (_, now) = file.load().map_err(damaged)?;
         let LimitSet { share, place, slo, goal, .. } = request.limits;
         let steering = Steering::after(part, &request.limits);
-        if share.is_some() || place.is_some() || slo.is_some() || goal.is_some() {
+        let is_as_prepared = part.meta().is_ok_and(|meta| meta.prepared_limits.is_some());
+        if share.is_some() || place.is_some() || slo.is_some() || goal.is_some() || is_as_prepared {
             let noted = part.update_meta(|meta| {
+                meta.prepared_limits = None;
                 meta.share = share.map(|share| share.to_string()).or_else(|| meta.share.take());
                 meta.place = place.unwrap_or(meta.place);
                 meta.slo = match steering.slo {
@@ -339,7 +341,7 @@ impl<'a> Change<'a> {
                 meta.goal = steering.goal.unwrap_or_default();
             });
             // Of the others, only the limits are enforced.
-            if slo.is_some() || goal.is_some() {
+            if slo.is_some() || goal.is_some() || is_as_prepared {
                 noted?;
             }
         }

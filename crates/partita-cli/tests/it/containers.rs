@@ -210,6 +210,44 @@ fn a_tenant_is_removed_when_its_last_slot_is_free() {
     assert_eq!(world.ps(), Vec::<serde_json::Value>::new());
 }
 
+/// The same words make no other tenant, whatever the site's policy adds to them, until the tenant is
+/// changed.
+#[test]
+fn a_tenant_is_prepared_again_by_the_same_words() {
+    if !rustix::process::geteuid().is_root()
+        || common::needs_simulator("the run directory is this test's own")
+        || common::needs_user_mode("the run directory is this test's own")
+    {
+        return;
+    }
+    let world = private_world();
+    let policy = world.dir().join("policy.toml");
+    fs::write(&policy, "[default]\nmem = \"2GiB\"\n").unwrap();
+    let prepare = |limits: &str| {
+        let at = world.dir().join("devices");
+        let line =
+            format!("cdi prepare serve --gpu sim:h200 --isolation own {limits} --output {}", at.display());
+        let mut command = world.partita(line.split_whitespace());
+        command.env("PARTITA_POLICY", &policy).output().unwrap()
+    };
+    let is_done = |limits: &str| {
+        let done = prepare(limits);
+        assert!(done.status.success(), "{limits}: {done:?}");
+    };
+    let is_refused = |limits: &str| {
+        let refused = prepare(limits);
+        assert!(text(&refused.stderr).contains("with other limits"), "{limits}: {refused:?}");
+    };
+    is_done("--sm 20% --place spread");
+    is_done("--sm 20% --place spread");
+    assert_eq!(world.row("serve")["memory_quota_bytes"], 2u64 << 30);
+    is_refused("--sm 30%");
+    world.ok("set serve --mem 1GiB");
+    is_refused("--sm 20% --place spread");
+    is_done("--sm 20% --mem 1GiB");
+    world.ok("cdi remove serve");
+}
+
 impl Drop for Pod {
     fn drop(&mut self) {
         let _ = self.world.line(&format!("cdi remove --force {} {}", self.name, self.other()));

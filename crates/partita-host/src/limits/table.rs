@@ -7,6 +7,8 @@
 //! and their schemas, the keys of batch requests and the members of `partita ps --json` come from
 //! the row.
 
+use std::fmt;
+
 use partita_core::slo::{Goal, ParseSloError, Slo};
 use partita_core::time::{ParseTimeShareError, Policy, Priority, TimeShare};
 use partita_core::{
@@ -70,6 +72,18 @@ pub struct LimitSet {
     pub slo: Option<Slo>,
     /// `--goal`, likewise.
     pub goal: Option<Goal>,
+}
+
+/// As options of a command: `--sm 50% --mem 1GiB`.
+impl fmt::Display for LimitSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let given = LIMITS.iter().filter_map(|limit| Some((limit.name, limit.text(self)?)));
+        for (at, (name, text)) in given.enumerate() {
+            let gap = if at == 0 { "" } else { " " };
+            write!(f, "{gap}--{name} {text}")?;
+        }
+        Ok(())
+    }
 }
 
 impl LimitSet {

@@ -195,6 +195,9 @@ pub struct Meta {
     /// it lives without a process until it is removed, or until the machine starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepared_boot: Option<String>,
+    /// For such a tenant, the limits as they were asked for; none once `set` has changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_limits: Option<String>,
     /// Who wanted it.
     #[serde(default, with = "crate::text")]
     pub origin: Origin,

@@ -56,6 +56,7 @@ fn meta(name: &str) -> Meta {
         is_put_in_turns: false,
         has_ceiling: false,
         prepared_boot: None,
+        prepared_limits: None,
         origin: Origin::Request,
     }
 }

@@ -107,7 +107,7 @@ fn plan<'a>(
         });
         parts.collect::<Result<Vec<_>, Error>>()
     };
-    slo::check_gpus(&request.limits, gpus.len(), request.is_prepared)?;
+    slo::check_gpus(&request.limits, gpus.len(), request.prepared.is_some())?;
     slo::check_multiple(&request.limits, request.takes_turns(), registry.is_system())?;
     let (waited, parts) = match (name, run) {
         (Some(name), Some(run)) => {
@@ -205,7 +205,7 @@ fn plan_on(
         limits.flags |= FLAG_MEMORY_REST;
     }
     request.limits.put_new(&mut limits);
-    time::check_law(&limits, request.limits.isolation(), request.is_prepared)?;
+    time::check_law(&limits, request.limits.isolation(), request.prepared.is_some())?;
     if takes_turns {
         time::check_sum(&limits, &label, here())?;
         limits.flags |= FLAG_TURNS;
@@ -377,7 +377,8 @@ fn new_meta(request: &RunRequest, gpu: &Gpu, gpus: &[Gpu], name: &str, run: Proc
         placed: request.placed.clone(),
         is_put_in_turns: request.is_put_in_turns,
         has_ceiling: request.limits.up_to.is_some(),
-        prepared_boot: if request.is_prepared { crate::registry::boot().ok() } else { None },
+        prepared_boot: request.prepared.and_then(|_| crate::registry::boot().ok()),
+        prepared_limits: request.prepared.map(|asked| asked.to_string()),
         origin: if request.is_outside { Origin::Policy } else { Origin::Request },
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn plan_in_turn<P>(
         let reason = ahead_text(&ahead);
         if request.wait.is_none() {
             // Only `partita run` has the option.
-            let can_wait = request.description.is_none() && !request.is_prepared && !request.is_outside;
+            let can_wait = request.description.is_none() && request.prepared.is_none() && !request.is_outside;
             let remedy = if can_wait { "add --wait to start after them" } else { "try again after that" };
             return Err(Error::Queued { reason: format!("{reason}; {remedy}") });
         }
