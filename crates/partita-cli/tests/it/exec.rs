@@ -33,7 +33,7 @@ fn it_has_the_tenants_limits_and_shares_its_quota() {
     assert_eq!(world.row("one")["name"], "one");
     held.signal(Signal::TERM);
     held.exit_code();
-    assert!(world.ps().is_empty());
+    world.until_no_tenant();
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn it_ends_with_the_tenants_first_program() {
     held.exit_code();
     assert_eq!(second.next_line(), "asked");
     assert_eq!(second.exit_code(), 3);
-    assert!(world.ps().is_empty());
+    world.until_no_tenant();
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn it_outlives_a_killed_run_whose_program_goes_on() {
     second.signal(Signal::INT);
     assert_eq!(second.exit_code(), 128 + 2, "nothing else has ended it");
     assert!(world.ok("kill one").contains("ended"));
-    assert!(world.ps().is_empty());
+    world.until_no_tenant();
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn kill_ends_it_too() {
     assert_eq!(second.next_line(), "ready");
     assert!(world.ok("kill one").contains("2 processes"));
     assert_eq!(second.exit_code(), 128 + 15);
-    assert!(world.ps().is_empty());
+    world.until_no_tenant();
 }
 
 #[test]

@@ -412,6 +412,16 @@ impl World {
         tenant
     }
 
+    /// Waits until the last tenant has gone: one whose process was ended with work on the GPU may
+    /// outlive its `partita run` by a moment.
+    pub fn until_no_tenant(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.ps().is_empty() {
+            assert!(Instant::now() < deadline, "{:?}", self.ps());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// The rows of `ps --json`. No tenant has used a GPU for longer than this world exists.
     pub fn ps(&self) -> Vec<Value> {
         let rows: Vec<Value> = serde_json::from_str(&self.ok("ps --json")).expect("ps prints JSON");
