@@ -191,6 +191,9 @@ fn any_gpu_is_chosen_beside_the_tenants_of_all_users() {
     let _big = idle(&world, VICTIM, "--name big --gpu sim:h200:0 --sm 70%");
     // A mistake in the file is no matter of users: the policy before it holds.
     fs::write(&policy, "oops = 1\n").unwrap();
+    let shown = common::succeeds(&mut world.as_user(ATTACKER, ["policy", "show"]));
+    let source = format!("{}, as partitad holds it\n", policy.display());
+    assert!(shown.starts_with(&source) && shown.contains("without --mem: 1GiB\n"), "{shown}");
     let any = |options: &str| {
         let line = format!("run --gpu sim:h200:any --sm 10% {options} -- true");
         let output = world.as_user(ATTACKER, line.split_whitespace()).output().unwrap();
