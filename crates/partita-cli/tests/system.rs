@@ -308,6 +308,55 @@ fn turns_by_priority_of_one_user_do_not_matter_to_another() {
     assert!(said.contains("`second` takes turns"), "{said}");
 }
 
+/// What a refusal advises beside rules of priorities is allowed by them, and works as it is typed.
+#[test]
+fn what_is_advised_beside_rules_of_priorities_is_not_refused() {
+    if !common::is_system() {
+        return;
+    }
+    let mut file = PathBuf::new();
+    let world = World::plan().in_memory().on(|dir| {
+        file = dir.join("policy.toml");
+        fs::write(&file, "").unwrap();
+        vec![("PARTITA_POLICY", file.clone().into())]
+    });
+    let first = idle(&world, VICTIM, "--name first --priority high");
+    let run = |options: &str| {
+        let line = format!("run {options} -- true");
+        world.as_user(ATTACKER, line.split_whitespace()).output().unwrap()
+    };
+    for (rule, options, advice) in [
+        ("\"normal\"", "", "--time 50%"),
+        ("\"normal\"", "--priority high", "--time 50%"),
+        ("\"normal\", \"high\"", "", "--priority high"),
+        ("\"normal\"", "--sm 10%", "--time 50%"),
+        ("\"high\"", "--sm 10% --priority high", "--priority high"),
+    ] {
+        fs::write(&file, format!("[[rule]]\npriorities = [{rule}]\n")).unwrap();
+        let output = run(options);
+        assert!(!output.status.success(), "{rule} {options}: {output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(advice), "{rule} {options}: {said}");
+        let output = run(advice);
+        assert!(output.status.success(), "{rule} {advice}: {output:?}");
+    }
+    drop(first);
+    // A target has compute units instead of turns.
+    for (rule, options, advice) in [
+        ("\"normal\", \"low\"", "--slo p99=2ms --via time", "--via mask --priority normal"),
+        ("\"normal\"", "--slo p99=2ms --via time --priority normal", "--via mask --priority normal"),
+        ("\"low\"", "--slo p99=2ms --via time", "--via mask --priority low"),
+        ("\"normal\"", "--goal throughput --via time", "--via mask --priority normal"),
+    ] {
+        fs::write(&file, format!("[[rule]]\npriorities = [{rule}]\n")).unwrap();
+        let output = run(options);
+        assert!(text(&output.stderr).contains(advice), "{rule} {options}: {output:?}");
+        let steered = options.split(" --via").next().unwrap();
+        let output = run(&format!("{steered} {advice}"));
+        assert!(output.status.success(), "{rule} {advice}: {output:?}");
+    }
+}
+
 #[test]
 fn a_policy_holds_for_ceilings_chains_and_turns() {
     let Some(owner) = machine().map(|world| world.owner()) else { return };

@@ -232,6 +232,8 @@ impl<'a> Change<'a> {
             memory: wanted.memory,
             place: wanted.place,
             priority: wanted.priority,
+            steered: None,
+            is_joining: false,
             takes_turns: time::takes_turns(part),
             is_change: true,
         };
