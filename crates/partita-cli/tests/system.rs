@@ -191,6 +191,9 @@ fn any_gpu_is_chosen_beside_the_tenants_of_all_users() {
     let _big = idle(&world, VICTIM, "--name big --gpu sim:h200:0 --sm 70%");
     // A mistake in the file is no matter of users: the policy before it holds.
     fs::write(&policy, "oops = 1\n").unwrap();
+    let shown = common::succeeds(&mut world.as_user(ATTACKER, ["policy", "show"]));
+    let source = format!("{}, as partitad holds it\n", policy.display());
+    assert!(shown.starts_with(&source) && shown.contains("without --mem: 1GiB\n"), "{shown}");
     let any = |options: &str| {
         let line = format!("run --gpu sim:h200:any --sm 10% {options} -- true");
         let output = world.as_user(ATTACKER, line.split_whitespace()).output().unwrap();
@@ -303,6 +306,55 @@ fn turns_by_priority_of_one_user_do_not_matter_to_another() {
     let _second = idle(&other, ATTACKER, "--name second --priority low");
     let said = refusal(&mut other.as_user(ATTACKER, "run --time 10% -- true".split(' ')));
     assert!(said.contains("`second` takes turns"), "{said}");
+}
+
+/// What a refusal advises beside rules of priorities is allowed by them, and works as it is typed.
+#[test]
+fn what_is_advised_beside_rules_of_priorities_is_not_refused() {
+    if !common::is_system() {
+        return;
+    }
+    let mut file = PathBuf::new();
+    let world = World::plan().in_memory().on(|dir| {
+        file = dir.join("policy.toml");
+        fs::write(&file, "").unwrap();
+        vec![("PARTITA_POLICY", file.clone().into())]
+    });
+    let first = idle(&world, VICTIM, "--name first --priority high");
+    let run = |options: &str| {
+        let line = format!("run {options} -- true");
+        world.as_user(ATTACKER, line.split_whitespace()).output().unwrap()
+    };
+    for (rule, options, advice) in [
+        ("\"normal\"", "", "--time 50%"),
+        ("\"normal\"", "--priority high", "--time 50%"),
+        ("\"normal\", \"high\"", "", "--priority high"),
+        ("\"normal\"", "--sm 10%", "--time 50%"),
+        ("\"high\"", "--sm 10% --priority high", "--priority high"),
+    ] {
+        fs::write(&file, format!("[[rule]]\npriorities = [{rule}]\n")).unwrap();
+        let output = run(options);
+        assert!(!output.status.success(), "{rule} {options}: {output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(advice), "{rule} {options}: {said}");
+        let output = run(advice);
+        assert!(output.status.success(), "{rule} {advice}: {output:?}");
+    }
+    drop(first);
+    // A target has compute units instead of turns.
+    for (rule, options, advice) in [
+        ("\"normal\", \"low\"", "--slo p99=2ms --via time", "--via mask --priority normal"),
+        ("\"normal\"", "--slo p99=2ms --via time --priority normal", "--via mask --priority normal"),
+        ("\"low\"", "--slo p99=2ms --via time", "--via mask --priority low"),
+        ("\"normal\"", "--goal throughput --via time", "--via mask --priority normal"),
+    ] {
+        fs::write(&file, format!("[[rule]]\npriorities = [{rule}]\n")).unwrap();
+        let output = run(options);
+        assert!(text(&output.stderr).contains(advice), "{rule} {options}: {output:?}");
+        let steered = options.split(" --via").next().unwrap();
+        let output = run(&format!("{steered} {advice}"));
+        assert!(output.status.success(), "{rule} {advice}: {output:?}");
+    }
 }
 
 #[test]

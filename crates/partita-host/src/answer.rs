@@ -136,6 +136,10 @@ fn act(
             let places = run::ranked_for(install, &request, &registry)?;
             return Ok((Answer::Ranked { places }, Vec::new()));
         }
+        Request::Policy => {
+            let text = std::env::var(policy::TEXT_VARIABLE).unwrap_or_default();
+            return Ok((Answer::Policy { path: policy::path(), text }, Vec::new()));
+        }
         Request::MayUse { gpus } => {
             let gpus = crate::gpus::select(install, Some(&gpus.parse()?))?.gpus;
             GpuGroups::of_environment()?.check_all(&gpus, user)?;

@@ -16,12 +16,15 @@ use crate::limits::{LIMITS, LimitSet};
 use crate::registry::{Registry, Tenant, acting_user};
 use crate::{system, time};
 
-/// The living tenants of the current user.
+/// The tenants of the current user that live or wait for room.
 ///
 /// # Errors
 /// As [`Registry::lock`].
 pub fn current(registry: &Registry, records: &Records) -> Result<Vec<Current>, Error> {
-    let tenants = registry.lock()?.tenants()?;
+    let lock = registry.lock()?;
+    // Under one lock: what waits may start between two looks.
+    let (tenants, queue) = (lock.tenants()?, registry.queue()?);
+    drop(lock);
     let mut own: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.user == acting_user()).collect();
     own.sort_by(|a, b| (&a.name, a.gpu_label()).cmp(&(&b.name, b.gpu_label())));
     let current = |parts: &[&Tenant]| {
@@ -39,9 +42,21 @@ pub fn current(registry: &Registry, records: &Records) -> Result<Vec<Current>, E
             };
             limits.extend(limits_of(part).into_iter().filter(is_changed));
         }
-        Some(Current { name: tenant.name.clone(), applied, limits, fixed: fixed_of(tenant) })
+        Some(Current { name: tenant.name.clone(), applied, limits, fixed: fixed_of(tenant), waits: false })
     };
-    Ok(own.chunk_by(|a, b| a.name == b.name).filter_map(current).collect())
+    let mut all: Vec<Current> = own.chunk_by(|a, b| a.name == b.name).filter_map(current).collect();
+    for waiter in queue.iter().filter(|waiter| waiter.user == acting_user()) {
+        if !all.iter().any(|one| one.name == waiter.name) {
+            all.push(Current {
+                name: waiter.name.clone(),
+                applied: records.waiting(&waiter.name),
+                limits: BTreeMap::new(),
+                fixed: BTreeSet::new(),
+                waits: true,
+            });
+        }
+    }
+    Ok(all)
 }
 
 /// Refuses names that tenants of other users have: these cannot be started.
@@ -92,11 +107,20 @@ fn fixed_of(tenant: &Tenant) -> BTreeSet<String> {
 /// As [`current`] and [`Records::note_applied`].
 pub fn note(registry: &Registry, records: &Records, file: &Path, wanted: &Wanted) -> Result<(), Error> {
     let now = current(registry, records)?.into_iter().find(|tenant| tenant.name == wanted.name);
-    let applied = Applied {
-        file: file.to_owned(),
-        options: wanted.options.clone(),
-        command: wanted.command.clone(),
-        limits: now.map(|now| now.limits).unwrap_or_default(),
-    };
-    records.note_applied(&wanted.name, &applied)
+    let limits = now.map(|now| now.limits).unwrap_or_default();
+    records.note_applied(&wanted.name, &applied(file, wanted, limits))
+}
+
+/// Notes that this process starts a tenant that waits for room, until it runs or
+/// [`Records::forget_waiting`].
+///
+/// # Errors
+/// As [`Records::note_waiting`].
+pub fn note_waiting(records: &Records, file: &Path, wanted: &Wanted) -> Result<(), Error> {
+    records.note_waiting(&wanted.name, &applied(file, wanted, BTreeMap::new()))
+}
+
+fn applied(file: &Path, wanted: &Wanted, limits: BTreeMap<String, String>) -> Applied {
+    let Wanted { options, command, .. } = wanted.clone();
+    Applied { file: file.to_owned(), options, command, limits }
 }

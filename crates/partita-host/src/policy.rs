@@ -18,7 +18,7 @@ use partita_core::{Placement, Quota, Share, words};
 use crate::gpu::Selector;
 
 pub(crate) use self::decide::tpcs;
-pub use self::decide::{Decided, Device, Held, Wish, decide, most_tpcs};
+pub use self::decide::{Decided, Device, Held, Wish, decide, most_tpcs, turns};
 pub use self::file::PolicyError;
 pub use self::hours::{Hours, Moment, ParseHoursError};
 pub use self::memory::Kept;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::gpu::Selector;
 use crate::gpus::{self, Selectors};
-use crate::limits::{self, LimitSet};
+use crate::limits::{self, LIMITS, Limit, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
 use crate::policy::{Decided, Kept, Wish};
 use crate::registry::{Isolation, Registry, RegistryLock, Tenant, acting_user, memory};
@@ -61,6 +61,30 @@ impl SetRequest {
     pub fn new(whose: Whose) -> Self {
         Self { whose, gpus: None, limits: LimitSet::default(), compact: false }
     }
+
+    /// Refuses `--compact` that another user's daemon is asked for, with the command that the
+    /// owner can type instead.
+    fn check_compact(&self, user: u32) -> Result<(), Error> {
+        if !self.compact || user == 0 || user == acting_user() {
+            return Ok(());
+        }
+        let mut words = vec!["partita set".to_owned()];
+        words.push(match &self.whose {
+            Whose::Name(name) => name.clone(),
+            Whose::Pid(pid) => format!("--pid {pid}"),
+        });
+        words.extend(self.gpus.iter().map(|gpus| format!("--gpu {gpus}")));
+        let value = |limit: &Limit| Some(format!("--{} {}", limit.name, limit.text(&self.limits)?));
+        words.extend(LIMITS.iter().filter(|limit| limit.change.is_some()).filter_map(value));
+        words.push("--compact".to_owned());
+        Err(Error::NotOffered {
+            option: "--compact".to_owned(),
+            reason: format!(
+                "it may move tenants of others, and this is asked of another user's daemon; use `{}`",
+                words.join(" ")
+            ),
+        })
+    }
 }
 
 /// The limits on one GPU as they are now.
@@ -106,14 +130,7 @@ pub fn set(registry: &Registry, request: &SetRequest) -> Result<Vec<SetOutcome>,
 /// # Errors
 /// As [`set`]; [`Error::NotOffered`] for `--compact`, which may move tenants of other users.
 pub fn set_for(registry: &Registry, request: &SetRequest, user: u32) -> Result<Vec<SetOutcome>, Error> {
-    if request.compact && user != 0 && user != acting_user() {
-        return Err(Error::NotOffered {
-            option: "--compact".to_owned(),
-            reason: "it may move tenants of others, and this is asked of another user's daemon; use \
-                     `partita set NAME … --compact`"
-                .to_owned(),
-        });
-    }
+    request.check_compact(user)?;
     request.gpus.as_ref().map_or(Ok(()), gpus::check_no_choice)?;
     let lock = registry.lock_to_plan()?;
     let tenant = request.whose.find(&lock, user)?;
@@ -215,6 +232,8 @@ impl<'a> Change<'a> {
             memory: wanted.memory,
             place: wanted.place,
             priority: wanted.priority,
+            steered: None,
+            is_joining: false,
             takes_turns: time::takes_turns(part),
             is_change: true,
         };
@@ -443,4 +462,29 @@ pub fn repack(registry: &Registry) -> Result<Vec<MoveRow>, Error> {
         moves.extend(partition::repack(&tenants, gpu_key)?);
     }
     Ok(moves)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_compaction_names_the_command_with_the_values() {
+        let mut request = SetRequest::new(Whose::Name("train".to_owned()));
+        request.compact = true;
+        request.gpus = Some("0".parse().unwrap());
+        for (name, value) in [("sm", "50%"), ("mem", "2GiB")] {
+            let limit = LIMITS.iter().find(|limit| limit.name == name).unwrap();
+            limit.put(&mut request.limits, value).unwrap();
+        }
+        let said = request.check_compact(acting_user() + 1).unwrap_err().to_string();
+        assert!(said.starts_with("--compact is refused: "), "{said}");
+        let command = said.split('`').nth(1).unwrap();
+        assert!(command.starts_with("partita set train --gpu 0 --"), "{command}");
+        assert!(command.contains(" --sm 50% ") && command.contains(" --mem 2GiB "), "{command}");
+        assert!(command.ends_with(" --compact"), "{command}");
+        for user in [0, acting_user()] {
+            request.check_compact(user).unwrap();
+        }
+    }
 }

@@ -5,7 +5,7 @@ use partita_core::{ByteSize, Quota, Share, Topology, TpcSet};
 
 use crate::error::Error;
 use crate::policy::{
-    Decided, Device, Held, Kept, Policy, Rules, User, Wish, decide, moment, most_tpcs, tpcs, user_of,
+    Decided, Device, Held, Kept, Policy, Rules, User, Wish, decide, moment, most_tpcs, tpcs, turns, user_of,
 };
 use crate::registry::{GpuMeta, Registry, Tenant, acting_user, acts_for_user, memory};
 
@@ -116,6 +116,11 @@ impl Rules {
         let others = site.others().filter(|tenant| tenant.user == site.user() && tenant.rests().is_none());
         let held: u32 = others.map(|tenant| tenant.set().map_or(0, |set| set.len())).sum();
         most.saturating_sub(held)
+    }
+
+    /// The option with which a tenant joins those who take turns by a priority.
+    pub fn turns(&self, site: &Site<'_>) -> String {
+        turns(&self.policy, &user_of(site.user()), self.now)
     }
 
     /// How many TPCs are kept for this user and are not in use.

@@ -33,6 +33,7 @@ use crate::gpus::Selectors;
 use crate::limits::LimitSet;
 use crate::mps::incident::What;
 use crate::mps::vacancy::Vacancy;
+use crate::policy::Policy;
 use crate::process::ProcessId;
 use crate::registry::{Meta, OwnedTenant, Registry};
 use crate::request::RunRequest;
@@ -63,6 +64,8 @@ pub(crate) enum Request {
     },
     /// Rank the GPUs for this request, which leaves the choice to Partita.
     Rank { request: Box<RunRequest> },
+    /// The policy that holds.
+    Policy,
     /// Whether the groups of these GPUs let the user make tenants on them.
     MayUse { gpus: String },
     /// Note which program a tenant has started.
@@ -101,6 +104,8 @@ pub(crate) enum Answer {
     Made { parts: Vec<(PathBuf, Meta)>, limits: Box<LimitSet> },
     /// The keys of GPUs, the best first, and why each has its place.
     Ranked { places: Vec<(String, String)> },
+    /// The file of the policy that holds, and the text that holds; empty if there was no file.
+    Policy { path: PathBuf, text: String },
     /// What a look at compute units has found, and its process, if that waits still.
     Looked { vacancy: Vacancy, waits: Option<ProcessId> },
     /// The program has a place in the queue, and why it does not start yet.
@@ -165,6 +170,7 @@ impl Answer {
             | Self::Printed { .. }
             | Self::Made { .. }
             | Self::Ranked { .. }
+            | Self::Policy { .. }
             | Self::Looked { .. } => vec![b"free".to_vec()],
         };
         let mut bytes = words.join(&0);
@@ -270,6 +276,23 @@ pub(crate) fn ranked(registry: &Registry, request: &RunRequest) -> Result<Vec<(S
         (Answer::Ranked { places }, _) => Ok(places),
         _ => Err(other_version(registry)),
     }
+}
+
+/// The policy that `partitad` holds, and the file that it read: that may say something else now.
+/// Without a text there was no file.
+///
+/// # Errors
+/// [`Error::Daemon`]; [`Error::Policy`] for a policy of another version.
+pub fn policy(registry: &Registry) -> Result<(PathBuf, Option<Policy>), Error> {
+    let (Answer::Policy { path, text }, _) = ask(registry, &Request::Policy)? else {
+        return Err(other_version(registry));
+    };
+    if text.is_empty() {
+        return Ok((path, None));
+    }
+    let policy = Policy::parse(&text);
+    let policy = policy.map_err(|error| Error::Policy { path: path.clone(), reason: error.to_string() })?;
+    Ok((path, Some(policy)))
 }
 
 /// Whether the groups of these GPUs let this user make tenants on them.

@@ -100,10 +100,11 @@ impl<'a> Turns<'a> {
     }
 
     /// The option with which one more tenant takes turns, and the command that must come before it.
-    fn way_in(&self) -> Option<String> {
+    /// `by_priority` is the one beside turns by a priority, as the policy allows it.
+    fn way_in(&self, by_priority: &str) -> Option<String> {
         match (self.left, self.make_room(|share| share.0 / 2)) {
             _ if self.by_priority.is_some() || self.timed.is_empty() && self.is_other_by_priority => {
-                Some("`--priority low`".to_owned())
+                Some(format!("`{by_priority}`"))
             }
             _ if self.timed.is_empty() => None,
             (TimeShare(0), room) => room.map(|room| format!("--time, after {room}")),
@@ -180,13 +181,17 @@ pub(crate) fn join<'a>(tenants: impl Iterator<Item = &'a Tenant> + Clone) -> Opt
 }
 
 /// What a tenant can do that finds no compute units beside those that take turns; `None` if no
-/// tenant of the caller takes turns there.
-pub(crate) fn instead_of_units<'a>(tenants: impl Iterator<Item = &'a Tenant>) -> Option<String> {
+/// tenant of the caller takes turns there. `by_priority` is the option beside turns by a
+/// priority.
+pub(crate) fn instead_of_units<'a>(
+    tenants: impl Iterator<Item = &'a Tenant>,
+    by_priority: &str,
+) -> Option<String> {
     let turns = Turns::of(tenants).ok()?;
     let first = turns.timed.first().map(|(tenant, _)| *tenant);
     let with = turns.by_priority.or(first).map(Tenant::name_among_all);
     let with = with.map_or_else(String::new, |name| format!(" with tenant `{name}`"));
-    Some(format!("to take turns{with}, use {} instead of --sm", turns.way_in()?))
+    Some(format!("to take turns{with}, use {} instead of --sm", turns.way_in(by_priority)?))
 }
 
 /// Refuses a share of time that others who take turns were promised, or turns by time beside turns
@@ -217,7 +222,7 @@ pub(crate) fn check_sum<'a>(
                 "--priority alone is refused: tenant `{}` takes turns on {gpu} by a share of time, and \
                  so must all others there; add {}",
                 tenant.name,
-                turns.way_in().unwrap_or_default()
+                turns.way_in("--priority low").unwrap_or_default()
             ),
         }),
         (true, None, _) if wanted.time_permille > turns.left.0 => {

@@ -80,6 +80,9 @@ pub fn apply(arguments: &Apply) -> Result<ExitCode, Failure> {
         let commands = rows.iter().filter(|row| row.needs.is_none()).flat_map(|row| &row.commands);
         print(&commands.map(|command| format!("{command}\n")).collect::<String>())?;
     }
+    for name in &plan.waits {
+        tell(&format!("{name}: waits for room already"));
+    }
     for action in &plan.left {
         tell(&left_text(action));
     }
@@ -190,7 +193,14 @@ impl Context {
 
     fn start(&self, wanted: &Wanted) -> Result<(), Failure> {
         let words = wanted.arguments().map(Into::into);
-        match detached::start(&self.install, words, self.file.parent())? {
+        if wanted.waits() {
+            apply::note_waiting(&self.records, &self.file, wanted)?;
+        }
+        let begun = detached::start(&self.install, words, self.file.parent());
+        if wanted.waits() && !matches!(begun, Ok(Begun::Runs(_))) {
+            self.records.forget_waiting(&wanted.name);
+        }
+        match begun? {
             Begun::Runs(_) => Ok(apply::note(&self.registry, &self.records, &self.file, wanted)?),
             // The reason is on stderr.
             Begun::Failed(code) => {

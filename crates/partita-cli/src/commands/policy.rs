@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use partita::Error;
 use partita::policy::{self, Hours, Policy, Programs, Who};
+use partita::registry::Registry;
+use partita::system;
 use partita_console::{Failure, print, tell};
 
 use crate::args::PolicyVerb;
@@ -39,10 +41,22 @@ pub fn policy(verb: &PolicyVerb) -> Result<ExitCode, Failure> {
             ))?;
         }
         PolicyVerb::Show => {
-            let path = policy::path();
-            let (policy, _) = policy::load(&path)?;
-            let source =
-                if path.exists() { path.display().to_string() } else { format!("no {}", path.display()) };
+            // Without a registry there is no partitad, and the file holds.
+            let client = Registry::open().ok().filter(Registry::is_client);
+            let (path, policy, holder) = match &client {
+                Some(registry) => {
+                    let (path, policy) = system::policy(registry)?;
+                    (path, policy, ", as partitad holds it")
+                }
+                None => {
+                    let path = policy::path();
+                    let (policy, _) = policy::load(&path)?;
+                    let policy = path.exists().then_some(policy);
+                    (path, policy, "")
+                }
+            };
+            let no = if policy.is_some() { "" } else { "no " };
+            let (source, policy) = (format!("{no}{}{holder}", path.display()), policy.unwrap_or_default());
             print(&format!("{source}\n{}", text(&policy)))?;
         }
     }

@@ -248,6 +248,51 @@ fn tenants_that_wait_start_after_the_others_in_the_order_of_the_file() {
     fixture.apply("--prune");
 }
 
+/// What waits for room is there for another apply: it is left, or its wait ends with `--prune`.
+#[test]
+fn a_tenant_that_waits_is_left_and_pruned() {
+    let fixture = Fixture::new();
+    let world = &fixture.world;
+    let held = world.idle("--name held --sm 60%");
+    let tenant = |name: &str| {
+        format!("[[tenant]]\nname = \"{name}\"\nsm = \"60%\"\ncommand = [\"sleep\", \"9\"]\nwait = true\n")
+    };
+    fixture.write(&tenant("big"));
+    let mut apply = world.partita(["apply"]);
+    let apply = apply.arg(&fixture.file).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let queue = || -> Vec<String> {
+        let rows: Vec<Value> = serde_json::from_str(&world.ok("ps --waiting --json")).unwrap();
+        rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+    };
+    eventually("it waits", || queue() == ["big"]);
+    let line = "run --wait --name hand --sm 60% -- sleep 9";
+    let mut hand = world.partita(line.split(' ')).stderr(Stdio::null()).spawn().unwrap();
+    eventually("both wait", || queue() == ["big", "hand"]);
+    let said = |options: &[&str]| {
+        let output = world.partita(["apply"]).arg(&fixture.file).args(options).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        (common::text(&output.stdout), common::text(&output.stderr))
+    };
+    fixture.write(&(tenant("big") + &tenant("hand")));
+    for options in [&[][..], &["--dry-run"], &["--restart", "--prune"]] {
+        let (done, said) = said(options);
+        assert_eq!(done, "", "{options:?}");
+        assert!(said.contains("big: waits for room") && said.contains("hand: waits for room"), "{said}");
+    }
+    assert_eq!(queue(), ["big", "hand"]);
+    // The one that was started by hand is not the file's.
+    fixture.write("");
+    let (done, left) = said(&[]);
+    assert!(done.is_empty() && left.contains("big: the file no longer") && !left.contains("hand"), "{left}");
+    let (done, _) = said(&["--prune"]);
+    assert_eq!((done.as_str(), queue()), ("big: ended\n", vec!["hand".to_owned()]));
+    let output = apply.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(world.partita(["kill", "hand"]).stderr(Stdio::null()).status().unwrap().success());
+    hand.wait().unwrap();
+    drop(held);
+}
+
 #[test]
 fn mistakes_name_the_line() {
     let fixture = Fixture::new();

@@ -22,7 +22,7 @@ pub struct Applied {
     pub limits: BTreeMap<String, String>,
 }
 
-/// A living tenant of the current user.
+/// A tenant of the current user that lives or waits for room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Current {
     /// Its name.
@@ -34,6 +34,8 @@ pub struct Current {
     pub limits: BTreeMap<String, String>,
     /// The options that cannot change while it runs, because of how it was started.
     pub fixed: BTreeSet<String>,
+    /// Whether it waits for room and its program has not started.
+    pub waits: bool,
 }
 
 /// What the user allows.
@@ -93,6 +95,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Actions that need consent.
     pub left: Vec<Action>,
+    /// The tenants of the file that wait for room already, for which there is nothing to do.
+    pub waits: Vec<String>,
 }
 
 /// Plans the actions for the tenants of `file`.
@@ -114,6 +118,11 @@ pub fn plan(file: &Path, wanted: &[Wanted], current: &[Current], consent: Consen
             starts.push(Action::Start { wanted: one.clone() });
             continue;
         };
+        // Whoever started it: what it will be is seen once it runs.
+        if tenant.waits {
+            plan.waits.push(one.name.clone());
+            continue;
+        }
         let applied = tenant.applied.as_ref().filter(|applied| applied.file == file).ok_or_else(|| {
             let of = match &tenant.applied {
                 Some(applied) => format!("was started from {}", applied.file.display()),
@@ -212,7 +221,9 @@ mod tests {
                         assert_eq!(tenants[&name].applied.as_ref().unwrap().command, command);
                     }
                     let applied = Applied { file: FILE.into(), options, command, limits: limits.clone() };
-                    tenants.insert(name.clone(), Current { name, applied: Some(applied), limits, fixed });
+                    let tenant =
+                        Current { name: name.clone(), applied: Some(applied), limits, fixed, waits: false };
+                    tenants.insert(name, tenant);
                 }
             }
         }
@@ -273,7 +284,7 @@ mod tests {
             let now = after(&planned.actions, &before);
             prop_assert!(before.iter().all(|old| now.iter().any(|new| new.name == old.name)));
             let again = plan(Path::new(FILE), &second, &now, none).unwrap();
-            prop_assert_eq!(again, Plan { actions: Vec::new(), left: planned.left });
+            prop_assert_eq!(again, Plan { left: planned.left, ..Plan::default() });
         }
 
         /// Tenants of others are never touched.
@@ -321,6 +332,26 @@ mod tests {
                 actions => panic!("{actions:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_tenant_that_waits_counts_as_there() {
+        let [wanted, other] = [one(&[("sm", "50%")]), one(&[("sm", "20%")])];
+        let mut current = of_file(std::slice::from_ref(&wanted));
+        current[0].waits = true;
+        let planned = |wanted: &[Wanted], current: &[Current], consent| {
+            plan(Path::new(FILE), wanted, current, consent).unwrap()
+        };
+        let waits = Plan { waits: vec!["a".to_owned()], ..Plan::default() };
+        assert_eq!(planned(&[wanted], &current, ALL), waits);
+        let end = vec![Action::End { name: "a".to_owned() }];
+        let left = Plan { left: end.clone(), ..Plan::default() };
+        assert_eq!(planned(&[], &current, Consent::default()), left);
+        assert_eq!(planned(&[], &current, ALL), Plan { actions: end, ..Plan::default() });
+        // One that was started by hand is left, too.
+        current[0].applied = None;
+        assert_eq!(planned(&[other], &current, ALL), waits);
+        assert_eq!(planned(&[], &current, ALL), Plan::default());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!   train/                           the last detached run of this name
 //!     run.json                       the program, its process, and how it ended
 //!     applied.json                   what `partita apply` started it from
+//!     waits.json                     what a `partita apply` starts it from that waits for room
 //!     log, log.1                     its output
 //! ```
 
@@ -29,6 +30,7 @@ pub const ENDED_MAX: usize = 64;
 const VERSION: u32 = 1;
 const RUN: &str = "run.json";
 const APPLIED: &str = "applied.json";
+const WAITS: &str = "waits.json";
 /// A long command line fits.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
@@ -176,6 +178,37 @@ impl Records {
         write(&path, applied).map_err(Error::io(path.display().to_string()))
     }
 
+    /// What a living `partita apply` noted for a run of this name that waits for room; `None` if
+    /// none starts it.
+    pub fn waiting<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        let (apply, applied) = self.read::<(ProcessId, T)>(name, WAITS).ok()?;
+        apply.lives().then_some(applied)
+    }
+
+    /// Notes from what this process starts a run that waits for room. The record that the run
+    /// begins takes the place of this note.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Refused`] if the directory cannot be made.
+    pub fn note_waiting<T: Serialize>(&self, name: &str, applied: &T) -> Result<(), Error> {
+        check_name(name)?;
+        self.create()?;
+        let dir = self.dir.join(name);
+        let failed = || Error::io(dir.display().to_string());
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed())?;
+        let apply = ProcessId::own().map_err(Error::io("/proc/self"))?;
+        write(&dir.join(WAITS), &(apply, applied)).map_err(failed())
+    }
+
+    /// Removes that note of a run that did not start.
+    pub fn forget_waiting(&self, name: &str) {
+        let dir = self.dir.join(name);
+        // A note that stays ends with this process.
+        let _ = fs::remove_file(dir.join(WAITS));
+        // The record of an earlier run stays.
+        let _ = fs::remove_dir(dir);
+    }
+
     fn read<T: DeserializeOwned>(&self, name: &str, file: &str) -> io::Result<T> {
         read_json(&self.dir.join(name).join(file), RECORD_BYTES_MAX)
     }
@@ -256,6 +289,15 @@ mod tests {
             (records.log("one").unwrap().more().unwrap(), records.applied::<u8>("one")),
             (vec![], None)
         );
+        // What waits for room has a note beside the record, which goes when the run begins.
+        records.note_waiting("one", &8).unwrap();
+        assert_eq!(records.waiting::<u8>("one"), Some(8));
+        records.forget_waiting("one");
+        assert!(records.waiting::<u8>("one").is_none() && records.get("one").unwrap().lasts());
+        records.note_waiting("two", &8).unwrap();
+        records.begin("two", &[]).unwrap().0.end(0);
+        assert_eq!(records.waiting::<u8>("two"), None);
+        fs::remove_dir_all(records.dir.join("two")).unwrap();
         own.record.started_unix_s = 1;
         own.end(0);
         for number in 0..ENDED_MAX {

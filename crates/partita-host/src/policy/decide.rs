@@ -38,6 +38,10 @@ pub struct Wish {
     pub place: Option<Placement>,
     /// `--priority`; `None` where it is not asked for.
     pub priority: Option<Priority>,
+    /// The only priority by which it holds its target or its goal in turns; `None` without one.
+    pub steered: Option<Priority>,
+    /// Whether others who take turns by a priority leave it nothing but turns.
+    pub is_joining: bool,
     /// Whether it is for compute units in turns, and not for some of its own.
     pub takes_turns: bool,
     /// Whether the tenant runs: it then keeps what is not asked for.
@@ -116,9 +120,32 @@ pub(crate) fn tpcs(share: Share, topology: &Topology) -> u32 {
     }
 }
 
+/// The option with which a user's tenant joins those who take turns by a priority, as far as the
+/// rules that are for the user now allow.
+pub fn turns(policy: &Policy, user: &User, now: Moment) -> String {
+    let rules = policy.rules.iter().filter(|rule| {
+        !user.is_root && rule.who.includes(user) && rule.hours.is_none_or(|hours| hours.has(now))
+    });
+    let mut allowed = vec![Priority::Low, Priority::High, Priority::Normal];
+    for priorities in rules.filter_map(|rule| rule.priorities.as_ref()) {
+        allowed.retain(|priority| priorities.contains(priority));
+    }
+    turns_within(&allowed)
+}
+
+fn turns_within(allowed: &[Priority]) -> String {
+    let ranked = [Priority::Low, Priority::High].into_iter().find(|priority| allowed.contains(priority));
+    match ranked {
+        Some(priority) => format!("--priority {priority}"),
+        // Which needs no other priority than the normal one.
+        None => "--time 50%".to_owned(),
+    }
+}
+
 fn check_priority(rule: &Rule, user: &User, wish: &Wish) -> Result<(), (String, String)> {
     let Some(allowed) = &rule.priorities else { return Ok(()) };
-    let priority = match wish.priority {
+    let steered = wish.steered.filter(|_| wish.takes_turns && !wish.is_change);
+    let priority = match steered.or(wish.priority) {
         None if wish.is_change => return Ok(()),
         priority => priority.unwrap_or_default(),
     };
@@ -126,14 +153,27 @@ fn check_priority(rule: &Rule, user: &User, wish: &Wish) -> Result<(), (String, 
         return Ok(());
     }
     let words: Vec<&str> = allowed.iter().map(|priority| priority.name()).collect();
+    let first = words.first().copied().unwrap_or_default();
+    let remedy = match wish.takes_turns && !wish.is_change {
+        // Masks need no priority.
+        true if steered.is_some() => {
+            let word = if allowed.contains(&Priority::Normal) { "normal" } else { first };
+            format!(
+                "in turns its target or goal needs {priority} priority; use --via mask --priority {word} \
+                 instead"
+            )
+        }
+        // With normal priority alone it would join the others with low priority again.
+        true if wish.is_joining => format!("use {}", turns_within(allowed)),
+        _ => format!("use --priority {first}"),
+    };
     Err((
         format!("--priority {priority}"),
         format!(
-            "the site's policy (line {}) allows {} only {}; use --priority {}",
+            "the site's policy (line {}) allows {} only {}; {remedy}",
             rule.line,
             user.name,
             words.join(" and "),
-            words.first().copied().unwrap_or_default()
         ),
     ))
 }

@@ -29,6 +29,7 @@ use crate::registry::{
 };
 use crate::request::RunRequest;
 use crate::site::{self, Site};
+use crate::time::Turn;
 use crate::{limits, mps, slo, time};
 
 /// Partitions that were planned beside the tenants that are there.
@@ -130,6 +131,7 @@ fn plan_on(
     let topology = measured.topology().map_err(unproved)?;
     let key = gpu.key();
     let takes_turns = request.takes_turns();
+    let here = || tenants.iter().filter(|tenant| tenant.gpu_key == key);
     let site = Site {
         topology: &topology,
         gpu: &GpuMeta::of(gpu),
@@ -142,8 +144,17 @@ fn plan_on(
     let mut request = request.clone();
     if request.mps_partition.is_none() {
         let LimitSet { share, up_to, memory, place, .. } = request.limits;
-        let priority = Some(request.limits.priority());
-        let wish = Wish { share, up_to, memory, place, priority, takes_turns, is_change: false };
+        let wish = Wish {
+            share,
+            up_to,
+            memory,
+            place,
+            priority: Some(request.limits.priority()),
+            steered: slo::priority_in_turns(&LimitSet { priority: None, ..request.limits }),
+            is_joining: matches!(time::join(here()), Some(Turn::Priority(_))),
+            takes_turns,
+            is_change: false,
+        };
         let Decided { share, memory, place } = rules.decide(&site, &wish)?;
         request.limits = LimitSet { share, memory, place, ..request.limits };
     }
@@ -156,11 +167,10 @@ fn plan_on(
         None => !(takes_turns && time::takes_turns(tenant)),
     };
     let beside: Vec<Tenant> = tenants.iter().filter(is_in_way).cloned().collect();
-    let here = || tenants.iter().filter(|tenant| tenant.gpu_key == key);
     // Beside those who take turns there may be no room for a partition, but one more can join them,
     // unless a maximum of compute units refuses turns.
     let may_take_turns = !takes_turns && rules.most_tpcs(&site) == u32::MAX;
-    let or_turns = |error: Error| match (error, time::instead_of_units(here())) {
+    let or_turns = |error: Error| match (error, time::instead_of_units(here(), &rules.turns(&site))) {
         (Error::Plan { reason }, Some(turns)) if may_take_turns => {
             Error::Plan { reason: format!("{reason}; {turns}") }
         }
