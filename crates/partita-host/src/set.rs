@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::gpu::Selector;
 use crate::gpus::{self, Selectors};
-use crate::limits::{self, LIMITS, Limit, LimitSet};
+use crate::limits::{self, LimitSet};
 use crate::partition::{self, ClusterRow, MoveRow, PartitionRow, Wanted};
 use crate::policy::{Decided, Kept, Wish};
 use crate::registry::{Isolation, Registry, RegistryLock, Tenant, acting_user, memory};
@@ -74,8 +74,8 @@ impl SetRequest {
             Whose::Pid(pid) => format!("--pid {pid}"),
         });
         words.extend(self.gpus.iter().map(|gpus| format!("--gpu {gpus}")));
-        let value = |limit: &Limit| Some(format!("--{} {}", limit.name, limit.text(&self.limits)?));
-        words.extend(LIMITS.iter().filter(|limit| limit.change.is_some()).filter_map(value));
+        words.push(self.limits.to_string());
+        words.retain(|word| !word.is_empty());
         words.push("--compact".to_owned());
         Err(Error::NotOffered {
             option: "--compact".to_owned(),
@@ -467,6 +467,7 @@ pub fn repack(registry: &Registry) -> Result<Vec<MoveRow>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::LIMITS;
 
     #[test]
     fn a_refused_compaction_names_the_command_with_the_values() {

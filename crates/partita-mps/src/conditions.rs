@@ -332,8 +332,8 @@ fn connections(machine: &Machine) -> Condition {
         Some(number) if number.trim() != "2" => weak(
             NAME,
             format!(
-                "CUDA_DEVICE_MAX_CONNECTIONS={number}; clients share one pool and take 2 by default: with more, \
-                 fewer clients fit (on an H200 48 with 2, 15 with 8, 3 with 32)"
+                "CUDA_DEVICE_MAX_CONNECTIONS={number}; clients share one pool and take 2 by default: \
+                 with more, fewer clients fit (on an H200 48 with 2, 15 with 8, 3 with 32)"
             ),
             "`unset CUDA_DEVICE_MAX_CONNECTIONS` where many clients share a GPU",
         ),

@@ -210,8 +210,7 @@ fn a_tenant_is_removed_when_its_last_slot_is_free() {
     assert_eq!(world.ps(), Vec::<serde_json::Value>::new());
 }
 
-/// The same words make no other tenant, whatever the site's policy adds to them, until the tenant is
-/// changed.
+/// The same words make no other tenant, whatever the policy adds to them, until it is changed.
 #[test]
 fn a_tenant_is_prepared_again_by_the_same_words() {
     if !rustix::process::geteuid().is_root()
