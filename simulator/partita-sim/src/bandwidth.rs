@@ -16,13 +16,14 @@
 //!    SMs together. So this limits only kernels described as demanding more than SMs can draw.
 //!    Packed sets of 11 to 30 TPCs were up to 3 % slower than spread ones; that is not modelled.
 //!
-//! Copy engines have priority: they slow down only once DRAM is exhausted, by C/D. Blocks that
-//! touch no memory keep their pace. L2 hits and row conflicts are not modelled: a block's traffic
-//! is what DRAM sees.
+//! Traffic that L2 serves takes its part of the GPC's path, and DRAM does not see it; blocks
+//! without other traffic are not slowed by DRAM. Copy engines have priority: they slow down only
+//! once DRAM is exhausted, by C/D. Blocks that touch no memory keep their pace. The bandwidth of L2
+//! itself and row conflicts are not modelled, and which traffic hits L2 is the caller's to say.
 //!
-//! Because a factor is the same for all blocks of a GPC, one clock slowed by it times them: each
-//! ends when that clock has advanced by its length. A change of demand changes the clock's pace and
-//! moves no entry of the queue.
+//! Because a factor is the same for all blocks of a GPC that reach DRAM, and for all others, one
+//! clock each times them: a block ends when that clock has advanced by its length. A change of
+//! demand changes the clock's pace and moves no entry of the queue.
 
 use crate::Time;
 use crate::spec::MemorySpec;

@@ -47,7 +47,7 @@ fn check_conservation(group: &Group, layout: &Layout) -> Result<(), TestCaseErro
 fn check_books(group: &Group, layout: &Layout, spec: &DeviceSpec) -> Result<(), TestCaseError> {
     let mut sms = vec![SmFree::new(&spec.sm); group.sms.len()];
     let (mut resident, mut recorded) = (0, 0);
-    let mut asked = vec![0_u64; layout.gpcs.len()];
+    let mut asked = vec![[0_u64; 2]; layout.gpcs.len()];
     let mut asked_of_sms = vec![0_u64; layout.sm_count()];
     let mut by_task: BTreeMap<u64, u64> = BTreeMap::new();
     for cohort in group.cohorts.iter().filter(|cohort| cohort.live) {
@@ -59,7 +59,9 @@ fn check_books(group: &Group, layout: &Layout, spec: &DeviceSpec) -> Result<(), 
         sms[usize::from(cohort.sm)].take(&task.footprint, cohort.count);
         resident += count;
         recorded += if task.records.is_some() { count } else { 0 };
-        asked[layout.gpc_of(usize::from(cohort.sm))] += task.demand * count;
+        let of_gpc = &mut asked[layout.gpc_of(usize::from(cohort.sm))];
+        of_gpc[0] += task.demand.dram * count;
+        of_gpc[1] += task.demand.l2 * count;
         asked_of_sms[usize::from(cohort.sm)] += task.sm_permille * count;
         *by_task.entry(cohort.task).or_default() += count;
     }
@@ -68,9 +70,12 @@ fn check_books(group: &Group, layout: &Layout, spec: &DeviceSpec) -> Result<(), 
     for (sm, asked) in asked_of_sms.into_iter().enumerate() {
         prop_assert_eq!(asked, group.contended.demand(sm));
     }
-    // Each GPC passes on at most what its SMs can draw.
-    let sms = layout.gpcs.iter().map(|gpc| gpc.iter().count() as u64);
-    let passed = sms.zip(asked).map(|(sms, asked)| asked.min(spec.memory.sm_bytes_per_s / 1_000 * sms));
+    // Each GPC draws at most what its SMs can, of DRAM and of L2 alike.
+    let widths = layout.gpcs.iter().map(|gpc| spec.memory.sm_bytes_per_s / 1_000 * gpc.iter().count() as u64);
+    let passed = widths.zip(asked).map(|(width, [dram, l2])| {
+        let drawn = u128::from(width.min(dram + l2));
+        (u128::from(dram) * drawn / u128::from((dram + l2).max(1))) as u64
+    });
     prop_assert_eq!(passed.sum::<u64>(), group.memory.demand());
     let followed = group.by_time.len() + group.memory.len() + group.contended.len();
     prop_assert_eq!(followed, group.cohorts.len() - group.cohorts_free.len());
@@ -99,6 +104,7 @@ fn kernel() -> impl Strategy<Value = KernelWork> {
             enabled,
             block_ns: ns,
             bytes_per_block: bytes / 2_000_000 * bytes,
+            l2_bytes_per_block: (bytes % 3) * bytes,
             jitter_permille: jitter,
             sm_permille: (jitter % 5) * 300,
             record_blocks: jitter % 2 == 1,

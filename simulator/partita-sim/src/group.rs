@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::bandwidth::Pace;
 use crate::contended::Contended;
-use crate::lanes::Lanes;
+use crate::lanes::{Demand, Lanes};
 use crate::layout::{Layout, SmSet};
 use crate::never::NeverRuns;
 use crate::pipeline::Pipeline;
@@ -54,10 +54,10 @@ pub(crate) struct Task {
     pub(crate) jitter_permille: u16,
     /// The demand of one block on its SM, in thousandths; 0 for blocks that do not contend there.
     pub(crate) sm_permille: u64,
-    /// Whether its blocks use their GPC's memory clock.
+    /// Whether its blocks use a memory clock of their GPC.
     pub(crate) touches_memory: bool,
-    /// The demand of bandwidth of one block, in bytes per millisecond.
-    pub(crate) demand: u64,
+    /// The demand of one block.
+    pub(crate) demand: Demand,
     pub(crate) records: Option<Vec<BlockRecord>>,
     /// Blocks of an open kernel without an end: the cohort, and when its first instruction runs,
     /// by the group's clock.
@@ -252,7 +252,8 @@ impl Group {
         self.sms[usize::from(cohort.sm)].give(&task.footprint, cohort.count);
         self.dirty.insert(usize::from(cohort.sm));
         if task.touches_memory {
-            self.memory.ask(layout.gpc_of(usize::from(cohort.sm)), 0, task.demand * count);
+            let gpc = layout.gpc_of(usize::from(cohort.sm));
+            self.memory.ask(gpc, Demand::default(), task.demand.times(count));
         }
         if task.sm_permille > 0 {
             self.contended.ask(usize::from(cohort.sm), 0, task.sm_permille * count, self.clock);

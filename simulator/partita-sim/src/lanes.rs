@@ -1,6 +1,7 @@
 //! Blocks that touch memory, by GPC: their ends, and their demand.
 //!
-//! A lane is one GPC's path to memory with its own clock ([`crate::bandwidth`] has the laws).
+//! Each GPC has one path to memory and two lanes with a clock each: one for the blocks that reach
+//! DRAM, and one for those whose traffic L2 serves ([`crate::bandwidth`] has the laws).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,24 +14,59 @@ use crate::spec::DeviceSpec;
 /// Largest number of lanes: one bit of a word each.
 const LANES_MAX: usize = 64;
 
-/// One GPC's blocks.
-#[derive(Clone, Debug)]
+/// What a block asks of memory, in bytes per millisecond.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// What DRAM serves.
+    pub(crate) dram: u64,
+    /// What L2 serves.
+    pub(crate) l2: u64,
+}
+
+impl Demand {
+    /// The demand of so many blocks.
+    #[inline]
+    pub(crate) fn times(self, blocks: u64) -> Self {
+        Self { dram: self.dram * blocks, l2: self.l2 * blocks }
+    }
+}
+
+/// Some of one GPC's blocks.
+#[derive(Clone, Debug, Default)]
 struct Lane {
     /// Ends of blocks, by `clock`.
     ends: BinaryHeap<Reverse<(Time, u32)>>,
     /// Stands still while there is nothing to time.
     clock: PacedClock,
-    /// The blocks' demand, in bytes per millisecond.
-    demand: u64,
+}
+
+/// One GPC's path to memory.
+#[derive(Clone, Debug)]
+struct Path {
+    /// The demand of the GPC's blocks.
+    demand: Demand,
     /// What the GPC's SMs can draw together, in bytes per millisecond.
     width: u64,
-    /// The pace by the width of the path.
+    /// The pace by the width.
     pace: Pace,
+}
+
+impl Path {
+    /// What reaches DRAM, in bytes per millisecond.
+    fn passes_to_dram(&self) -> u64 {
+        let Demand { dram, l2 } = self.demand;
+        match dram + l2 {
+            all if all <= self.width => dram,
+            all => (u128::from(dram) * u128::from(self.width) / u128::from(all)) as u64,
+        }
+    }
 }
 
 /// All of a group's blocks that touch memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Lanes {
+    paths: Vec<Path>,
+    /// Those of blocks that reach DRAM, one for each path, and then those of the others.
     lanes: Vec<Lane>,
     /// The lanes that have blocks.
     busy: u64,
@@ -40,18 +76,17 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// # Panics
-    /// A device of more than 64 GPCs.
+    /// A device of more than 32 GPCs.
     pub(crate) fn new(spec: &DeviceSpec, layout: &Layout) -> Self {
-        assert!(layout.gpcs.len() <= LANES_MAX, "a device of more than {LANES_MAX} GPCs is not modelled");
-        let lane = |sms: u64| Lane {
-            ends: BinaryHeap::new(),
-            clock: PacedClock::default(),
-            demand: 0,
+        let gpcs = layout.gpcs.len();
+        assert!(2 * gpcs <= LANES_MAX, "a device of {gpcs} GPCs is not modelled");
+        let path = |sms: u64| Path {
+            demand: Demand::default(),
             width: (spec.memory.sm_bytes_per_s / 1_000).saturating_mul(sms),
             pace: Pace::FULL,
         };
-        let lanes = layout.gpcs.iter().map(|gpc| lane(gpc.iter().count() as u64)).collect();
-        Self { lanes, busy: 0, demand: 0 }
+        let paths = layout.gpcs.iter().map(|gpc| path(gpc.iter().count() as u64)).collect();
+        Self { paths, lanes: vec![Lane::default(); 2 * gpcs], busy: 0, demand: 0 }
     }
 
     /// The demand of DRAM, in bytes per millisecond.
@@ -66,22 +101,34 @@ impl Lanes {
         self.lanes.iter().map(|lane| lane.ends.len()).sum()
     }
 
-    /// A block, or several that end together, of this length starts in a GPC.
+    /// A block of this demand, or several that end together, of this length starts in a GPC.
     #[inline]
-    pub(crate) fn push(&mut self, gpc: usize, length_ns: Time, cohort: u32) {
-        let lane = &mut self.lanes[gpc];
+    pub(crate) fn push(&mut self, gpc: usize, demand: Demand, length_ns: Time, cohort: u32) {
+        let at = if demand.dram > 0 { gpc } else { self.paths.len() + gpc };
+        let lane = &mut self.lanes[at];
         lane.ends.push(Reverse((lane.clock.ceil().saturating_add(length_ns), cohort)));
-        self.busy |= 1 << gpc;
+        self.busy |= 1 << at;
     }
 
     /// Changes the demand of a GPC's blocks.
     #[inline]
-    pub(crate) fn ask(&mut self, gpc: usize, more: u64, less: u64) {
-        let lane = &mut self.lanes[gpc];
-        self.demand -= lane.demand.min(lane.width);
-        lane.demand = lane.demand + more - less;
-        self.demand += lane.demand.min(lane.width);
-        lane.pace = Pace::of(lane.demand, lane.width);
+    pub(crate) fn ask(&mut self, gpc: usize, more: Demand, less: Demand) {
+        let path = &mut self.paths[gpc];
+        self.demand -= path.passes_to_dram();
+        path.demand.dram = path.demand.dram + more.dram - less.dram;
+        path.demand.l2 = path.demand.l2 + more.l2 - less.l2;
+        self.demand += path.passes_to_dram();
+        path.pace = Pace::of(path.demand.dram + path.demand.l2, path.width);
+    }
+
+    /// The pace of a lane where DRAM has this pace, and whether it is DRAM's alone.
+    #[inline]
+    fn pace(&self, at: usize, dram: Pace) -> (Pace, bool) {
+        match at.checked_sub(self.paths.len()) {
+            None if self.paths[at].pace == Pace::FULL => (dram, true),
+            None => (dram.and(self.paths[at].pace), false),
+            Some(gpc) => (self.paths[gpc].pace, false),
+        }
     }
 
     fn busy(&self) -> impl Iterator<Item = usize> + use<> {
@@ -97,13 +144,13 @@ impl Lanes {
     #[inline]
     pub(crate) fn until_next(&self, dram: Pace) -> Time {
         let (mut nearest, mut time) = (u128::MAX, Time::MAX);
-        for lane in self.busy().map(|at| &self.lanes[at]) {
+        for at in self.busy() {
+            let lane = &self.lanes[at];
             let Some(&Reverse((due, _))) = lane.ends.peek() else { continue };
-            if lane.pace == Pace::FULL {
+            match self.pace(at, dram) {
                 // All have one pace: the one with the shortest rest is the first.
-                nearest = nearest.min(lane.clock.missing(due));
-            } else {
-                time = time.min(lane.clock.until(due, dram.and(lane.pace)));
+                (_, true) => nearest = nearest.min(lane.clock.missing(due)),
+                (pace, false) => time = time.min(lane.clock.until(due, pace)),
             }
         }
         if nearest < u128::MAX { time.min(time_for(nearest, dram)) } else { time }
@@ -113,8 +160,8 @@ impl Lanes {
     #[inline]
     pub(crate) fn run(&mut self, dt: Time, dram: Pace) {
         for at in self.busy() {
-            let lane = &mut self.lanes[at];
-            lane.clock.advance(dt, dram.and(lane.pace));
+            let (pace, _) = self.pace(at, dram);
+            self.lanes[at].clock.advance(dt, pace);
         }
     }
 

@@ -108,6 +108,8 @@ pub struct KernelWork {
     pub block_ns: Time,
     /// DRAM traffic of one block, in bytes; 0 for a compute-bound kernel.
     pub bytes_per_block: u64,
+    /// Traffic of one block that L2 serves, in bytes: it needs its GPC's path to memory alone.
+    pub l2_bytes_per_block: u64,
     /// The length of each block varies uniformly within ± this many thousandths of `block_ns`, by
     /// the engine's seed; below 1000.
     pub jitter_permille: u16,
@@ -118,8 +120,8 @@ pub struct KernelWork {
     /// Records a [`crate::BlockRecord`] of each block, for [`crate::Engine::take_blocks`].
     pub record_blocks: bool,
     /// The caller says how long each block takes: [`crate::EventKind::BlockStarted`] reports it,
-    /// and it runs until [`crate::Engine::end_block`]. `block_ns`, `bytes_per_block` and
-    /// `sm_permille` have no effect.
+    /// and it runs until [`crate::Engine::end_block`]. `block_ns`, both counts of bytes
+    /// and `sm_permille` have no effect.
     pub open: bool,
 }
 
@@ -161,6 +163,7 @@ impl KernelWork {
             enabled,
             block_ns,
             bytes_per_block: 0,
+            l2_bytes_per_block: 0,
             jitter_permille: 0,
             sm_permille: 0,
             record_blocks: false,

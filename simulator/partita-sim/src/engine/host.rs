@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{Engine, SubmitError, UnknownHandle};
 use crate::bandwidth;
 use crate::group::Task;
+use crate::lanes::Demand;
 use crate::sm::Footprint;
 use crate::work::{KernelWork, StreamId, Work, WorkId};
 use crate::{EventKind, Time};
@@ -200,8 +201,11 @@ impl Engine {
             block_ns: kernel.block_ns,
             jitter_permille: kernel.jitter_permille,
             sm_permille: if kernel.open { 0 } else { kernel.sm_permille.into() },
-            touches_memory: kernel.bytes_per_block > 0 && !kernel.open,
-            demand: bandwidth::demand(kernel.bytes_per_block, kernel.block_ns),
+            touches_memory: kernel.bytes_per_block + kernel.l2_bytes_per_block > 0 && !kernel.open,
+            demand: Demand {
+                dram: bandwidth::demand(kernel.bytes_per_block, kernel.block_ns),
+                l2: bandwidth::demand(kernel.l2_bytes_per_block, kernel.block_ns),
+            },
             records,
             open: kernel.open.then(BTreeMap::new),
             never: kernel.check(&self.spec).err(),

@@ -20,6 +20,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::{Cohort, Context, Group, Notice, Task};
+use crate::lanes::Demand;
 use crate::layout::SmSet;
 use crate::{Stats, Time};
 
@@ -243,7 +244,7 @@ impl Group {
         self.sms[usize::from(pick.sm)].take(&task.footprint, pick.blocks);
         let gpc = context.layout.gpc_of(usize::from(pick.sm));
         if task.touches_memory {
-            self.memory.ask(gpc, task.demand * count, 0);
+            self.memory.ask(gpc, task.demand.times(count), Demand::default());
         }
         if task.sm_permille > 0 {
             self.contended.ask(usize::from(pick.sm), task.sm_permille * count, 0, self.clock);
@@ -285,7 +286,7 @@ impl Group {
                 let sm = context.layout.smid(usize::from(pick.sm));
                 notices.push(Notice::Block { work: task.work, block, sm, start_ns: cohort.start_ns });
             } else if task.touches_memory {
-                self.memory.push(gpc, length, index);
+                self.memory.push(gpc, task.demand, length, index);
             } else if task.sm_permille > 0 {
                 self.contended.push(usize::from(pick.sm), length, index, self.clock);
             } else {

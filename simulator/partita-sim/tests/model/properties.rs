@@ -105,6 +105,7 @@ fn kernel() -> impl Strategy<Value = KernelWork> {
                 enabled,
                 block_ns: ns,
                 bytes_per_block: bytes,
+                l2_bytes_per_block: bytes / 3,
                 jitter_permille: jitter,
                 sm_permille: jitter % 3 * 700,
                 record_blocks: true,

@@ -215,6 +215,61 @@ fn a_gpc_that_asks_for_more_than_its_sms_can_draw_slows_itself_alone() {
     assert_eq!(works.map(|work| done(&events, work)), [Some(20_001), Some(10_001)]);
 }
 
+/// As many TPCs packed into one GPC and spread over all, as in figure 13 of the paper.
+#[test]
+fn packed_and_spread_are_equal_until_a_gpcs_path_is_full() {
+    let mut spec = bare("h200");
+    spec.memory.sm_bytes_per_s = 1_000_000_000; // one byte per nanosecond
+    let gpcs: Vec<TpcSet> =
+        spec.topology.gpcs().iter().map(|gpc| gpc.tpcs).filter(|gpc| gpc.len() > 6).collect();
+    let first = |set: &TpcSet, count: usize| set.iter().take(count).collect::<TpcSet>();
+    let count = gpcs.len().min(7);
+    let packed = first(&gpcs[0], count);
+    let spread: TpcSet =
+        gpcs.iter().flat_map(|gpc| first(gpc, 1).iter().collect::<Vec<_>>()).take(count).collect();
+    let time = |set: TpcSet, work: KernelWork| {
+        let mut gpu = Engine::new(&spec, 0);
+        let group = gpu.add_group(GroupKind::Mps);
+        let stream = gpu.add_stream(group, 0).unwrap();
+        let blocks = 2 * set.len() as u64;
+        let work = submit(&mut gpu, stream, KernelWork { grid_blocks: blocks, enabled: set, ..work });
+        done(&gpu.run_to_end(), work).unwrap()
+    };
+    let of_l2 = |bytes| KernelWork { l2_bytes_per_block: bytes, ..whole_sm(1, 10_000, packed) };
+    for bytes in [1, 5_000, 10_000] {
+        assert_eq!((time(packed, of_l2(bytes)), time(spread, of_l2(bytes))), (10_000, 10_000), "{bytes}");
+    }
+    // Each SM asks for four times what one draws alone: one TPC has its GPC's path for itself.
+    let (slow, fast) = (time(packed, of_l2(40_000)), time(spread, of_l2(40_000)));
+    assert_eq!(fast, 10_000);
+    let path = gpcs[0].len() as f64 / count as f64;
+    assert!((slow as f64 / 10_000.0 * path / 4.0 - 1.0).abs() < 1e-3, "{slow}");
+}
+
+/// A product that reads its tiles from L2 is no slower beside copies that take all of DRAM.
+#[test]
+fn dram_slows_no_block_that_l2_serves() {
+    let mut spec = bare("h200");
+    limit_memory(&mut spec);
+    let mut gpu = Engine::new(&spec, 0);
+    let group = gpu.add_group(GroupKind::Mps);
+    let halves = [TpcSet::range(0..33), TpcSet::range(33..66)];
+    let bytes = [(1_000_000, 0), (0, 1_000_000)];
+    let works = [0, 1].map(|i| {
+        let stream = gpu.add_stream(group, 0).unwrap();
+        let (bytes_per_block, l2_bytes_per_block) = bytes[i];
+        submit(
+            &mut gpu,
+            stream,
+            KernelWork { bytes_per_block, l2_bytes_per_block, ..whole_sm(66, 10_000, halves[i]) },
+        )
+    });
+    let events = gpu.run_to_end();
+    let [of_dram, of_l2] = works.map(|work| done(&events, work).unwrap());
+    assert_eq!(of_l2, 10_000);
+    assert!(of_dram > 400_000, "{of_dram}");
+}
+
 #[test]
 fn a_copy_within_the_device_takes_bandwidth_from_kernels() {
     let mut spec = bare("h200");
