@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use partita_core::time::Priority;
-use partita_ledger::{FLAG_TIMED, GATE_FILE_NAME, NO_QUOTA, TIME_FILE_NAME};
+use partita_ledger::{FLAG_TIMED, GATE_FILE_NAME, Limits, NO_QUOTA, TIME_FILE_NAME};
 use serde::Serialize;
 
 use crate::calibration::without_mps;
@@ -251,26 +251,24 @@ fn check_offered(registry: &Registry, request: &RunRequest) -> Result<(), Error>
 /// site's policy or its neighbours may have completed, or one that has these limits.
 fn is_same(parts: &[Tenant], request: &RunRequest, gpus: &[Gpu]) -> bool {
     let asked = request.limits.to_string();
-    let is_asked = |meta: &Meta| meta.is_prepared() && meta.prepared_limits.as_deref() == Some(&*asked);
+    let share = request.limits.share.map(|share| share.to_string());
+    let is_asked = |meta: &Meta| meta.prepared_limits.as_deref() == Some(&*asked);
+    let is_made = |meta: &Meta| {
+        meta.isolation == request.limits.isolation() && (share.is_none() || meta.share == share)
+    };
+    // What it asks for changes nothing, and nothing is left out.
+    let are_same = |limits: &Limits| {
+        let mut asked = limits.clone();
+        request.limits.put(&mut asked);
+        let has_quota = limits.memory_quota_bytes != NO_QUOTA && memory::rest(limits).is_none();
+        let is_timed = limits.flags & FLAG_TIMED != 0;
+        asked == *limits
+            && (request.limits.memory.is_some() || !has_quota)
+            && (request.limits.time.is_some() || !is_timed)
+    };
     let is_it = |(part, gpu): (&Tenant, &Gpu)| {
-        let share = request.limits.share.map(|share| share.to_string());
-        part.gpu_key == gpu.key()
-            && (part.meta().is_ok_and(is_asked)
-                || part.meta().is_ok_and(|meta| {
-                meta.is_prepared()
-                    && meta.isolation == request.limits.isolation()
-                    && (share.is_none() || meta.share == share)
-            })
-            // What it asks for changes nothing, and nothing is left out.
-            && part.limits().is_ok_and(|limits| {
-                let mut asked = limits.clone();
-                request.limits.put(&mut asked);
-                let has_quota = limits.memory_quota_bytes != NO_QUOTA && memory::rest(limits).is_none();
-                let is_timed = limits.flags & FLAG_TIMED != 0;
-                asked == *limits
-                    && (request.limits.memory.is_some() || !has_quota)
-                    && (request.limits.time.is_some() || !is_timed)
-            }))
+        let is_same = |meta: &Meta| is_asked(meta) || is_made(meta) && part.limits().is_ok_and(are_same);
+        part.gpu_key == gpu.key() && part.is_prepared() && part.meta().is_ok_and(is_same)
     };
     parts.len() == gpus.len() && parts.iter().zip(gpus).all(is_it)
 }

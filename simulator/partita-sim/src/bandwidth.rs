@@ -1,7 +1,7 @@
 //! Contention for memory: the laws, and the clock for works that touch memory.
 //!
 //! Every block (and copy) that touches memory spreads its traffic evenly over its own length, which
-//! is its time without contention. Two things slow it down:
+//! is its time without contention. Three things slow it down:
 //!
 //! 1. **DRAM.** If the running works demand D of a capacity C, blocks run at (1 + (D/C)^5/2)^-2/5
 //!    of their pace: the smooth minimum of demand and supply. Measured on the H200
@@ -16,10 +16,14 @@
 //!    SMs together. So this limits only kernels described as demanding more than SMs can draw.
 //!    Packed sets of 11 to 30 TPCs were up to 3 % slower than spread ones; that is not modelled.
 //!
-//! Traffic that L2 serves takes its part of the GPC's path, and DRAM does not see it; blocks
-//! without other traffic are not slowed by DRAM. Copy engines have priority: they slow down only
-//! once DRAM is exhausted, by C/D. Blocks that touch no memory keep their pace. The bandwidth of L2
-//! itself and row conflicts are not modelled, and which traffic hits L2 is the caller's to say.
+//! 3. **The ports.** What the SMs of a GPC draw from DRAM and what L2 serves them pass its ports,
+//!    64 bytes a clock and SM (more than an SM draws from DRAM). If they ask for more, all its
+//!    blocks with traffic run slower by the same factor. Blocks whose traffic L2 serves alone are
+//!    slowed by nothing else.
+//!
+//! Copy engines have priority: they slow down only once DRAM is exhausted, by C/D. Blocks that
+//! touch no memory keep their pace. The bandwidth of L2 itself and row conflicts are not modelled,
+//! and which traffic hits L2 is the caller's to say.
 //!
 //! Because a factor is the same for all blocks of a GPC that reach DRAM, and for all others, one
 //! clock each times them: a block ends when that clock has advanced by its length. A change of

@@ -40,25 +40,46 @@ struct Lane {
     clock: PacedClock,
 }
 
+/// Width of an SM's port to L2.
+const PORT_BYTES_PER_CLOCK: u64 = 64;
+
 /// One GPC's path to memory.
 #[derive(Clone, Debug)]
 struct Path {
     /// The demand of the GPC's blocks.
     demand: Demand,
-    /// What the GPC's SMs can draw together, in bytes per millisecond.
+    /// What the GPC's SMs can draw from DRAM together, in bytes per millisecond.
+    draw: u64,
+    /// What their ports pass together, in bytes per millisecond.
     width: u64,
-    /// The pace by the width.
-    pace: Pace,
+    /// The pace of the blocks that reach DRAM.
+    drawing: Pace,
+    /// The pace by the width alone.
+    passing: Pace,
 }
 
 impl Path {
+    fn new(spec: &DeviceSpec, sms: u64) -> Self {
+        let draw = (spec.memory.sm_bytes_per_s / 1_000).saturating_mul(sms);
+        let width = (u64::from(spec.clocks.sm_khz) * PORT_BYTES_PER_CLOCK).saturating_mul(sms).max(draw);
+        Self { demand: Demand::default(), draw, width, drawing: Pace::FULL, passing: Pace::FULL }
+    }
+
+    fn ask(&mut self, more: Demand, less: Demand) {
+        self.demand.dram = self.demand.dram + more.dram - less.dram;
+        self.demand.l2 = self.demand.l2 + more.l2 - less.l2;
+        self.passing = Pace::of(self.drawn() + self.demand.l2, self.width);
+        self.drawing = Pace::of(self.demand.dram, self.draw).and(self.passing);
+    }
+
+    /// What its SMs draw from DRAM where the ports are wide enough, in bytes per millisecond.
+    fn drawn(&self) -> u64 {
+        self.demand.dram.min(self.draw)
+    }
+
     /// What reaches DRAM, in bytes per millisecond.
     fn passes_to_dram(&self) -> u64 {
-        let Demand { dram, l2 } = self.demand;
-        match dram + l2 {
-            all if all <= self.width => dram,
-            all => (u128::from(dram) * u128::from(self.width) / u128::from(all)) as u64,
-        }
+        self.passing.passes(self.drawn())
     }
 }
 
@@ -80,12 +101,7 @@ impl Lanes {
     pub(crate) fn new(spec: &DeviceSpec, layout: &Layout) -> Self {
         let gpcs = layout.gpcs.len();
         assert!(2 * gpcs <= LANES_MAX, "a device of {gpcs} GPCs is not modelled");
-        let path = |sms: u64| Path {
-            demand: Demand::default(),
-            width: (spec.memory.sm_bytes_per_s / 1_000).saturating_mul(sms),
-            pace: Pace::FULL,
-        };
-        let paths = layout.gpcs.iter().map(|gpc| path(gpc.iter().count() as u64)).collect();
+        let paths = layout.gpcs.iter().map(|gpc| Path::new(spec, gpc.iter().count() as u64)).collect();
         Self { paths, lanes: vec![Lane::default(); 2 * gpcs], busy: 0, demand: 0 }
     }
 
@@ -115,19 +131,17 @@ impl Lanes {
     pub(crate) fn ask(&mut self, gpc: usize, more: Demand, less: Demand) {
         let path = &mut self.paths[gpc];
         self.demand -= path.passes_to_dram();
-        path.demand.dram = path.demand.dram + more.dram - less.dram;
-        path.demand.l2 = path.demand.l2 + more.l2 - less.l2;
+        path.ask(more, less);
         self.demand += path.passes_to_dram();
-        path.pace = Pace::of(path.demand.dram + path.demand.l2, path.width);
     }
 
     /// The pace of a lane where DRAM has this pace, and whether it is DRAM's alone.
     #[inline]
     fn pace(&self, at: usize, dram: Pace) -> (Pace, bool) {
         match at.checked_sub(self.paths.len()) {
-            None if self.paths[at].pace == Pace::FULL => (dram, true),
-            None => (dram.and(self.paths[at].pace), false),
-            Some(gpc) => (self.paths[gpc].pace, false),
+            None if self.paths[at].drawing == Pace::FULL => (dram, true),
+            None => (dram.and(self.paths[at].drawing), false),
+            Some(gpc) => (self.paths[gpc].passing, false),
         }
     }
 

@@ -219,7 +219,8 @@ fn a_gpc_that_asks_for_more_than_its_sms_can_draw_slows_itself_alone() {
 #[test]
 fn packed_and_spread_are_equal_until_a_gpcs_path_is_full() {
     let mut spec = bare("h200");
-    spec.memory.sm_bytes_per_s = 1_000_000_000; // one byte per nanosecond
+    spec.memory.sm_bytes_per_s = 1_000_000_000;
+    spec.clocks.sm_khz = 1_000_000; // 64 bytes per nanosecond and SM
     let gpcs: Vec<TpcSet> =
         spec.topology.gpcs().iter().map(|gpc| gpc.tpcs).filter(|gpc| gpc.len() > 6).collect();
     let first = |set: &TpcSet, count: usize| set.iter().take(count).collect::<TpcSet>();
@@ -236,11 +237,11 @@ fn packed_and_spread_are_equal_until_a_gpcs_path_is_full() {
         done(&gpu.run_to_end(), work).unwrap()
     };
     let of_l2 = |bytes| KernelWork { l2_bytes_per_block: bytes, ..whole_sm(1, 10_000, packed) };
-    for bytes in [1, 5_000, 10_000] {
+    for bytes in [1, 64_000, 640_000] {
         assert_eq!((time(packed, of_l2(bytes)), time(spread, of_l2(bytes))), (10_000, 10_000), "{bytes}");
     }
-    // Each SM asks for four times what one draws alone: one TPC has its GPC's path for itself.
-    let (slow, fast) = (time(packed, of_l2(40_000)), time(spread, of_l2(40_000)));
+    // Each SM asks for four times what a port passes: one TPC has all ports of its GPC.
+    let (slow, fast) = (time(packed, of_l2(2_560_000)), time(spread, of_l2(2_560_000)));
     assert_eq!(fast, 10_000);
     let path = gpcs[0].len() as f64 / count as f64;
     assert!((slow as f64 / 10_000.0 * path / 4.0 - 1.0).abs() < 1e-3, "{slow}");
