@@ -308,18 +308,24 @@ fn turns_by_priority_of_one_user_do_not_matter_to_another() {
     assert!(said.contains("`second` takes turns"), "{said}");
 }
 
-/// What a refusal advises beside rules of priorities is allowed by them, and works as it is typed.
-#[test]
-fn what_is_advised_beside_rules_of_priorities_is_not_refused() {
-    if !common::is_system() {
-        return;
-    }
+/// A world with an empty policy, and the policy's file.
+fn with_policy() -> (World, PathBuf) {
     let mut file = PathBuf::new();
     let world = World::plan().in_memory().on(|dir| {
         file = dir.join("policy.toml");
         fs::write(&file, "").unwrap();
         vec![("PARTITA_POLICY", file.clone().into())]
     });
+    (world, file)
+}
+
+/// What a refusal advises beside rules of priorities is allowed by them, and works as it is typed.
+#[test]
+fn what_is_advised_beside_rules_of_priorities_is_not_refused() {
+    if !common::is_system() {
+        return;
+    }
+    let (world, file) = with_policy();
     let first = idle(&world, VICTIM, "--name first --priority high");
     let run = |options: &str| {
         let line = format!("run {options} -- true");
@@ -842,12 +848,7 @@ fn programs_outside_of_tenants_are_reported_and_ended_if_the_site_wants_that() {
     if machine().is_none() {
         return;
     }
-    let mut file = PathBuf::new();
-    let world = World::plan().in_memory().on(|dir| {
-        file = dir.join("policy.toml");
-        fs::write(&file, "").unwrap();
-        vec![("PARTITA_POLICY", file.clone().into())]
-    });
+    let (world, file) = with_policy();
     let owner = world.owner();
     let outside = format!("[outside]\nprograms = \"end\"\nusers = [\"{owner}\"]\n");
     fs::write(&file, &outside).unwrap();

@@ -43,7 +43,7 @@ fn pod(name: &str) -> Option<Pod> {
         eprintln!("skipped: the device of a real GPU is NVIDIA's to write");
         return None;
     }
-    let world = private_world();
+    let world = private_world()?;
     // A board whose directory others can enter serves all users.
     fs::set_permissions(world.dir().join("sim"), fs::Permissions::from_mode(0o755)).unwrap();
     let root = world.dir().join("root");
@@ -55,12 +55,19 @@ fn pod(name: &str) -> Option<Pod> {
     Some(Pod { world, name, root, board })
 }
 
-/// A world whose run directory only this user enters, as prepared tenants need it.
-fn private_world() -> World {
+/// A world whose run directory only this user enters, as prepared tenants need it; `None` where
+/// there can be none.
+fn private_world() -> Option<World> {
+    if !rustix::process::geteuid().is_root()
+        || common::needs_simulator("the run directory is this test's own")
+        || common::needs_user_mode("the run directory is this test's own")
+    {
+        return None;
+    }
     let world = World::plan().own().in_memory().start();
     fs::create_dir(world.run_dir()).unwrap();
     fs::set_permissions(world.run_dir(), fs::Permissions::from_mode(0o700)).unwrap();
-    world
+    Some(world)
 }
 
 /// A busybox, the test's program, and the libraries that these and the driver need.
@@ -177,13 +184,7 @@ impl Pod {
 /// `cdi remove` finds the processes of containers alone.
 #[test]
 fn a_tenant_is_removed_when_its_last_slot_is_free() {
-    if !rustix::process::geteuid().is_root()
-        || common::needs_simulator("the run directory is this test's own")
-        || common::needs_user_mode("the run directory is this test's own")
-    {
-        return;
-    }
-    let world = private_world();
+    let Some(world) = private_world() else { return };
     let devices = world.dir().join("devices");
     let at = format!("--output {}", devices.display());
     world.ok(&format!("cdi prepare serve --gpu sim:h200 --sm 10% {at}"));
@@ -213,13 +214,7 @@ fn a_tenant_is_removed_when_its_last_slot_is_free() {
 /// The same words make no other tenant, whatever the policy adds to them, until it is changed.
 #[test]
 fn a_tenant_is_prepared_again_by_the_same_words() {
-    if !rustix::process::geteuid().is_root()
-        || common::needs_simulator("the run directory is this test's own")
-        || common::needs_user_mode("the run directory is this test's own")
-    {
-        return;
-    }
-    let world = private_world();
+    let Some(world) = private_world() else { return };
     let policy = world.dir().join("policy.toml");
     fs::write(&policy, "[default]\nmem = \"2GiB\"\n").unwrap();
     let prepare = |limits: &str| {

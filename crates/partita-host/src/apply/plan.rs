@@ -118,7 +118,7 @@ pub fn plan(file: &Path, wanted: &[Wanted], current: &[Current], consent: Consen
             starts.push(Action::Start { wanted: one.clone() });
             continue;
         };
-        // Whoever started it: what it will be is seen once it runs.
+        // It has no limits to compare before it runs, whether this file or a user started it.
         if tenant.waits {
             plan.waits.push(one.name.clone());
             continue;
