@@ -209,7 +209,7 @@ impl Bench {
     }
 
     fn victim(&self) -> Result<Side> {
-        let words = ["./victim", "kernels.ptx", "floods.ptx", "victim", "1000000", "8"];
+        let words = ["./victim", "kernels.ptx", "floods.ptx", "victim", "1000000", "8", "1"];
         Side::start(self.command("victim", "4tpc", &words)?).context("the victim does not start")
     }
 

@@ -1,14 +1,17 @@
 //! What a victim loses beside each kind of bad neighbour, by setting.
 //!
-//! The victim runs kernels of 1 ms, one after the other, and times each. In each round and setting
-//! it runs alone first, and then beside each neighbour, in a random order; every figure is compared
-//! with the victim alone in the same round and setting. A victim that a neighbour has broken is
-//! counted and restarted.
+//! The victim runs kernels of 1 ms, one after the other, and times each, or several in a row with
+//! `--kernels`. It also says where the time passed: before, in, or after the kernels.
+//!
+//! In each round and setting it runs alone first, and then beside each neighbour, in a random
+//! order; every figure is compared with the victim alone in the same round and setting. A victim
+//! that a neighbour has broken is counted and restarted.
 //!
 //! ```text
 //! cargo build --profile dist && target/dist/neighbours            # sim:h200
 //! target/dist/neighbours --gpu 0 --rounds 3 --out research/bench/results/neighbours.md
 //! target/dist/neighbours --gpu 0 --kinds streams-128,streams-1000 --settings masks
+//! target/dist/neighbours --gpu 0 --kinds printf,managed-new --settings masks --kernels 10
 //! ```
 //!
 //! `neighbour.c` has the kinds; `cc` compiles it unless `--worker` names a compiled one. Each
@@ -31,8 +34,9 @@ use report::{Cell, Outcome};
 const SOURCE: &str = include_str!("neighbour.c");
 const FLOODS: &str = include_str!("floods.ptx");
 const HEADER: &str = include_str!("../../../../../crates/partita-cli/tests/hook/cuda.h");
-/// A victim's kernel, in nanoseconds, and its blocks.
-const KERNEL: [&str; 2] = ["1000000", "64"];
+/// The time of a victim's kernels, in nanoseconds, and the blocks of each.
+const UNIT_NS: u64 = 1_000_000;
+const BLOCKS: u64 = 64;
 /// A process that hangs is killed after this time.
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -83,6 +87,9 @@ struct Options {
     /// The settings.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Setting::value_variants().to_vec())]
     settings: Vec<Setting>,
+    /// The victim waits once for so many kernels, which take 1 ms together.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    kernels: u64,
     /// The number of repetitions of everything.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -143,11 +150,11 @@ impl Bench {
     }
 
     fn heading(&self) -> String {
-        let Options { gpu, rounds, ms, mem, .. } = &self.options;
+        let Options { gpu, rounds, ms, mem, kernels, .. } = &self.options;
         format!(
-            "`{gpu}`; {rounds} rounds, {ms} ms a measurement, kernels of 1 ms and 64 blocks; tenants have \
-             {mem}. A cell is the p99 beside the neighbour over the p99 alone, in the same round and \
-             setting: median (least to most)."
+            "`{gpu}`; {rounds} rounds, {ms} ms a measurement; the victim waits for {kernels} kernels of \
+             {BLOCKS} blocks, which take 1 ms together; tenants have {mem}. A cell is the p99 beside the \
+             neighbour over the p99 alone, in the same round and setting: median (least to most)."
         )
     }
 
@@ -229,7 +236,9 @@ impl Bench {
     }
 
     fn victim(&self, setting: Setting) -> Result<Side> {
-        let words = ["victim", KERNEL[0], KERNEL[1]];
+        let kernels = self.options.kernels;
+        let [each, blocks, count] = [UNIT_NS / kernels, BLOCKS, kernels].map(|word| word.to_string());
+        let words = ["victim", &each, &blocks, &count];
         Side::start(self.command(setting, true, &words)?).context("the victim does not start")
     }
 

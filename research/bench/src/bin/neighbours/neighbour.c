@@ -1,8 +1,11 @@
 /* A program that shares a GPU: a victim that times its own kernels, or a neighbour of one kind.
- *   neighbour KERNELS.ptx FLOODS.ptx victim KERNEL_NS BLOCKS
+ *   neighbour KERNELS.ptx FLOODS.ptx victim KERNEL_NS BLOCKS KERNELS
  *   neighbour KERNELS.ptx FLOODS.ptx KIND
- * Both print `ready`. The victim answers each line `MS` with `P50_NS P99_NS MAX_NS COUNT`, or with
- * `error CODE` and ends. A neighbour works until its input ends. */
+ * Both print `ready`. The victim runs KERNELS kernels in a row, waits for them, and begins again. It
+ * answers each line `MS` with p50 and p99, in nanoseconds, of: the whole, the time before the first
+ * block, the time in the kernels, the time after the last block. Of the times before and after,
+ * which cross two clocks, the least one is subtracted. Or it answers `error CODE` and ends.
+ * A neighbour works until its input ends. */
 #include "cuda.h"
 #include <errno.h>
 #include <poll.h>
@@ -87,34 +90,64 @@ static void wait_for_end(void) {
 }
 
 static int later(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
 }
 
-static int victim(uint64_t kernel_ns, unsigned blocks) {
-    static uint64_t took[1 << 20];
+#define TIMES_MAX (1 << 18)
+/* What `partita_census` writes for each block. */
+struct block {
+    uint64_t sm, begin, end, mark;
+};
+
+static void answer_with(int64_t *times, size_t count, int is_relative, char end) {
+    qsort(times, count, sizeof *times, later);
+    int64_t least = is_relative ? times[0] : 0;
+    printf("%lld %lld%c", (long long)(times[count / 2] - least), (long long)(times[count * 99 / 100] - least), end);
+}
+
+static int victim(uint64_t kernel_ns, unsigned blocks, unsigned kernels_in_a_row) {
+    static int64_t whole[TIMES_MAX], before[TIMES_MAX], inside[TIMES_MAX], after[TIMES_MAX];
     char line[32];
+    struct block *written;
+    size_t all = (size_t)blocks * kernels_in_a_row;
     prepare();
-    void *spin = function_of(kernels, "partita_spin"), *stream = make_stream(0), *parameters[] = {&kernel_ns};
+    OK("cuMemHostAlloc",
+       CALL(int (*)(void **, size_t, unsigned), "cuMemHostAlloc")((void **)&written, all * sizeof *written, 2));
+    void *census = function_of(kernels, "partita_census"), *stream = make_stream(0);
     ready();
     while (fgets(line, sizeof line, stdin)) {
         uint64_t end = now_ns() + strtoull(line, NULL, 10) * 1000000;
         size_t count = 0;
-        while (now_ns() < end && count < sizeof took / sizeof *took) {
+        while (now_ns() < end && count < TIMES_MAX) {
             uint64_t begin = now_ns();
-            int code = launch_kernel(spin, blocks, 1, 1, 64, 1, 1, 0, stream, parameters, NULL);
+            int code = 0;
+            for (unsigned i = 0; i < kernels_in_a_row && !code; i++) {
+                struct block *out = written + (size_t)blocks * i;
+                void *parameters[] = {&out, &kernel_ns};
+                code = launch_kernel(census, blocks, 1, 1, 64, 1, 1, 0, stream, parameters, NULL);
+            }
             if (!code) code = synchronize_stream(stream);
             if (code) {
                 printf("error %d\n", code);
                 return 1;
             }
-            took[count++] = now_ns() - begin;
+            uint64_t over = now_ns(), first = UINT64_MAX, last = 0;
+            for (size_t i = 0; i < all; i++) {
+                if (written[i].begin < first) first = written[i].begin;
+                if (written[i].end > last) last = written[i].end;
+            }
+            whole[count] = over - begin;
+            before[count] = first - begin;
+            inside[count] = last - first;
+            after[count++] = over - last;
         }
-        qsort(took, count, sizeof *took, later);
-        if (count)
-            printf("%llu %llu %llu %zu\n", (unsigned long long)took[count / 2], (unsigned long long)took[count * 99 / 100],
-                   (unsigned long long)took[count - 1], count);
-        else
+        if (count) {
+            answer_with(whole, count, 0, ' ');
+            answer_with(before, count, 1, ' ');
+            answer_with(inside, count, 0, ' ');
+            answer_with(after, count, 1, '\n');
+        } else
             puts("error 0");
         fflush(stdout);
     }
@@ -318,24 +351,33 @@ static void pinned(void) {
     }
 }
 
-static void managed(void) {
+/* Managed memory that the GPU fills, where its pages are not there yet, are the host's, or have been
+ * brought before. */
+static void managed(int host_writes, int is_prefetched) {
     address found;
     size_t bytes = 32 << 20;
     prepare();
     int (*take)(address *, size_t, unsigned) = CALL(int (*)(address *, size_t, unsigned), "cuMemAllocManaged");
     int (*fill)(address, unsigned char, size_t) = CALL(int (*)(address, unsigned char, size_t), "cuMemsetD8_v2");
+    int (*bring)(address, size_t, int, void *) = CALL(int (*)(address, size_t, int, void *), "cuMemPrefetchAsync");
     int (*release)(address) = CALL(int (*)(address), "cuMemFree_v2");
     ready();
     while (!is_over()) {
         OK("managed", take(&found, bytes, 1));
-        memset((void *)found, 1, bytes);
+        if (host_writes) memset((void *)found, 1, bytes);
+        if (is_prefetched) OK("prefetch", bring(found, bytes, 0, NULL));
         OK("fill", fill(found, 2, bytes));
         OK("wait", synchronize());
         OK("release", release(found));
     }
 }
 
-static void prints(void) {
+static void managed_of_host(void) { managed(1, 0); }
+static void managed_new(void) { managed(0, 0); }
+static void managed_prefetched(void) { managed(1, 1); }
+
+/* Kernels of `blocks` blocks whose threads print four lines each. */
+static void print(unsigned blocks, unsigned threads) {
     uint64_t rounds = 4;
     void *parameters[] = {&rounds};
     prepare();
@@ -344,10 +386,13 @@ static void prints(void) {
     if (!freopen("/dev/null", "w", stdout)) exit(1);
     void *function = function_of(floods, "flood_prints");
     while (!is_over()) {
-        OK("launch", launch_kernel(function, 64, 1, 1, 128, 1, 1, 0, NULL, parameters, NULL));
+        OK("launch", launch_kernel(function, blocks, 1, 1, threads, 1, 1, 0, NULL, parameters, NULL));
         OK("wait", synchronize());
     }
 }
+
+static void prints(void) { print(64, 128); }
+static void one_thread_prints(void) { print(1, 1); }
 
 static void sleeper(void *unused) {
     (void)unused;
@@ -520,7 +565,9 @@ static const struct {
     {"streams-1000", streams_1000}, {"streams-high-128", streams_high_128}, {"streams-high-1000", streams_high_1000},
     {"graph-10000", graph_10000}, {"graph-wide", graph_wide}, {"launches", launches}, {"allocations", allocations},
     {"events", events}, {"streams", stream_storm}, {"contexts", contexts}, {"clients-48", clients_48},
-    {"managed", managed}, {"pinned", pinned}, {"printf", prints}, {"callbacks", callbacks},
+    {"managed", managed_of_host}, {"managed-new", managed_new},
+    {"managed-prefetched", managed_prefetched}, {"pinned", pinned}, {"printf", prints}, {"printf-one", one_thread_prints},
+    {"callbacks", callbacks},
     {"out-of-memory", out_of_memory}, {"module-1gb", big_module}, {"stopped", stopped}, {"trap", traps},
     {"illegal-address", illegal_addresses}, {"assert", assertions}, {"kill", kills}, {"segfault", crashes},
     {"endless", endless_kernels},
@@ -535,7 +582,8 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_DFL);
     kernels_file = argv[1];
     floods_file = argv[2];
-    if (!strcmp(argv[3], "victim") && argc == 6) return victim(strtoull(argv[4], NULL, 10), strtoul(argv[5], NULL, 10));
+    if (!strcmp(argv[3], "victim") && argc == 7)
+        return victim(strtoull(argv[4], NULL, 10), strtoul(argv[5], NULL, 10), strtoul(argv[6], NULL, 10));
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
         if (!strcmp(KINDS[i].name, argv[3])) {
             KINDS[i].work();

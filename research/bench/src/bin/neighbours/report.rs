@@ -9,11 +9,23 @@ use partita_core::Samples;
 /// A cell beyond this ratio needs an explanation on the page of results.
 pub const BOUND: f64 = 1.05;
 
-/// Times of the victim's kernels, in nanoseconds.
+/// Times of the victim's kernels, in nanoseconds: p50 and p99 of each.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Times {
-    p50: f64,
-    p99: f64,
+    whole: [f64; 2],
+    /// Before the first block, beyond the least of the measurement.
+    before: [f64; 2],
+    inside: [f64; 2],
+    /// After the last block, beyond the least of the measurement.
+    after: [f64; 2],
+}
+
+impl Times {
+    /// What each part adds to the victim alone, at p50 and p99, in microseconds.
+    fn parts(&self, alone: &Self) -> [[f64; 2]; 3] {
+        [(self.before, alone.before), (self.inside, alone.inside), (self.after, alone.after)]
+            .map(|(beside, alone)| [0, 1].map(|i| (beside[i] - alone[i]) / 1000.0))
+    }
 }
 
 /// The result of a measurement.
@@ -33,8 +45,8 @@ impl FromStr for Outcome {
         }
         let words: Vec<f64> =
             line.split(' ').map(str::parse).collect::<Result<_, _>>().with_context(|| format!("{line:?}"))?;
-        let [p50, p99, ..] = words[..] else { bail!("the victim answered {line:?}") };
-        Ok(Self::Times(Times { p50, p99 }))
+        let [a, b, c, d, e, f, g, h] = words[..] else { bail!("the victim answered {line:?}") };
+        Ok(Self::Times(Times { whole: [a, b], before: [c, d], inside: [e, f], after: [g, h] }))
     }
 }
 
@@ -43,7 +55,8 @@ impl Outcome {
     pub fn against(&self, alone: &Times) -> String {
         match self {
             Self::Times(times) => {
-                format!("p50 {:.2} x, p99 {:.2} x", times.p50 / alone.p50, times.p99 / alone.p99)
+                let [p50, p99] = [0, 1].map(|i| times.whole[i] / alone.whole[i]);
+                format!("p50 {p50:.2} x, p99 {p99:.2} x")
             }
             Self::Broken(why) => why.clone(),
         }
@@ -82,7 +95,7 @@ pub fn page(heading: &str, kinds: &[String], settings: &[&str], cells: &[Cell]) 
                 let (least, median, most) = (samples.quantile(0), samples.p50(), samples.quantile(1000));
                 write!(text, " {median:.2} ({least:.2} to {most:.2})")?;
                 if median > BOUND {
-                    beyond.push(format!("{kind}, {setting}: {median:.2}"));
+                    beyond.push(format!("{kind}, {setting}: {median:.2}; {}", parts(&of)?));
                 }
             }
             if let Some(first) = broken.first() {
@@ -97,9 +110,29 @@ pub fn page(heading: &str, kinds: &[String], settings: &[&str], cells: &[Cell]) 
     Ok(text.trim_end().to_owned() + "\n")
 }
 
+/// Where the time of these cells has passed: medians of what each part adds.
+fn parts(cells: &[&Cell]) -> Result<String> {
+    let of: Vec<[[f64; 2]; 3]> = cells
+        .iter()
+        .filter_map(|cell| match &cell.outcome {
+            Outcome::Times(times) => Some(times.parts(&cell.alone)),
+            Outcome::Broken(_) => None,
+        })
+        .collect();
+    let mut words = Vec::new();
+    for (i, name) in ["before", "in", "after"].into_iter().enumerate() {
+        let median = |j: usize| -> Result<f64> {
+            let values: Vec<f64> = of.iter().map(|cell| cell[i][j]).collect();
+            Ok(Samples::new(values)?.p50())
+        };
+        words.push(format!("{:+.0} / {:+.0} us {name} the kernels", median(0)?, median(1)?));
+    }
+    Ok(words.join(", "))
+}
+
 fn ratio(cell: &Cell) -> Option<f64> {
     match &cell.outcome {
-        Outcome::Times(times) => Some(times.p99 / cell.alone.p99),
+        Outcome::Times(times) => Some(times.whole[1] / cell.alone.whole[1]),
         Outcome::Broken(_) => None,
     }
 }
