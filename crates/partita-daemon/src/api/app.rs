@@ -1,5 +1,6 @@
 //! What all requests share.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,8 +10,9 @@ use partita::gpu::Gpu;
 use partita::gpus::Selectors;
 use partita::install::Install;
 use partita::registry::Registry;
-use tokio::sync::{Mutex, broadcast, watch};
+use tokio::sync::{Mutex, Semaphore, broadcast, watch};
 
+use super::guard::OfUser;
 use super::looks::Looks;
 use super::metrics::Metrics;
 use super::samples::Samples;
@@ -28,6 +30,11 @@ use crate::token::Tokens;
 const GPUS_FRESH: Duration = Duration::from_secs(5);
 /// Entries of histories that a watcher may be behind by before it reads them from the store.
 const EVENTS_BEHIND_MAX: usize = 256;
+
+tokio::task_local! {
+    /// Permits for the blocking work of the user whose request this task answers.
+    pub(super) static WORK_OF_USER: Arc<Semaphore>;
+}
 
 /// What a daemon is made of.
 #[derive(Debug)]
@@ -78,7 +85,7 @@ pub struct App {
     pub(super) events: broadcast::Sender<Arc<Entry>>,
     gpus: Mutex<Option<(Instant, Arc<Vec<Gpu>>)>>,
     in_flight: AtomicUsize,
-    pub(super) in_flight_of_user: std::sync::Mutex<std::collections::HashMap<u32, usize>>,
+    pub(super) users: std::sync::Mutex<HashMap<u32, OfUser>>,
 }
 
 impl App {
@@ -94,7 +101,7 @@ impl App {
             events: broadcast::channel(EVENTS_BEHIND_MAX).0,
             gpus: Mutex::default(),
             in_flight: AtomicUsize::new(0),
-            in_flight_of_user: std::sync::Mutex::default(),
+            users: std::sync::Mutex::default(),
         }
     }
 
@@ -173,8 +180,26 @@ impl App {
         self.parts.ended.clone()
     }
 
-    /// Runs blocking work on a separate thread. It runs to its end even if the client leaves.
+    /// Runs blocking work on a separate thread, after other work of this request's user. It runs to
+    /// its end even if the client leaves.
     pub(super) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let permit = match WORK_OF_USER.try_with(Arc::clone) {
+            Ok(permits) => permits.acquire_owned().await.ok(),
+            // The daemon's own work, or root's.
+            Err(_) => None,
+        };
+        self.at_once(move |app| {
+            let _permit = permit;
+            work(app)
+        })
+        .await
+    }
+
+    /// The same without waiting for other work.
+    async fn at_once<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
@@ -193,7 +218,8 @@ impl App {
         {
             return Ok(Arc::clone(gpus));
         }
-        let looked = self.blocking(|app| {
+        // Not after this user's other work, because requests of all users wait for the result.
+        let looked = self.at_once(|app| {
             let install = app.install();
             let everyone = Selectors::All(None);
             let selectors = app.parts.gpus.as_ref().unwrap_or(&everyone);

@@ -10,8 +10,10 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::Semaphore;
 
 use super::Shared;
+use super::app::WORK_OF_USER;
 use super::extract::short;
 use crate::caller::{Caller, Peer};
 use crate::problem::{Kind, Problem};
@@ -22,6 +24,9 @@ use crate::token::Rights;
 const REQUESTS_MAX: usize = 256;
 /// Requests at once of one of these users.
 const REQUESTS_OF_USER_MAX: usize = 64;
+/// Blocking work at once of one of these users. All such work needs the registry's lock, and those
+/// who wait for it poll, so users with many requests would keep it from others and from the daemon.
+const WORK_OF_USER_MAX: usize = 4;
 /// Bytes of all headers of a request.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a path with its query.
@@ -170,12 +175,19 @@ pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Ne
         let detail = format!("the headers have {headers} bytes; {HEADER_BYTES_MAX} are the most");
         return Problem::new(Kind::HeadersTooLarge, detail).into_response();
     }
-    let _place = match Place::take(&app, request.extensions().get().copied()) {
+    let place = match Place::take(&app, request.extensions().get().copied()) {
         Ok(place) => place,
         Err(problem) => return problem.into_response(),
     };
     let limit = app.answer_limit();
-    match tokio::time::timeout(limit, next.run(request)).await {
+    let answer = next.run(request);
+    let answer = async {
+        match &place.work {
+            Some(work) => WORK_OF_USER.scope(Arc::clone(work), answer).await,
+            None => answer.await,
+        }
+    };
+    match tokio::time::timeout(limit, answer).await {
         Ok(response) => response,
         Err(_) => Problem::new(
             Kind::TimedOut,
@@ -189,33 +201,53 @@ pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Ne
     }
 }
 
+/// What a user's requests have in common.
+#[derive(Debug)]
+pub(super) struct OfUser {
+    running: usize,
+    work: Arc<Semaphore>,
+}
+
+impl Default for OfUser {
+    fn default() -> Self {
+        Self { running: 0, work: Arc::new(Semaphore::new(WORK_OF_USER_MAX)) }
+    }
+}
+
+impl OfUser {
+    /// Whether neither requests nor work are left: the work of a request outlives its time limit.
+    fn is_idle(&self) -> bool {
+        self.running == 0 && self.work.available_permits() == WORK_OF_USER_MAX
+    }
+}
+
 /// A place among the requests, released on drop. Root and the daemon's own user need none. Neither
 /// do unidentified clients, who only get answers from memory: their connections are limited.
 struct Place {
     app: Shared,
     user: Option<u32>,
+    work: Option<Arc<Semaphore>>,
 }
 
 impl Place {
     fn take(app: &Shared, caller: Option<Caller>) -> Result<Self, Problem> {
         let user = caller.map(|caller| caller.user).filter(|user| ![0, app.user()].contains(user));
         let app = Arc::clone(app);
-        let Some(user) = user else { return Ok(Self { app, user }) };
-        let mut counts = counts(&app);
-        let all: usize = counts.values().sum();
-        let of_user = counts.entry(user).or_default();
-        let (whose, most) = match *of_user {
+        let Some(user) = user else { return Ok(Self { app, user, work: None }) };
+        let mut users = users(&app);
+        users.retain(|_, one| !one.is_idle());
+        let all: usize = users.values().map(|one| one.running).sum();
+        let of_user = users.entry(user).or_default();
+        let (whose, most) = match of_user.running {
             REQUESTS_OF_USER_MAX.. => ("of this user", REQUESTS_OF_USER_MAX),
             _ if all >= REQUESTS_MAX => ("of all users", REQUESTS_MAX),
             _ => {
-                *of_user += 1;
-                drop(counts);
-                return Ok(Self { app, user: Some(user) });
+                of_user.running += 1;
+                let work = Some(Arc::clone(&of_user.work));
+                drop(users);
+                return Ok(Self { app, user: Some(user), work });
             }
         };
-        if *of_user == 0 {
-            counts.remove(&user);
-        }
         let detail =
             format!("{whose} {most} requests are running, which is the maximum; try again in a moment");
         Err(Problem::new(Kind::TooManyRequests, detail))
@@ -225,18 +257,14 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let Some(user) = self.user else { return };
-        let mut counts = counts(&self.app);
-        if let Some(count) = counts.get_mut(&user) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&user);
-            }
+        if let Some(of_user) = users(&self.app).get_mut(&user) {
+            of_user.running -= 1;
         }
     }
 }
 
-fn counts(app: &Shared) -> MutexGuard<'_, HashMap<u32, usize>> {
-    app.in_flight_of_user.lock().unwrap_or_else(PoisonError::into_inner)
+fn users(app: &Shared) -> MutexGuard<'_, HashMap<u32, OfUser>> {
+    app.users.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What no route has.

@@ -20,8 +20,9 @@ use crate::caller::Peer;
 use crate::site::SitePolicy;
 
 /// Concurrent requests of one user. Others wait. Root has no limit, so that no user can lock root
-/// out.
-const OF_USER_MAX: usize = 32;
+/// out. Few, because all of them compete with other users for the registry's lock; more than one,
+/// because a request to end a tenant waits for its processes.
+const OF_USER_MAX: usize = 6;
 /// Requests of all users but root that are answered at once.
 const ALL_MAX: usize = 256;
 /// The most that one request may take: the first run on a GPU proves its masks first, and `kill`

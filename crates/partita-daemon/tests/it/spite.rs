@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use common::{Daemon, PATIENCE, World, check_problem, parse};
 use partita::registry::Registry;
@@ -110,6 +111,32 @@ fn requests_of_one_user_take_no_room_from_others() {
     check_problem(429, &serde_json::from_str(&body).unwrap());
     drop(held);
     eventually("there is room again", || status_for(&daemon, ONE) == Some(200));
+}
+
+#[test]
+fn requests_of_one_user_do_not_crowd_the_registrys_lock() {
+    let Some(world) = shared_world() else { return };
+    let daemon = world.start();
+    let run = world.dir().join("run");
+    let file = run.join(".lock");
+    let descriptors = format!("/proc/{}/fd", daemon.pid());
+    let waiting = || {
+        let open = fs::read_dir(&descriptors).unwrap().flatten();
+        open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|path| path == file)).count()
+    };
+    let registry = Registry::at(&run).unwrap();
+    let lock = registry.lock().unwrap();
+    let _held = hold(&daemon, ONE, 40, b"GET /v1/tenants HTTP/1.1\r\nhost: x\r\n\r\n");
+    // Four, and one for each kind of the daemon's own work.
+    eventually("requests wait for the lock", || waiting() >= 4);
+    let most = (0..100).map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        waiting()
+    });
+    let most = most.max().unwrap();
+    assert!(most <= 12, "{most} of 40 requests wait for the lock at once");
+    drop(lock);
+    eventually("all are answered", || status_for(&daemon, ONE) == Some(200));
 }
 
 #[test]
