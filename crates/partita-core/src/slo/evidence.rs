@@ -108,10 +108,10 @@ pub(super) enum Close {
     Open,
 }
 
-/// Compares two means, in thousandths, at 1.64 standard errors (one side, 95 %).
-pub(super) fn is_close(fewer: &Mean, more: &Mean, permille: u32) -> Close {
+/// Whether one mean is at most `bound` times the other, at 1.64 standard errors (one side, 95 %).
+pub(super) fn is_close(fewer: &Mean, more: &Mean, bound: f64) -> Close {
     const ERRORS2: f64 = 1.64 * 1.64;
-    let beyond = fewer.ns / more.ns - 1.0 - f64::from(permille) / 1000.0;
+    let beyond = fewer.ns / more.ns - bound;
     if beyond * beyond < ERRORS2 * (fewer.error2 + more.error2) {
         return Close::Open;
     }

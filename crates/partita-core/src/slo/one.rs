@@ -100,6 +100,9 @@ pub(super) struct One {
     violated_s: Option<f64>,
     /// It wants no more than this.
     pub cap: u32,
+    /// How many times as long its mean time is as on all that it can have, by the trials of sizes
+    /// that were kept.
+    slower: f64,
     /// The next trial of a size is one on more.
     up_next: bool,
     misses: Option<Misses>,
@@ -165,6 +168,7 @@ impl One {
             kept_s: None,
             violated_s: None,
             cap: u32::MAX,
+            slower: 1.0,
             up_next: false,
             misses: None,
             unmet: false,

@@ -10,13 +10,13 @@ use partita::gpu::Gpu;
 use partita::gpus::Selectors;
 use partita::install::Install;
 use partita::registry::Registry;
-use tokio::sync::{Mutex, Semaphore, broadcast, watch};
+use tokio::sync::{Mutex, broadcast, watch};
 
-use super::guard::OfUser;
 use super::looks::Looks;
 use super::metrics::Metrics;
 use super::samples::Samples;
 use super::streams::Streams;
+use super::work::{OfUser, WORK_OF_USER};
 use crate::args::MetricNames;
 use crate::chains::Chains;
 use crate::memory::Memory;
@@ -30,11 +30,6 @@ use crate::token::Tokens;
 const GPUS_FRESH: Duration = Duration::from_secs(5);
 /// Entries of histories that a watcher may be behind by before it reads them from the store.
 const EVENTS_BEHIND_MAX: usize = 256;
-
-tokio::task_local! {
-    /// Permits for the blocking work of the user whose request this task answers.
-    pub(super) static WORK_OF_USER: Arc<Semaphore>;
-}
 
 /// What a daemon is made of.
 #[derive(Debug)]

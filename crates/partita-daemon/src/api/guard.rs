@@ -13,8 +13,8 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 
 use super::Shared;
-use super::app::WORK_OF_USER;
 use super::extract::short;
+use super::work::{OfUser, WORK_OF_USER};
 use crate::caller::{Caller, Peer};
 use crate::problem::{Kind, Problem};
 use crate::token::Rights;
@@ -24,9 +24,6 @@ use crate::token::Rights;
 const REQUESTS_MAX: usize = 256;
 /// Requests at once of one of these users.
 const REQUESTS_OF_USER_MAX: usize = 64;
-/// Blocking work at once of one of these users. All such work needs the registry's lock, and those
-/// who wait for it poll, so users with many requests would keep it from others and from the daemon.
-const WORK_OF_USER_MAX: usize = 4;
 /// Bytes of all headers of a request.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a path with its query.
@@ -198,26 +195,6 @@ pub(super) async fn bounds(State(app): State<Shared>, request: Request, next: Ne
             ),
         )
         .into_response(),
-    }
-}
-
-/// What a user's requests have in common.
-#[derive(Debug)]
-pub(super) struct OfUser {
-    running: usize,
-    work: Arc<Semaphore>,
-}
-
-impl Default for OfUser {
-    fn default() -> Self {
-        Self { running: 0, work: Arc::new(Semaphore::new(WORK_OF_USER_MAX)) }
-    }
-}
-
-impl OfUser {
-    /// Whether neither requests nor work are left: the work of a request outlives its time limit.
-    fn is_idle(&self) -> bool {
-        self.running == 0 && self.work.available_permits() == WORK_OF_USER_MAX
     }
 }
 

@@ -32,6 +32,7 @@ mod tenants;
 mod units;
 mod waiting;
 mod watch;
+mod work;
 
 use std::sync::{Arc, LazyLock};
 

@@ -7,8 +7,10 @@ use super::super::said::{Event, Reason};
 use super::super::seen::Seen;
 use super::{Around, One, Trial};
 
-/// How much longer the mean time may be on fewer TPCs, in thousandths.
-const SIZE_PERMILLE: u32 = 20;
+/// How many times as long the mean time may be on fewer TPCs as on all that it can have.
+const SIZE_BOUND: f64 = 1.02;
+/// From here on no trial on fewer begins: it could not be told from one that fails.
+const SIZE_USED_UP: f64 = 1.01;
 /// Bursts before and in a trial of a size: at least, and after which no more are waited for.
 const SIZE_BURSTS: u64 = 50;
 const SIZE_BURSTS_MAX: u64 = 4_000;
@@ -40,8 +42,9 @@ impl One {
             Some(Trial::Size { from, to, cap_before, base, is_up, began_s }) => {
                 let here = Mean::of(&self.here).filter(|here| here.count >= SIZE_BURSTS);
                 let close = here.map_or(Close::Open, |here| match is_up {
-                    true => is_close(&base, &here, SIZE_PERMILLE),
-                    false => is_close(&here, &base, SIZE_PERMILLE),
+                    true => is_close(&base, &here, SIZE_BOUND),
+                    // Many steps, each within the bound, must not add up to more.
+                    false => is_close(&here, &base, SIZE_BOUND / self.slower),
                 });
                 let is_over = time_s - began_s >= SIZE_S_MAX
                     || here.is_some_and(|here| here.count >= 5 * SIZE_BURSTS_MAX);
@@ -52,6 +55,8 @@ impl One {
                 self.trial = None;
                 let keeps = !is_elsewhere && close == if is_up { Close::No } else { Close::Yes };
                 if keeps {
+                    let ratio = here.map_or(1.0, |here| here.ns / base.ns);
+                    self.slower = (self.slower * ratio).max(1.0);
                     self.failures = if is_up { 0 } else { self.failures.saturating_sub(1) };
                     self.next_trial_s = time_s + self.interval_s();
                     events.push((self.id, Event::Kept { tpcs: to }));
@@ -76,10 +81,14 @@ impl One {
                     return (None, None);
                 };
                 let from = self.tpcs;
-                let is_up = self.up_next && self.cap < most;
+                if from >= most {
+                    self.slower = 1.0;
+                }
+                let is_used_up = self.slower >= SIZE_USED_UP;
+                let is_up = (self.up_next || is_used_up) && self.cap < most;
                 let to = match is_up {
                     true => most.min(from + (from / 4).max(1)),
-                    false if around.gain => from.saturating_sub(self.step).max(1),
+                    false if around.gain && !is_used_up => from.saturating_sub(self.step).max(1),
                     false => from,
                 };
                 if to == from {
