@@ -100,8 +100,7 @@ pub(super) struct One {
     violated_s: Option<f64>,
     /// It wants no more than this.
     pub cap: u32,
-    /// How many times as long its mean time is as on all that it can have, by the trials of sizes
-    /// that were kept.
+    /// How many times as long its mean time is as on all that it can have, by the trials of sizes.
     slower: f64,
     /// The next trial of a size is one on more.
     up_next: bool,

@@ -62,6 +62,10 @@ impl One {
                     events.push((self.id, Event::Kept { tpcs: to }));
                     return (Some(to), None);
                 }
+                if let Some(here) = here.filter(|_| is_up && to >= most) {
+                    // Compared directly, so errors of single steps do not add up.
+                    self.slower = (base.ns / here.ns).max(1.0);
+                }
                 self.cap = cap_before;
                 self.up_next = self.step == 1 && !is_up;
                 if !is_up && close == Close::No {
@@ -87,6 +91,7 @@ impl One {
                 let is_used_up = self.slower >= SIZE_USED_UP;
                 let is_up = (self.up_next || is_used_up) && self.cap < most;
                 let to = match is_up {
+                    true if is_used_up => most,
                     true => most.min(from + (from / 4).max(1)),
                     false if around.gain && !is_used_up => from.saturating_sub(self.step).max(1),
                     false => from,
