@@ -62,7 +62,7 @@ impl One {
                     events.push((self.id, Event::Kept { tpcs: to }));
                     return (Some(to), None);
                 }
-                if let Some(here) = here.filter(|_| is_up && to >= most) {
+                if let Some(here) = here.filter(|_| is_up && to >= most && !is_elsewhere) {
                     // Compared directly, so errors of single steps do not add up.
                     self.slower = (base.ns / here.ns).max(1.0);
                 }

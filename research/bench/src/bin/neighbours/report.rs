@@ -74,6 +74,15 @@ pub struct Cell {
     pub end: Option<String>,
 }
 
+impl Cell {
+    fn times(&self) -> Option<&Times> {
+        match &self.outcome {
+            Outcome::Times(times) => Some(times),
+            Outcome::Broken(_) => None,
+        }
+    }
+}
+
 /// The page: a row for each kind, a column for each setting.
 ///
 /// # Errors
@@ -112,13 +121,8 @@ pub fn page(heading: &str, kinds: &[String], settings: &[&str], cells: &[Cell]) 
 
 /// Where the time of these cells has passed: medians of what each part adds.
 fn parts(cells: &[&Cell]) -> Result<String> {
-    let of: Vec<[[f64; 2]; 3]> = cells
-        .iter()
-        .filter_map(|cell| match &cell.outcome {
-            Outcome::Times(times) => Some(times.parts(&cell.alone)),
-            Outcome::Broken(_) => None,
-        })
-        .collect();
+    let of: Vec<[[f64; 2]; 3]> =
+        cells.iter().filter_map(|cell| Some(cell.times()?.parts(&cell.alone))).collect();
     let mut words = Vec::new();
     for (i, name) in ["before", "in", "after"].into_iter().enumerate() {
         let median = |j: usize| -> Result<f64> {
@@ -131,10 +135,7 @@ fn parts(cells: &[&Cell]) -> Result<String> {
 }
 
 fn ratio(cell: &Cell) -> Option<f64> {
-    match &cell.outcome {
-        Outcome::Times(times) => Some(times.whole[1] / cell.alone.whole[1]),
-        Outcome::Broken(_) => None,
-    }
+    Some(cell.times()?.whole[1] / cell.alone.whole[1])
 }
 
 fn reason(cell: &Cell) -> Option<&str> {
